@@ -1,0 +1,141 @@
+"""The errors of lance_core, by what a caller can do about them.
+
+    LanceError                          base; `.code` is a stable, append-only identifier
+    |-- InvalidInputError (ValueError)          an argument or the data is wrong: change the call
+    |   `-- SchemaError                         ... the schema: names the column
+    |-- UnsupportedError (NotImplementedError)  the format or the library does not do this: names what is missing
+    |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
+    |   |-- DatasetNotFoundError
+    |   |-- VersionNotFoundError
+    |   `-- ObjectNotFoundError                 a file that should exist does not
+    |-- AlreadyExistsError (FileExistsError)    something is there already
+    |   `-- DatasetExistsError
+    |-- CorruptFileError (OSError)              bytes do not follow the format: names the file
+    |-- StoreError (OSError)                    the storage failed
+    |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
+    `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
+        |-- RetryableConflictError              do the operation again on the latest version
+        `-- IncompatibleConflictError           the operation makes no sense any more
+
+Several classes also derive from the builtin that pylance raises in the same place, so that
+`except ValueError` and `except OSError` written for it keep working.
+"""
+
+__all__ = [
+    "AlreadyExistsError",
+    "CommitConflictError",
+    "CorruptFileError",
+    "DatasetExistsError",
+    "DatasetNotFoundError",
+    "IncompatibleConflictError",
+    "InvalidInputError",
+    "LanceError",
+    "NotFoundError",
+    "ObjectNotFoundError",
+    "OutcomeUnknownError",
+    "RetryableConflictError",
+    "SchemaError",
+    "StoreError",
+    "UnsupportedError",
+    "VersionNotFoundError",
+]
+
+from typing import ClassVar
+
+
+class LanceError(Exception):
+    """Base of every error that lance_core raises on purpose."""
+
+    code: ClassVar[str] = "lance"
+
+
+class InvalidInputError(LanceError, ValueError):
+    """An argument, or the data handed in, cannot be used."""
+
+    code = "invalid-input"
+
+
+class SchemaError(InvalidInputError):
+    """The data does not fit the schema, or the schema cannot be stored."""
+
+    code = "schema"
+
+
+class UnsupportedError(LanceError, NotImplementedError):
+    """A feature of the format, or of pylance's interface, that is not offered."""
+
+    code = "unsupported"
+
+
+class NotFoundError(LanceError, ValueError, FileNotFoundError):
+    """What was asked for does not exist."""
+
+    code = "not-found"
+
+
+class DatasetNotFoundError(NotFoundError):
+    """There is no dataset at the URI."""
+
+    code = "dataset-not-found"
+
+
+class VersionNotFoundError(NotFoundError):
+    """The dataset has no such version, tag or branch."""
+
+    code = "version-not-found"
+
+
+class ObjectNotFoundError(NotFoundError):
+    """A file is missing from the store."""
+
+    code = "object-not-found"
+
+
+class AlreadyExistsError(LanceError, FileExistsError):
+    """Something exists under that name."""
+
+    code = "already-exists"
+
+
+class DatasetExistsError(AlreadyExistsError):
+    """There is a dataset at the URI already."""
+
+    code = "dataset-exists"
+
+
+class CorruptFileError(LanceError, OSError):
+    """A file does not follow the format."""
+
+    code = "corrupt-file"
+
+
+class StoreError(LanceError, OSError):
+    """The storage refused or failed."""
+
+    code = "store"
+
+
+class OutcomeUnknownError(StoreError):
+    """The storage failed in a way that leaves open whether a write took effect."""
+
+    code = "outcome-unknown"
+
+
+class CommitConflictError(LanceError, OSError):
+    """Another writer committed something that this commit cannot follow."""
+
+    code = "commit-conflict"
+    retryable: ClassVar[bool] = False
+
+
+class RetryableConflictError(CommitConflictError):
+    """Repeating the whole operation on the latest version can succeed."""
+
+    code = "commit-conflict-retryable"
+    retryable = True
+
+
+class IncompatibleConflictError(CommitConflictError):
+    """Repeating the operation would not do what was meant."""
+
+    code = "commit-conflict-incompatible"
