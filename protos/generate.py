@@ -23,7 +23,13 @@ def generate(out: Path) -> None:
     """Write *_pb2.py and *_pb2.pyi below `out`/lance_core/_proto."""
     bundled = files("grpc_tools") / "_proto"
     names = sorted(f"lance_core/_proto/{path.name}" for path in HERE.glob("*.proto"))
-    arguments = ["protoc", f"-Ilance_core/_proto={HERE}", f"-I{bundled}", f"--python_out={out}", f"--mypy_out=quiet:{out}"]
+    arguments = [
+        "protoc",
+        f"-Ilance_core/_proto={HERE}",
+        f"-I{bundled}",
+        f"--python_out={out}",
+        f"--mypy_out=quiet:{out}",
+    ]
     if protoc.main([*arguments, *names]) != 0:
         sys.exit("protoc failed")
 

@@ -1,0 +1,289 @@
+"""Arrow types and the logical types that the format writes for them.
+
+    int8 .. uint64, bool, null               int8 .. uint64, bool, null
+    float16, float32, float64                halffloat, float, double
+    string, binary and their large forms     string, binary, large_string, large_binary
+    fixed_size_binary(n)                     fixed_size_binary:n
+    date32, date64                           date32:day, date64:ms
+    time32(u), time64(u)                     time32:u, time64:u
+    timestamp(u, tz)                         timestamp:u:tz          "-" without a zone; the zone may hold ":"
+    duration(u)                              duration:u
+    decimal128(p, s), decimal256(p, s)       decimal:128:p:s, decimal:256:p:s
+    fixed_size_list(T, n)                    fixed_size_list:T:n     T primitive, or again such a list: one field
+    fixed_size_list(struct, n)               fixed_size_list:struct:n, child struct
+    list(T), large_list(T)                   list, large_list, child T; of structs list.struct, large_list.struct
+    struct                                   struct, children
+    map(K, V)                                map, child "entries": a struct of key and value
+    dictionary(K, V)                         dict:V:K:false          one field
+    extension types                          the storage type, with ARROW:extension:* in the field metadata
+
+`string_view` and `binary_view` are stored as `string` and `binary`. decimal32, decimal64, list views,
+run-end-encoded arrays and intervals cannot be stored. Source: what pylance 14.0.2 writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
+from lance_core.schema.c_data import exported_metadata
+from lance_core.schema.field import Field, Schema
+
+__all__ = [
+    "arrow_type_of",
+    "field_from_arrow",
+    "field_to_arrow",
+    "resolve_extensions",
+    "schema_from_arrow",
+    "schema_to_arrow",
+    "storage_type",
+]
+
+_SIMPLE: Final[dict[str, pa.DataType]] = {
+    "null": pa.null(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "uint8": pa.uint8(),
+    "int16": pa.int16(),
+    "uint16": pa.uint16(),
+    "int32": pa.int32(),
+    "uint32": pa.uint32(),
+    "int64": pa.int64(),
+    "uint64": pa.uint64(),
+    "halffloat": pa.float16(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "large_string": pa.large_string(),
+    "binary": pa.binary(),
+    "large_binary": pa.large_binary(),
+    "date32:day": pa.date32(),
+    "date64:ms": pa.date64(),
+    "time32:s": pa.time32("s"),
+    "time32:ms": pa.time32("ms"),
+    "time64:us": pa.time64("us"),
+    "time64:ns": pa.time64("ns"),
+    **{f"duration:{unit}": pa.duration(unit) for unit in ("s", "ms", "us", "ns")},
+}
+_SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
+
+# What Field.encoding says of a type: 0.1 readers need it, later ones ignore it.
+_PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
+
+_EXTENSION_NAME: Final = "ARROW:extension:name"
+_PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
+
+
+def schema_from_arrow(schema: pa.Schema) -> Schema:
+    """The Lance schema of an Arrow schema, with ids from 0 on.
+
+    Raises:
+        SchemaError: Two columns have the same name, or a name is empty.
+        UnsupportedError: A type cannot be stored; the message names the column.
+    """
+    names = schema.names
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(f"column name {name!r} occurs twice")
+    fields = tuple(field_from_arrow(f) for f in schema)
+    return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids()
+
+
+def schema_to_arrow(schema: Schema) -> pa.Schema:
+    """The Arrow schema, with storage types in place of extension types (see `resolve_extensions`)."""
+    metadata = {k.encode(): v for k, v in schema.metadata.items()}
+    return pa.schema([field_to_arrow(f) for f in schema.fields], metadata=metadata or None)
+
+
+def resolve_extensions(schema: pa.Schema) -> pa.Schema:
+    """The schema with the extension types that pyarrow knows in place of their storage types."""
+    return pa.ipc.read_schema(schema.serialize())
+
+
+def field_from_arrow(field: pa.Field, path: str = "") -> Field:
+    """The Lance field, without ids, of an Arrow field.
+
+    Raises:
+        UnsupportedError: The type cannot be stored.
+    """
+    path = f"{path}.{field.name}" if path else field.name
+    metadata = _decode_keys(field.metadata)
+    kind: pa.DataType = field.type
+    if isinstance(kind, pa.BaseExtensionType):
+        metadata |= _extension_metadata(kind, path)
+        kind = kind.storage_type
+    logical_type, child_fields, encoding = _describe(kind, path)
+    return Field(
+        name=field.name,
+        logical_type=logical_type,
+        nullable=field.nullable,
+        children=tuple(field_from_arrow(c, path) for c in child_fields),
+        metadata=metadata,
+        extension_name=metadata.get(_EXTENSION_NAME, b"").decode(),
+        encoding=encoding,
+        primary_key_position=0 if metadata.get(_PRIMARY_KEY, b"").lower() in (b"true", b"1") else None,
+    )
+
+
+def field_to_arrow(field: Field) -> pa.Field:
+    """The Arrow field of a Lance field, of the storage type where it is an extension."""
+    metadata = {k.encode(): v for k, v in field.metadata.items()}
+    return pa.field(field.name, arrow_type_of(field), nullable=field.nullable, metadata=metadata or None)
+
+
+def arrow_type_of(field: Field) -> pa.DataType:
+    """The Arrow (storage) type of a field.
+
+    Raises:
+        UnsupportedError: The logical type is not known.
+        CorruptFileError: The children do not fit the logical type.
+    """
+    kind = field.logical_type
+    head = kind.split(":", 1)[0]
+    if head in _NESTED:
+        if head != "struct" and len(field.children) != 1:
+            raise CorruptFileError(f"schema: field {field.name!r} of type {kind!r} has {len(field.children)} children")
+        return _NESTED[head]([field_to_arrow(c) for c in field.children])
+    if head == "fixed_size_list" and field.children:
+        return pa.list_(field_to_arrow(field.children[0]), _parse_int(kind.rsplit(":", 1)[-1], kind))
+    return _parse(kind)
+
+
+def storage_type(kind: pa.DataType) -> pa.DataType:
+    """The type itself, or what an extension type is stored as."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _map_type(children: list[pa.Field]) -> pa.DataType:
+    entries = children[0].type
+    if not pa.types.is_struct(entries) or entries.num_fields != 2:
+        raise CorruptFileError("schema: the child of a map is not a struct of key and value")
+    return pa.map_(entries.field(0).with_nullable(False), entries.field(1))
+
+
+_NESTED: Final[dict[str, Callable[[list[pa.Field]], pa.DataType]]] = {
+    "struct": pa.struct,
+    "list": lambda children: pa.list_(children[0]),
+    "list.struct": lambda children: pa.list_(children[0]),
+    "large_list": lambda children: pa.large_list(children[0]),
+    "large_list.struct": lambda children: pa.large_list(children[0]),
+    "map": _map_type,
+}
+
+
+def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
+    """Logical type, child fields and 0.1 encoding of an Arrow type."""
+    types = pa.types
+    if types.is_struct(kind):
+        return "struct", list(kind), 0
+    if types.is_list(kind) or types.is_large_list(kind):
+        name = "large_list" if types.is_large_list(kind) else "list"
+        of_structs = types.is_struct(kind.value_type)
+        return f"{name}.struct" if of_structs else name, [kind.value_field], _PLAIN
+    if types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        return "map", [pa.field("entries", entries, nullable=False)], _PLAIN
+    if types.is_fixed_size_list(kind) and types.is_struct(kind.value_type):
+        return f"fixed_size_list:struct:{kind.list_size}", [kind.value_field], _PLAIN
+    return _logical_type(kind, path), [], _encoding(kind)
+
+
+def _logical_type(kind: pa.DataType, path: str) -> str:
+    """Logical type of a type that takes one field."""
+    types = pa.types
+    if kind in _SIMPLE_NAMES:
+        return _SIMPLE_NAMES[kind]
+    if kind == pa.string_view():
+        return "string"
+    if kind == pa.binary_view():
+        return "binary"
+    if types.is_timestamp(kind):
+        return f"timestamp:{kind.unit}:{kind.tz or '-'}"
+    if types.is_decimal128(kind) or types.is_decimal256(kind):
+        return f"decimal:{kind.bit_width}:{kind.precision}:{kind.scale}"
+    if types.is_fixed_size_binary(kind):
+        return f"fixed_size_binary:{kind.byte_width}"
+    if types.is_fixed_size_list(kind):
+        return f"fixed_size_list:{_logical_type(storage_type(kind.value_type), path)}:{kind.list_size}"
+    if types.is_dictionary(kind):
+        return f"dict:{_logical_type(kind.value_type, path)}:{_logical_type(kind.index_type, path)}:false"
+    raise UnsupportedError(f"column {path!r}: the Lance format has no type for Arrow {kind}")
+
+
+def _encoding(kind: pa.DataType) -> int:
+    types = pa.types
+    if types.is_null(kind):
+        return 0
+    if types.is_dictionary(kind):
+        return _DICTIONARY
+    variable = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return _VAR_BINARY if variable or (binary and not types.is_fixed_size_binary(kind)) else _PLAIN
+
+
+def _parse(kind: str) -> pa.DataType:
+    """Arrow type of a logical type that takes one field."""
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    head, _, rest = kind.partition(":")
+    parser = _PARSERS.get(head)
+    if parser is None:
+        raise UnsupportedError(f"logical type {kind!r} is not known")
+    return parser(rest, kind)
+
+
+def _parse_timestamp(rest: str, kind: str) -> pa.DataType:
+    unit, _, zone = rest.partition(":")
+    if unit not in ("s", "ms", "us", "ns"):
+        raise UnsupportedError(f"logical type {kind!r} is not known")
+    return pa.timestamp(unit, None if zone in ("", "-") else zone)
+
+
+def _parse_decimal(rest: str, kind: str) -> pa.DataType:
+    parts = rest.split(":")
+    if len(parts) != 3 or parts[0] not in ("128", "256"):
+        raise UnsupportedError(f"logical type {kind!r} is not known")
+    make = pa.decimal128 if parts[0] == "128" else pa.decimal256
+    return make(_parse_int(parts[1], kind), _parse_int(parts[2], kind))
+
+
+def _parse_fixed_size_list(rest: str, kind: str) -> pa.DataType:
+    item, _, size = rest.rpartition(":")
+    return pa.list_(_parse(item), _parse_int(size, kind))
+
+
+def _parse_dictionary(rest: str, kind: str) -> pa.DataType:
+    # The value type itself may hold colons; the index type never does.
+    value, index, _ordered = rest.rsplit(":", 2) if rest.count(":") >= 2 else ("", "", "")
+    if not value:
+        raise UnsupportedError(f"logical type {kind!r} is not known")
+    return pa.dictionary(_parse(index), _parse(value))
+
+
+_PARSERS: Final[dict[str, Callable[[str, str], pa.DataType]]] = {
+    "timestamp": _parse_timestamp,
+    "decimal": _parse_decimal,
+    "fixed_size_binary": lambda rest, kind: pa.binary(_parse_int(rest, kind)),
+    "fixed_size_list": _parse_fixed_size_list,
+    "dict": _parse_dictionary,
+}
+
+
+def _parse_int(text: str, kind: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UnsupportedError(f"logical type {kind!r} is not known") from None
+
+
+def _extension_metadata(kind: pa.BaseExtensionType, path: str) -> dict[str, bytes]:
+    if kind.extension_name == "arrow.json":
+        raise UnsupportedError(f"column {path!r}: arrow.json is not offered; store the text as a string")
+    return _decode_keys(exported_metadata(pa.field("", kind)))
+
+
+def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
+    return {k.decode(): v for k, v in (metadata or {}).items()}

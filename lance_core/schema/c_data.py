@@ -1,0 +1,40 @@
+"""Field metadata as Arrow's C data interface exports it.
+
+pyarrow shows the parameters of an extension type nowhere but in an exported schema. Layout (native byte order):
+
+    struct ArrowSchema { const char* format; const char* name; const char* metadata; ... }
+
+    metadata   int32 n, then n times: int32 length, key, int32 length, value
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["exported_metadata"]
+
+_METADATA_MEMBER: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def exported_metadata(field: pa.Field) -> dict[bytes, bytes]:
+    """Metadata of a field with its extension type spelled out as ARROW:extension:name and :metadata."""
+    capsule = field.__arrow_c_schema__()  # the capsule owns the memory read below
+    address = ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"arrow_schema") + _METADATA_MEMBER).value
+    if address is None:
+        return {}
+    strings: list[bytes] = []
+    (count,) = struct.unpack("=i", ctypes.string_at(address, 4))
+    address += 4
+    for _ in range(2 * count):
+        (length,) = struct.unpack("=i", ctypes.string_at(address, 4))
+        strings.append(ctypes.string_at(address + 4, length))
+        address += 4 + length
+    return dict(zip(strings[::2], strings[1::2], strict=True))

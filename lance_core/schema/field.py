@@ -1,0 +1,227 @@
+"""Fields and schemas of Lance: trees of named, typed nodes with ids.
+
+A field id names a column for the life of a dataset: data files, manifests and transactions refer to columns by id
+only, so that a column can be renamed or moved. Ids are handed out depth-first, parents before children, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from lance_core.errors import SchemaError
+
+__all__ = ["UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
+
+UNASSIGNED: Final = -1
+"""The id of a field that has none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One node of a schema.
+
+    Attributes:
+        name: Name among its siblings.
+        id: Field id, or `UNASSIGNED`.
+        logical_type: The type as the format writes it, for example `timestamp:us:UTC` (see `schema.arrow`).
+        nullable: Whether values can be null.
+        children: Child fields; empty for everything but lists, structs and maps.
+        metadata: Arrow field metadata.
+        extension_name: Arrow extension name, repeated from the metadata.
+        encoding: How 0.1 files store the field, as the wire's number.
+        dictionary: Where 0.1 keeps dictionary values: (offset, length).
+        primary_key_position: Position in the unenforced primary key, 0 for a member without a position, None for none.
+        clustering_key_position: The same for the unenforced clustering key.
+    """
+
+    name: str
+    logical_type: str
+    id: int = UNASSIGNED
+    nullable: bool = True
+    children: tuple[Field, ...] = ()
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    extension_name: str = ""
+    encoding: int = 0
+    dictionary: tuple[int, int] | None = None
+    primary_key_position: int | None = None
+    clustering_key_position: int | None = None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the field has no children."""
+        return not self.children
+
+    def walk(self, parent_id: int = -1) -> Iterator[tuple[Field, int]]:
+        """Yield this field and all below it, depth-first, each with the id of its parent."""
+        yield self, parent_id
+        for child in self.children:
+            yield from child.walk(self.id)
+
+    def child(self, name: str) -> Field:
+        """The child of that name.
+
+        Raises:
+            SchemaError: There is none.
+        """
+        for candidate in self.children:
+            if candidate.name == name:
+                return candidate
+        raise SchemaError(f"field {self.name!r} has no child {name!r}; it has {[c.name for c in self.children]}")
+
+    def with_ids(self, next_id: int) -> tuple[Field, int]:
+        """This field with ids from `next_id` on where ids are unassigned, and the next free id."""
+        own = self.id
+        if own == UNASSIGNED:
+            own, next_id = next_id, next_id + 1
+        children = []
+        for child in self.children:
+            numbered, next_id = child.with_ids(next_id)
+            children.append(numbered)
+        return replace(self, id=own, children=tuple(children)), next_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The columns of a dataset or of a data file.
+
+    Attributes:
+        fields: Top-level fields.
+        metadata: Arrow schema metadata.
+    """
+
+    fields: tuple[Field, ...]
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the top-level fields."""
+        return [f.name for f in self.fields]
+
+    @property
+    def max_field_id(self) -> int:
+        """Highest id in use; -1 without fields."""
+        return max((f.id for f, _ in self.walk()), default=-1)
+
+    def walk(self) -> Iterator[tuple[Field, int]]:
+        """Yield all fields depth-first, each with the id of its parent (-1 at the top)."""
+        for top in self.fields:
+            yield from top.walk()
+
+    def by_id(self) -> dict[int, Field]:
+        """All fields by id."""
+        return {f.id: f for f, _ in self.walk()}
+
+    def column(self, path: str) -> Field:
+        """The field at a dotted path; a name that contains dots is quoted with back-ticks.
+
+        Raises:
+            SchemaError: There is no such column.
+        """
+        by_name = {f.name: f for f in self.fields}
+        if path in by_name:
+            return by_name[path]
+        first, *rest = split_path(path)
+        if first not in by_name:
+            raise SchemaError(f"no column {path!r}; the columns are {self.names}")
+        found = by_name[first]
+        for name in rest:
+            found = found.child(name)
+        return found
+
+    def project(self, columns: Sequence[str]) -> Schema:
+        """The schema of only these columns, in this order.
+
+        A dotted path keeps only that part of a struct. Paths into one struct are merged.
+
+        Raises:
+            SchemaError: A column does not exist or is named twice.
+        """
+        kept: dict[str, Field] = {}
+        for path in columns:
+            if path in self.names:
+                if path in kept:
+                    raise SchemaError(f"column {path!r} is asked for twice")
+                kept[path] = self.column(path)
+                continue
+            top, *rest = split_path(path)
+            narrowed = _narrow(self.column(quote_path([top])), rest)
+            kept[top] = _merge(kept[top], narrowed) if top in kept else narrowed
+        return Schema(fields=tuple(kept.values()), metadata=self.metadata)
+
+    def only_ids(self, ids: frozenset[int] | set[int]) -> Schema:
+        """The part of the schema whose leaves have these ids; parents are kept where a leaf below is."""
+        fields = (_only_ids(f, ids) for f in self.fields)
+        return Schema(fields=tuple(f for f in fields if f is not None), metadata=self.metadata)
+
+    def with_ids(self, next_id: int = 0) -> Schema:
+        """This schema with ids handed out to the fields that have none, from `next_id` on."""
+        fields = []
+        for top in self.fields:
+            numbered, next_id = top.with_ids(next_id)
+            fields.append(numbered)
+        return Schema(fields=tuple(fields), metadata=self.metadata)
+
+
+def split_path(path: str) -> list[str]:
+    """Split a dotted column path; a part in back-ticks may contain dots, a back-tick is doubled inside.
+
+    Raises:
+        SchemaError: A back-tick is not closed, or a part is empty.
+
+    >>> split_path("a.`b.c`.d")
+    ['a', 'b.c', 'd']
+    """
+    parts: list[str] = []
+    rest = path
+    while True:
+        if rest.startswith("`"):
+            part, rest = _quoted_part(path, rest)
+        else:
+            end = rest.find(".")
+            part, rest = (rest, "") if end < 0 else (rest[:end], rest[end:])
+        if not part:
+            raise SchemaError(f"column path {path!r} has an empty part")
+        parts.append(part)
+        if not rest:
+            return parts
+        if not rest.startswith("."):
+            raise SchemaError(f"column path {path!r} has text after a closing back-tick")
+        rest = rest[1:]
+
+
+def quote_path(parts: Sequence[str]) -> str:
+    """The dotted path of nested names: the inverse of `split_path`."""
+    return ".".join("`" + p.replace("`", "``") + "`" if "." in p or p.startswith("`") else p for p in parts)
+
+
+def _quoted_part(path: str, rest: str) -> tuple[str, str]:
+    position = 1
+    while True:
+        end = rest.find("`", position)
+        if end < 0:
+            raise SchemaError(f"column path {path!r} has a back-tick that is not closed")
+        if rest[end + 1 : end + 2] != "`":
+            return rest[1:end].replace("``", "`"), rest[end + 1 :]
+        position = end + 2
+
+
+def _narrow(node: Field, rest: Sequence[str]) -> Field:
+    if not rest:
+        return node
+    return replace(node, children=(_narrow(node.child(rest[0]), rest[1:]),))
+
+
+def _merge(left: Field, right: Field) -> Field:
+    children = {c.name: c for c in left.children}
+    for child in right.children:
+        children[child.name] = _merge(children[child.name], child) if child.name in children else child
+    return replace(left, children=tuple(children.values()))
+
+
+def _only_ids(node: Field, ids: frozenset[int] | set[int]) -> Field | None:
+    if node.id in ids or node.is_leaf:
+        return node if node.id in ids else None
+    children = tuple(kept for c in node.children if (kept := _only_ids(c, ids)) is not None)
+    return replace(node, children=children) if children else None

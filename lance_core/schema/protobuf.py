@@ -1,0 +1,95 @@
+"""Schemas on the wire: a flat list of fields, depth-first, each naming its parent by id.
+
+Field 0  "a"       parent -1
+Field 1  "b"       parent -1     list
+Field 2  "item"    parent  1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lance_core._proto import file_pb2
+from lance_core.errors import CorruptFileError
+from lance_core.schema.field import Field, Schema
+
+__all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
+
+
+def schema_to_protobuf(schema: Schema) -> list[file_pb2.Field]:
+    """The flat field list of a schema, as manifests, transactions and data files carry it."""
+    return [_to_protobuf(node, parent_id) for node, parent_id in schema.walk()]
+
+
+def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str, bytes]) -> Schema:
+    """Build the tree from a flat field list.
+
+    A parent is looked up among the fields *before* a child, nearest first: tables of 2023 can repeat an id.
+
+    Raises:
+        CorruptFileError: A field comes before its parent.
+    """
+    flat = list(fields)
+    children: list[list[int]] = [[] for _ in flat]
+    position_of: dict[int, int] = {}
+    top: list[int] = []
+    for position, wire in enumerate(flat):
+        if wire.parent_id < 0:
+            top.append(position)
+        elif wire.parent_id in position_of:
+            children[position_of[wire.parent_id]].append(position)
+        else:
+            raise CorruptFileError(f"schema: field {wire.name!r} comes before its parent {wire.parent_id}")
+        position_of[wire.id] = position
+
+    def build(position: int) -> Field:
+        return _from_protobuf(flat[position], tuple(build(c) for c in children[position]))
+
+    return Schema(fields=tuple(build(p) for p in top), metadata=dict(metadata))
+
+
+def schema_to_bytes(schema: Schema) -> bytes:
+    """A schema as one message (`lance.file.Schema`), to hand to another process."""
+    return file_pb2.Schema(fields=schema_to_protobuf(schema), metadata=dict(schema.metadata)).SerializeToString()
+
+
+def schema_from_bytes(data: bytes) -> Schema:
+    """The inverse of `schema_to_bytes`."""
+    message = file_pb2.Schema.FromString(data)
+    return schema_from_protobuf(message.fields, message.metadata)
+
+
+def _to_protobuf(node: Field, parent_id: int) -> file_pb2.Field:
+    wire = file_pb2.Field(
+        name=node.name,
+        id=node.id,
+        parent_id=parent_id,
+        logical_type=node.logical_type,
+        nullable=node.nullable,
+        encoding=file_pb2.Encoding.ValueType(node.encoding),
+        extension_name=node.extension_name,
+        metadata=dict(node.metadata),
+        unenforced_primary_key=node.primary_key_position is not None,
+        unenforced_primary_key_position=node.primary_key_position or 0,
+        unenforced_clustering_key=node.clustering_key_position is not None,
+        unenforced_clustering_key_position=node.clustering_key_position or 0,
+    )
+    if node.dictionary is not None:
+        wire.dictionary.offset, wire.dictionary.length = node.dictionary
+    return wire
+
+
+def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
+    return Field(
+        name=wire.name,
+        id=wire.id,
+        logical_type=wire.logical_type,
+        nullable=wire.nullable,
+        children=children,
+        metadata=dict(wire.metadata),
+        extension_name=wire.extension_name,
+        encoding=int(wire.encoding),
+        dictionary=(wire.dictionary.offset, wire.dictionary.length) if wire.HasField("dictionary") else None,
+        primary_key_position=wire.unenforced_primary_key_position if wire.unenforced_primary_key else None,
+        clustering_key_position=wire.unenforced_clustering_key_position if wire.unenforced_clustering_key else None,
+    )
