@@ -1,0 +1,309 @@
+"""Slices: disjoint parts of a table, named, and told apart by the values of a few columns.
+
+A slice is what one partition of an orchestrator, or one `replaceWhere` of other table formats, stands for: a set of
+rows that is written as a whole. Conditions are typed values, compared as the column's type compares them, and never
+become text.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, SchemaError
+
+__all__ = ["Between", "Equals", "Slice", "Slices"]
+
+OUTSIDE: Final = -1
+"""What `Slices.assign` says of a row that lies in no slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """The column has this value (never null)."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The column lies in `start` .. `end`, end excluded. Numbers, dates and timestamps only."""
+
+    start: Any
+    end: Any
+
+
+Condition = Equals | Between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A named part of a table.
+
+    Attributes:
+        name: What results and messages call it.
+        conditions: A condition for each column; all must hold.
+    """
+
+    name: str
+    conditions: Mapping[str, Condition]
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Disjoint slices over the same columns.
+
+    Raises:
+        InvalidInputError: The slices are not over the same columns, or are none.
+
+    >>> slices = Slices([Slice(name="a", conditions={"k": Equals(1)}), Slice(name="b", conditions={"k": Equals(2)})])
+    >>> slices.assign(pa.table({"k": [2, 7, 1]})).tolist()
+    [1, -1, 0]
+    """
+
+    slices: tuple[Slice, ...]
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        object.__setattr__(self, "slices", tuple(slices))
+        if not self.slices:
+            raise InvalidInputError("no slice was given")
+        for one in self.slices:
+            if tuple(one.conditions) != self.columns:
+                raise InvalidInputError(f"slice {one.name!r} is over {list(one.conditions)}, not {list(self.columns)}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that tell the slices apart."""
+        return tuple(self.slices[0].conditions)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the slices, in order."""
+        return [one.name for one in self.slices]
+
+    def identities(self) -> list[str]:
+        """A digest of each slice's conditions, equal for equal slices in any process."""
+        return [_identity(one) for one in self.slices]
+
+    def check(self, schema: pa.Schema) -> None:
+        """Make sure that the slices can be told apart exactly in data of this schema.
+
+        Raises:
+            SchemaError: A column is missing, or of a type that cannot hold the values exactly.
+            InvalidInputError: Slices overlap.
+        """
+        self._lookup(schema)
+
+    def assign(self, batch: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int32]:
+        """The position of the slice that each row lies in, `OUTSIDE` (-1) for none; nulls lie in none.
+
+        Raises:
+            SchemaError, InvalidInputError: As `check`.
+        """
+        codes, conditions = self._lookup(batch.schema)
+        code = np.zeros(batch.num_rows, dtype=np.int64)
+        outside = np.zeros(batch.num_rows, dtype=bool)
+        for one in conditions:
+            found = one.find(batch.column(one.name))
+            outside |= found < 0
+            code = code * one.count + found
+        order = np.argsort(codes)
+        place = np.minimum(np.searchsorted(codes, code, sorter=order), len(codes) - 1)
+        position = order[place]
+        outside |= codes[position] != code
+        return np.where(outside, OUTSIDE, position).astype(np.int32)
+
+    def expression(self, schema: pa.Schema) -> pc.Expression:
+        """The rows of all slices as an expression over data of this schema.
+
+        Raises:
+            SchemaError, InvalidInputError: As `check`.
+        """
+        self.check(schema)
+        rows = [tuple(one.conditions[name] for name in self.columns) for one in self.slices]
+        return _expression([schema.field(name) for name in self.columns], rows)
+
+    def _lookup(self, schema: pa.Schema) -> tuple[npt.NDArray[np.int64], list[_Equal | _Ranges]]:
+        """A number for each slice, and for each column what finds the digit that it contributes."""
+        conditions = [
+            _column_conditions(schema, name, [s.conditions[name] for s in self.slices]) for name in self.columns
+        ]
+        codes = np.zeros(len(self.slices), dtype=np.int64)
+        for one in conditions:
+            codes = codes * one.count + one.digits
+        unique, counts = np.unique(codes, return_counts=True)
+        if len(unique) < len(codes):
+            clash = np.flatnonzero(codes == unique[np.argmax(counts)])[:2]
+            names = [self.slices[i].name for i in clash]
+            raise InvalidInputError(f"slices {names[0]!r} and {names[1]!r} hold the same rows")
+        return codes, conditions
+
+
+@dataclass(frozen=True, slots=True)
+class _Equal:
+    """Equality conditions of one column: the distinct values, and which one each slice has."""
+
+    name: str
+    values: pa.Array
+    digits: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+        """The position of each row's value, -1 where it is none of them."""
+        found = pc.index_in(column, value_set=self.values)
+        return _numpy(pc.fill_null(found, -1)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Range conditions of one column: disjoint, ascending, as the integers that the column stores."""
+
+    name: str
+    starts: npt.NDArray[Any]
+    ends: npt.NDArray[Any]
+    digits: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+        """The position of the range that each row lies in, -1 for none."""
+        values = _numpy(pc.fill_null(_physical(column), 0))
+        valid = _numpy(pc.is_valid(column))
+        place = np.searchsorted(self.starts, values, side="right") - 1
+        inside = valid & (place >= 0) & (values < self.ends[np.maximum(place, 0)])
+        return np.where(inside, place, OUTSIDE)
+
+
+def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]) -> _Equal | _Ranges:
+    kind = _column_type(schema, name)
+    if all(isinstance(c, Equals) for c in conditions):
+        values = pa.array([_exact(c.value, kind, name) for c in conditions if isinstance(c, Equals)], type=kind)
+        encoded = values.dictionary_encode()
+        return _Equal(name, encoded.dictionary, _numpy(encoded.indices).astype(np.int64))
+    if not all(isinstance(c, Between) for c in conditions):
+        raise InvalidInputError(f"column {name!r}: some slices give a value and others a range")
+    return _ranges(name, kind, [c for c in conditions if isinstance(c, Between)])
+
+
+def _ranges(name: str, kind: pa.DataType, conditions: list[Between]) -> _Ranges:
+    types = pa.types
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_date32(kind) or types.is_timestamp(kind)):
+        raise SchemaError(f"column {name!r} of type {kind} cannot be told apart by ranges")
+    bounds = [(_exact(c.start, kind, name), _exact(c.end, kind, name)) for c in conditions]
+    starts = _numpy(_physical(pa.array([start for start, _ in bounds], type=kind)))
+    ends = _numpy(_physical(pa.array([end for _, end in bounds], type=kind)))
+    if (starts >= ends).any():
+        raise InvalidInputError(f"column {name!r}: range {conditions[int(np.argmax(starts >= ends))]} is empty")
+    unique, digits = np.unique(np.stack([starts, ends]), axis=1, return_inverse=True)
+    if (unique[0, 1:] < unique[1, :-1]).any():
+        raise InvalidInputError(f"column {name!r}: ranges overlap")
+    return _Ranges(name, unique[0], unique[1], digits.astype(np.int64).reshape(-1))
+
+
+def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
+    position = schema.get_field_index(name)
+    if position < 0:
+        raise SchemaError(f"no column {name!r} to tell the slices apart; the columns are {schema.names}")
+    kind = schema.field(position).type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _exact(value: object, kind: pa.DataType, name: str) -> object:
+    """The value, made sure to be representable in the column's type without loss."""
+    if value is None:
+        raise InvalidInputError(f"column {name!r}: null is not a value that a slice can have")
+    if pa.types.is_timestamp(kind):
+        aware = isinstance(value, dt.datetime) and value.tzinfo is not None
+        if not isinstance(value, dt.datetime) or aware != (kind.tz is not None):
+            wanted = "a time with a zone" if kind.tz is not None else "a time without a zone"
+            raise SchemaError(f"column {name!r} of type {kind} needs {wanted}, not {value!r}")
+    elif pa.types.is_date(kind) and isinstance(value, dt.datetime):
+        raise SchemaError(f"column {name!r} of type {kind} needs a date, not the time {value!r}")
+    try:
+        stored = pa.scalar(value, type=kind).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
+        raise SchemaError(f"column {name!r} of type {kind} cannot hold {value!r}") from error
+    if stored != value:
+        raise SchemaError(f"column {name!r} of type {kind} holds {value!r} only as {stored!r}")
+    return value
+
+
+def _physical(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Dates and timestamps as the integers that store them."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _physical(pc.cast(values, kind.value_type))
+    if pa.types.is_date32(kind):
+        return pc.cast(values, pa.int32())
+    return pc.cast(values, pa.int64()) if pa.types.is_timestamp(kind) else values
+
+
+def _numpy(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
+    if isinstance(values, pa.ChunkedArray):
+        return np.asarray(values.to_numpy())
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _expression(fields: list[pa.Field], rows: list[tuple[Condition, ...]]) -> pc.Expression:
+    """Or over the rows of and over their conditions, factored by the first column so that it stays small."""
+    by_first: dict[Condition, list[tuple[Condition, ...]]] = {}
+    for first, *rest in rows:
+        by_first.setdefault(first, []).append(tuple(rest))
+    by_rest: dict[frozenset[tuple[Condition, ...]], list[Condition]] = {}
+    for first, rests in by_first.items():
+        by_rest.setdefault(frozenset(rests), []).append(first)
+    terms = []
+    for rests_key, firsts in by_rest.items():
+        term = _any_of(fields[0], firsts)
+        if len(fields) > 1:
+            ordered = [row for row in by_first[firsts[0]] if row in rests_key]
+            term = and_(term, _expression(fields[1:], ordered))
+        terms.append(term)
+    return reduce(or_, terms)
+
+
+def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    column = pc.field(field.name)
+    values = [c.value for c in conditions if isinstance(c, Equals)]
+    if values:
+        return column.isin(pa.array(values, type=kind))
+    merged: list[tuple[Any, Any]] = []
+    for start, end in sorted((c.start, c.end) for c in conditions if isinstance(c, Between)):
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    ranges = ((column >= pa.scalar(start, type=kind)) & (column < pa.scalar(end, type=kind)) for start, end in merged)
+    return reduce(or_, ranges)
+
+
+def _identity(one: Slice) -> str:
+    """Digest of the conditions with their Python types; zones are folded into UTC."""
+    parts = []
+    for name, condition in sorted(one.conditions.items()):
+        bounds = [condition.value] if isinstance(condition, Equals) else [condition.start, condition.end]
+        parts.append([name, type(condition).__name__, *([type(b).__name__, _text(b)] for b in bounds)])
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC).isoformat()
+    return value.isoformat() if isinstance(value, dt.date | dt.datetime) else repr(value)
