@@ -1,0 +1,17 @@
+"""Bytes by key: the only package of lance_core that touches a disk or a socket."""
+
+from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
+from lance_core.store.options import StorageOptions
+from lance_core.store.resolve import canonical_uri, open_store
+
+__all__ = [
+    "ByteRange",
+    "BytesLike",
+    "ObjectMeta",
+    "ObjectStore",
+    "ObjectWriter",
+    "ReadableBuffer",
+    "StorageOptions",
+    "canonical_uri",
+    "open_store",
+]

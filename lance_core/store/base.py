@@ -1,0 +1,175 @@
+"""What every store offers: bytes by key below one root.
+
+A store is rooted at a dataset root or at a base path. Keys are relative to it, `/`-separated and free of `.` and
+`..` parts. The verbs are few, and each says what it promises:
+
+    get, get_range, get_tail, get_ranges, head, list     read
+    put                atomic replacement: a reader sees the old object or the new one
+    put_if_absent      atomic creation: of many racing callers, one wins
+    open_writer        a stream; nothing is visible under the key before `close`
+    delete, copy
+
+Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, AlreadyExistsError for a lost creation,
+OutcomeUnknownError where a write may or may not have happened, StoreError for everything else that a storage does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError
+
+__all__ = [
+    "ByteRange",
+    "BytesLike",
+    "ObjectMeta",
+    "ObjectStore",
+    "ObjectWriter",
+    "ReadableBuffer",
+    "bytes_view",
+    "check_key",
+]
+
+ByteRange: TypeAlias = tuple[int, int]
+"""Start and end of a range of bytes; the end is excluded."""
+
+BytesLike: TypeAlias = bytes | memoryview
+"""What reads return; `np.frombuffer` and `pa.py_buffer` take it without a copy."""
+
+ReadableBuffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any] | pa.Buffer
+"""What writes take: anything contiguous that offers the buffer protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMeta:
+    """One object of a store.
+
+    Attributes:
+        key: Its key, relative to the root of the store that reported it.
+        size: Size in bytes.
+        modified: Time of the last change, seconds since the epoch.
+    """
+
+    key: str
+    size: int
+    modified: float
+
+
+class ObjectWriter(Protocol):
+    """A stream into one object, which appears when the writer is closed.
+
+    As a context manager it closes on success and aborts on an error.
+    """
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Append bytes."""
+        ...
+
+    def close(self) -> int:
+        """Make the object visible and return its size in bytes."""
+        ...
+
+    def abort(self) -> None:
+        """Drop what was written; does nothing after `close`."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, or abort if the body raised."""
+        ...
+
+
+@runtime_checkable
+class ObjectStore(Protocol):
+    """Bytes by key below a root; see the module's text for the promises."""
+
+    @property
+    def root(self) -> str:
+        """Canonical absolute URI of the root, without credentials; a plain path for local disks."""
+        ...
+
+    def get(self, key: str) -> BytesLike:
+        """Return a whole object."""
+        ...
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        """Return bytes `start` to `end`; StoreError if the object is shorter."""
+        ...
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        """Return the last `length` bytes (or all of a shorter object) and the object's size."""
+        ...
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object, in the order asked for; neighbours are read together."""
+        ...
+
+    def head(self, key: str) -> ObjectMeta:
+        """Return size and time of an object."""
+        ...
+
+    def put(self, key: str, data: ReadableBuffer) -> None:
+        """Write an object, replacing one that exists."""
+        ...
+
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+        """Write an object unless one exists.
+
+        Args:
+            key: The object's key.
+            data: All its bytes.
+            durable: Whether it must survive a power loss once the call returns. Object storage always does.
+
+        Raises:
+            AlreadyExistsError: An object exists under the key. After a lost answer it can be the caller's own.
+            OutcomeUnknownError: The object may have been written, or may still be.
+        """
+        ...
+
+    def open_writer(self, key: str, *, durable: bool = True) -> ObjectWriter:
+        """Start an object that is written piece by piece; it replaces one that exists."""
+        ...
+
+    def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
+        """Yield the objects whose key starts with `prefix`, in ascending order of keys.
+
+        Args:
+            prefix: Start of the keys; empty for all.
+            start_after: Leave out keys up to and including this one.
+            limit: Stop after so many, and ask the storage for no more.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is fine."""
+        ...
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object within the store, replacing the target."""
+        ...
+
+
+def bytes_view(data: ReadableBuffer) -> memoryview:
+    """Return the bytes of a contiguous buffer, without copying."""
+    view = memoryview(data)  # type: ignore[arg-type]  # the stubs know no buffer protocol before Python 3.12
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it names an object below the root.
+
+    Raises:
+        InvalidInputError: The key is empty, absolute, or has an empty, `.` or `..` part.
+    """
+    if not key or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+        raise InvalidInputError(f"not a key of an object: {key!r}")
+    return key

@@ -1,0 +1,80 @@
+"""Merging of byte ranges that lie close together, so that one request serves several.
+
+    asked    [==]  [===]                  [==]     [====]
+    read     [=========]                  [=============]
+             gap <= max_gap: one read     and never more than max_size at once
+
+The ranges may be asked in any order; each comes back as a view of the read that holds it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lance_core.errors import InvalidInputError
+from lance_core.store.base import ByteRange, BytesLike
+
+__all__ = ["MergedRange", "merge_ranges", "split_merged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRange:
+    """One read, and which of the asked ranges it serves.
+
+    Attributes:
+        start: First byte.
+        end: End, excluded.
+        members: Positions in the list of asked ranges.
+    """
+
+    start: int
+    end: int
+    members: tuple[int, ...]
+
+
+def merge_ranges(ranges: Sequence[ByteRange], *, max_gap: int, max_size: int) -> list[MergedRange]:
+    """Plan the reads for some ranges.
+
+    Args:
+        ranges: Asked ranges, in any order; empty ones are left out, overlapping ones are read once.
+        max_gap: Largest hole in bytes that is read along rather than skipped.
+        max_size: Ranges are not merged beyond this size; one range alone may be larger.
+
+    Returns:
+        The reads in ascending order.
+
+    Raises:
+        InvalidInputError: A range is negative or ends before it starts.
+    """
+    for start, end in ranges:
+        if start < 0 or end < start:
+            raise InvalidInputError(f"not a range of bytes: {start} to {end}")
+    order = sorted((i for i in range(len(ranges)) if ranges[i][1] > ranges[i][0]), key=lambda i: ranges[i])
+    merged: list[MergedRange] = []
+    members: list[int] = []
+    low = high = 0
+    for i in order:
+        start, end = ranges[i]
+        joins = start <= high or (start - high <= max_gap and max(high, end) - low <= max_size)
+        if members and joins:
+            members.append(i)
+            high = max(high, end)
+            continue
+        if members:
+            merged.append(MergedRange(start=low, end=high, members=tuple(members)))
+        members, low, high = [i], start, end
+    if members:
+        merged.append(MergedRange(start=low, end=high, members=tuple(members)))
+    return merged
+
+
+def split_merged(
+    ranges: Sequence[ByteRange], merged: Sequence[MergedRange], parts: Sequence[BytesLike]
+) -> list[BytesLike]:
+    """Cut the bytes of merged reads back into the asked ranges, without copying."""
+    result: list[BytesLike] = [b""] * len(ranges)
+    for read, part in zip(merged, parts, strict=True):
+        view = memoryview(part)
+        for i in read.members:
+            start, end = ranges[i]
+            result[i] = part if (start, end) == (read.start, read.end) else view[start - read.start : end - read.start]
+    return result

@@ -1,0 +1,145 @@
+"""The store of `memory://` URIs: objects in this process, for tests and small experiments.
+
+All memory stores of a process share one space of keys, so that a store rooted deeper, such as a branch, sees the
+objects of the one above. A child process starts with a copy and shares nothing.
+"""
+
+import io
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
+from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+
+__all__ = ["MemoryStore", "MemoryWriter"]
+
+_objects: dict[str, tuple[bytes, float]] = {}
+_lock = threading.Lock()
+
+
+class MemoryStore:
+    """Objects whose full name starts with a root.
+
+    Args:
+        root: The root, `memory://` and a path.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+
+    @property
+    def root(self) -> str:
+        """The URI of the root."""
+        return self._root
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self._root!r})"
+
+    def get(self, key: str) -> BytesLike:
+        """Return a whole object."""
+        try:
+            return _objects[self._name(key)][0]
+        except KeyError:
+            raise ObjectNotFoundError(f"{self._root}/{key}: no such object") from None
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        """Return bytes `start` to `end`."""
+        return self.get_ranges(key, [(start, end)])[0]
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        """Return the last `length` bytes, or all of a shorter object, and the object's size."""
+        data = self.get(key)
+        return memoryview(data)[max(0, len(data) - length) :], len(data)
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object."""
+        data = memoryview(self.get(key))
+        for start, end in ranges:
+            if not 0 <= start <= end <= len(data):
+                raise StoreError(f"{self._root}/{key}: bytes {start} to {end} wanted, the object has {len(data)}")
+        return [data[start:end] for start, end in ranges]
+
+    def head(self, key: str) -> ObjectMeta:
+        """Return size and time of an object."""
+        size = len(self.get(key))
+        return ObjectMeta(key=key, size=size, modified=_objects[self._name(key)][1])
+
+    def put(self, key: str, data: ReadableBuffer) -> None:
+        """Write an object, replacing one that exists."""
+        _objects[self._name(key)] = (bytes(bytes_view(data)), time.time())
+
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+        """Write an object unless one exists; nothing in memory is durable."""
+        del durable
+        name, entry = self._name(key), (bytes(bytes_view(data)), time.time())
+        with _lock:
+            if _objects.setdefault(name, entry) is not entry:
+                raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+
+    def open_writer(self, key: str, *, durable: bool = True) -> "MemoryWriter":
+        """Start an object that `close` stores."""
+        del durable
+        check_key(key)
+        return MemoryWriter(self, key)
+
+    def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
+        """Yield objects in ascending order of keys."""
+        cut = len(self._root) + 1
+        start = f"{self._root}/{prefix}"
+        found = sorted(name for name in list(_objects) if name.startswith(start))
+        keys = [name[cut:] for name in found if start_after is None or name[cut:] > start_after]
+        for key in keys[:limit]:
+            yield self.head(key)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is fine."""
+        _objects.pop(self._name(key), None)
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object, replacing the target."""
+        self.put(target_key, bytes(self.get(source_key)))
+
+    def _name(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}"
+
+
+class MemoryWriter:
+    """Bytes that become an object when closed."""
+
+    def __init__(self, store: MemoryStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._buffer: io.BytesIO | None = io.BytesIO()
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Append bytes."""
+        if self._buffer is None:
+            raise StoreError(f"{self._key}: the writer is closed")
+        self._buffer.write(bytes_view(data))
+
+    def close(self) -> int:
+        """Store the object and return its size."""
+        if self._buffer is None:
+            raise StoreError(f"{self._key}: the writer is closed")
+        data = self._buffer.getvalue()
+        self._buffer = None
+        self._store.put(self._key, data)
+        return len(data)
+
+    def abort(self) -> None:
+        """Forget what was written."""
+        self._buffer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()

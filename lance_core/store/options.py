@@ -1,0 +1,128 @@
+"""Storage options: where an endpoint is and who asks, under object_store's names.
+
+The canonical names are those that pylance, deltalake and object_store take (`aws_access_key_id`, `aws_endpoint`, ...),
+in any case. s3fs's and the short spellings are accepted for them (`key`, `secret`, `client_kwargs`, ...). Values are
+strings; numbers and booleans are written as such. Secrets show in no `repr` and no error: an error names a key, never
+a value. Pickling keeps the values, because a process elsewhere cannot open the dataset without them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lance_core.errors import InvalidInputError
+
+__all__ = ["S3_OPTIONS", "StorageOptions", "parse_seconds"]
+
+S3_OPTIONS: dict[str, tuple[str, ...]] = {
+    "aws_access_key_id": ("access_key_id", "key"),
+    "aws_secret_access_key": ("secret_access_key", "secret"),
+    "aws_session_token": ("aws_token", "session_token", "token"),
+    "aws_region": ("region", "aws_default_region", "default_region", "region_name"),
+    "aws_endpoint": ("endpoint", "aws_endpoint_url", "endpoint_url", "aws_endpoint_url_s3"),
+    "aws_profile": ("profile",),
+    "aws_allow_http": ("allow_http",),
+    "aws_skip_signature": ("skip_signature", "anon"),
+    "aws_virtual_hosted_style_request": ("virtual_hosted_style_request",),
+    "aws_server_side_encryption": (),
+    "aws_sse_kms_key_id": (),
+    "aws_conditional_put": ("conditional_put",),
+    "allow_invalid_certificates": (),
+    "timeout": ("read_timeout", "request_timeout"),
+    "connect_timeout": (),
+    "client_max_retries": ("max_retries",),
+    "dynamodb_endpoint": (),
+}
+"""Canonical option of S3 to the other spellings that are taken for it."""
+
+_CANONICAL = {alias: name for name, aliases in S3_OPTIONS.items() for alias in (name, *aliases)}
+_NESTED = ("client_kwargs", "config_kwargs")
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|)\s*", re.IGNORECASE)
+_UNITS = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "se": 1.0, "": 1.0}
+
+
+class StorageOptions(Mapping[str, str]):
+    """Storage options as they were given, with keys in lower case; immutable.
+
+    Args:
+        options: The options; `None` for none.
+
+    Raises:
+        InvalidInputError: A value is neither text, number nor boolean, or a key occurs twice with different values.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        values: dict[str, str] = {}
+        for key, value in _flattened(options or {}):
+            text = _as_text(key, value)
+            if values.setdefault(key, text) != text:
+                raise InvalidInputError(f"storage option {key!r} is given twice with different values")
+        self._values = values
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(f'{key}=***' for key in sorted(self._values))})"
+
+    __str__ = __repr__
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageOptions) and self._values == other._values
+
+    def for_s3(self) -> dict[str, str]:
+        """Return the options under their canonical S3 names.
+
+        Raises:
+            InvalidInputError: A key is unknown, or two spellings of one option have different values.
+        """
+        result: dict[str, str] = {}
+        for key, value in self._values.items():
+            if key not in _CANONICAL:
+                raise InvalidInputError(f"unknown S3 storage option {key!r}")
+            name = _CANONICAL[key]
+            if result.setdefault(name, value) != value:
+                raise InvalidInputError(f"storage option {name!r} is given under two names with different values")
+        return result
+
+
+def parse_seconds(key: str, text: str) -> float:
+    """Return the seconds of a duration such as `30`, `30s`, `500ms` or `2 minutes`.
+
+    Raises:
+        InvalidInputError: The text is no duration.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidInputError(f"storage option {key!r} is not a duration")
+    return float(match[1]) * _UNITS[match[2].lower()[:2]]
+
+
+def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield options with lower-case keys, those of s3fs's nested mappings among them."""
+    for key, value in options.items():
+        if not isinstance(key, str):
+            raise InvalidInputError("the keys of storage options must be strings")
+        if key in _NESTED and isinstance(value, Mapping):
+            yield from _flattened(value)
+        elif value is not None:
+            yield key.lower(), value
+
+
+def _as_text(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidInputError(f"storage option {key!r} must be a string, not {type(value).__name__}")

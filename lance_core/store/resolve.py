@@ -1,0 +1,97 @@
+"""From a URI to the store that serves it.
+
+    /path, path, file:///path      LocalStore
+    memory://name/path             MemoryStore
+
+One line in `_STORES` adds a store.
+"""
+
+# pathlib's resolve() follows symbolic links, which would change the URI.
+# ruff: noqa: PTH100, PTH111
+import os
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.store.base import ObjectStore
+from lance_core.store.local import LocalStore
+from lance_core.store.memory import MemoryStore
+from lance_core.store.options import StorageOptions
+
+__all__ = ["canonical_uri", "open_store", "split_uri"]
+
+
+def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+    """Return the store of a URI; nothing is read or created.
+
+    Args:
+        uri: A path, or a URI of one of the schemes above.
+        storage_options: Options under object_store's or s3fs's names; stores of local disks and memory need none
+            and take no notice of them, so that one set serves all places of a dataset.
+
+    Raises:
+        InvalidInputError: The URI carries credentials or a query, or an option is not known.
+        UnsupportedError: No store serves the scheme.
+    """
+    scheme, _ = split_uri(uri)
+    make = _STORES.get(scheme)
+    if make is None:
+        raise UnsupportedError(f"no store serves the scheme {scheme!r}")
+    options = storage_options if isinstance(storage_options, StorageOptions) else StorageOptions(storage_options)
+    return make(canonical_uri(uri), options)
+
+
+def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return scheme (empty for a path) and the rest of a URI."""
+    text = os.fspath(uri)
+    if not isinstance(text, str) or not text:
+        raise InvalidInputError("a URI must be a non-empty string")
+    scheme, separator, rest = text.partition("://")
+    return (scheme.lower(), rest) if separator and scheme.isascii() and "/" not in scheme else ("", text)
+
+
+def canonical_uri(uri: str | os.PathLike[str]) -> str:
+    """Return the one spelling of a URI that is stored and compared.
+
+    Local paths are absolute, without scheme, `.` and `..`; other URIs have no slash at the end and no empty parts.
+
+    Raises:
+        InvalidInputError: The URI carries user information or a query: they often hold credentials, and what is
+            written into manifests must not.
+    """
+    scheme, rest = split_uri(uri)
+    if scheme == "":
+        return os.path.abspath(os.path.expanduser(rest))
+    if scheme == "file":
+        return os.path.abspath("/" + unquote(rest).removeprefix("localhost").lstrip("/"))
+    host = rest.partition("/")[0]
+    if "@" in host and scheme not in _CONTAINER_SCHEMES:
+        raise InvalidInputError(f"a {scheme} URI must not hold user information; pass storage_options")
+    if "?" in rest or "#" in rest:
+        raise InvalidInputError(f"a {scheme} URI must not hold a query or fragment; pass storage_options")
+    if scheme in ("s3a", "s3n"):
+        scheme = "s3"
+    path = posixpath.normpath(rest).lstrip("/")
+    if path in ("", ".") or path.startswith(".."):
+        raise InvalidInputError(f"a {scheme} URI must name a place below its root")
+    return f"{scheme}://{path}"
+
+
+def _local_store(uri: str, _: StorageOptions) -> ObjectStore:
+    return LocalStore(uri)
+
+
+def _memory_store(uri: str, _: StorageOptions) -> ObjectStore:
+    return MemoryStore(uri)
+
+
+# abfs://container@account.dfs.core.windows.net/path: what stands before the @ is no secret there.
+_CONTAINER_SCHEMES = ("abfs", "abfss")
+
+_STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
+    "": _local_store,
+    "file": _local_store,
+    "memory": _memory_store,
+}

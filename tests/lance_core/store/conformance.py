@@ -1,0 +1,169 @@
+"""What every store must do, as a test class: a new store subclasses it and says how to make one."""
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError
+from lance_core.store import ObjectStore
+
+
+class StoreConformance:
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        raise NotImplementedError
+
+    def test_reads_back_what_was_put(self, store):
+        store.put("a/b", b"0123456789")
+        assert bytes(store.get("a/b")) == b"0123456789"
+        assert bytes(store.get_range("a/b", 2, 5)) == b"234"
+        head = store.head("a/b")
+        assert (head.key, head.size) == ("a/b", 10)
+        assert head.modified > 1e9
+
+    def test_put_replaces(self, store):
+        store.put("k", b"first, and longer")
+        store.put("k", b"second")
+        assert bytes(store.get("k")) == b"second"
+
+    def test_an_empty_object(self, store):
+        store.put("empty", b"")
+        assert bytes(store.get("empty")) == b""
+        assert store.head("empty").size == 0
+        tail, size = store.get_tail("empty", 10)
+        assert (bytes(tail), size) == (b"", 0)
+
+    def test_tail_gives_the_size_and_no_more_than_there_is(self, store):
+        store.put("k", b"0123456789")
+        tail, size = store.get_tail("k", 4)
+        assert (bytes(tail), size) == (b"6789", 10)
+        tail, size = store.get_tail("k", 100)
+        assert (bytes(tail), size) == (b"0123456789", 10)
+
+    def test_ranges_come_back_in_the_order_asked(self, store):
+        data = np.random.default_rng(1).bytes(3 << 20)
+        store.put("k", data)
+        ranges = [(2 << 20, 3 << 20), (10, 20), (0, 15), (5, 5), (100_000, 1_600_000)]
+        assert [bytes(part) for part in store.get_ranges("k", ranges)] == [data[start:end] for start, end in ranges]
+
+    def test_results_feed_numpy_without_a_copy(self, store):
+        store.put("k", np.arange(300_000, dtype="<i8"))
+        (part,) = store.get_ranges("k", [(8, 2_400_000)])
+        assert np.frombuffer(part, "<i8").sum() == sum(range(300_000))
+
+    def test_a_range_past_the_end_is_an_error(self, store):
+        store.put("k", b"0123456789")
+        with pytest.raises(StoreError):
+            store.get_range("k", 5, 11)
+
+    def test_a_missing_object_is_not_found(self, store):
+        for read in (
+            lambda: store.get("no"),
+            lambda: store.head("no"),
+            lambda: store.get_range("no", 0, 1),
+            lambda: store.get_tail("no", 8),
+            lambda: store.copy("no", "other"),
+        ):
+            with pytest.raises(ObjectNotFoundError):
+                read()
+
+    def test_put_if_absent_keeps_the_first(self, store):
+        store.put_if_absent("v/1", b"first")
+        with pytest.raises(AlreadyExistsError):
+            store.put_if_absent("v/1", b"second")
+        assert bytes(store.get("v/1")) == b"first"
+        assert [found.key for found in store.list("v/")] == ["v/1"]
+
+    def test_put_if_absent_with_an_empty_body_does_not_truncate(self, store):
+        store.put_if_absent("v/1", b"first")
+        with pytest.raises(AlreadyExistsError):
+            store.put_if_absent("v/1", b"")
+        assert bytes(store.get("v/1")) == b"first"
+
+    def test_one_of_racing_creators_wins(self, store):
+        for turn in range(10):
+            barrier, won = threading.Barrier(4), []
+
+            def create(number, turn=turn, barrier=barrier, won=won):
+                barrier.wait()
+                try:
+                    store.put_if_absent(f"race/{turn}", str(number).encode() * 1000)
+                    won.append(number)
+                except AlreadyExistsError:
+                    pass
+
+            threads = [threading.Thread(target=create, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(won) == 1
+            assert bytes(store.get(f"race/{turn}")) == str(won[0]).encode() * 1000
+
+    def test_a_writer_shows_nothing_before_close(self, store):
+        with store.open_writer("d/file") as writer:
+            writer.write(b"abc")
+            writer.write(np.arange(3, dtype=np.uint8))
+            writer.write(pa.py_buffer(b"xyz"))
+            writer.write(memoryview(b"--tail--")[2:6])
+            writer.write(np.zeros(0, np.uint8))
+            with pytest.raises(ObjectNotFoundError):
+                store.head("d/file")
+        assert bytes(store.get("d/file")) == b"abc\x00\x01\x02xyztail"
+
+    def test_a_large_stream(self, store):
+        block = np.random.default_rng(2).bytes(3 << 20)
+        writer = store.open_writer("large")
+        for _ in range(12):
+            writer.write(block)
+        assert writer.close() == 12 * len(block)
+        assert bytes(store.get_range("large", 30 << 20, 33 << 20)) == block
+        assert store.head("large").size == 36 << 20
+
+    def test_an_aborted_writer_leaves_nothing(self, store):
+        def fail():
+            with store.open_writer("d/gone") as writer:
+                writer.write(b"x" * 100)
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
+        assert list(store.list("")) == []
+
+    def test_list_is_sorted_and_honours_its_limits(self, store):
+        keys = ["a/1", "a/10", "a/2", "a-x", "a/b/c", "b", "a.txt", "é"]
+        for key in keys:
+            store.put(key, key.encode())
+        assert [found.key for found in store.list("")] == sorted(keys)
+        assert [found.key for found in store.list("a/")] == ["a/1", "a/10", "a/2", "a/b/c"]
+        assert [found.key for found in store.list("a/1")] == ["a/1", "a/10"]
+        assert [found.key for found in store.list("a/", start_after="a/10")] == ["a/2", "a/b/c"]
+        assert [found.key for found in store.list("", start_after="a-x", limit=2)] == ["a.txt", "a/1"]
+        assert list(store.list("nothing/here/")) == []
+        assert [found.size for found in store.list("é")] == [len("é".encode())]
+
+    def test_delete_and_copy(self, store):
+        store.put("k", b"data")
+        store.copy("k", "deep/er/k")
+        store.delete("k")
+        store.delete("k")
+        with pytest.raises(ObjectNotFoundError):
+            store.get("k")
+        assert bytes(store.get("deep/er/k")) == b"data"
+
+    @pytest.mark.parametrize("key", ["", "/abs", "a//b", "../up", "a/../../b", "./a", "a/"])
+    def test_keys_stay_below_the_root(self, store, key):
+        with pytest.raises(InvalidInputError):
+            store.put(key, b"x")
+        with pytest.raises(InvalidInputError):
+            store.get(key)
+
+    def test_survives_pickling(self, store):
+        import pickle
+
+        store.put("k", b"data")
+        again = pickle.loads(pickle.dumps(store))
+        assert bytes(again.get("k")) == b"data"
+        assert again.root == store.root
