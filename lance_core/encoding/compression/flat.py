@@ -1,0 +1,129 @@
+"""Flat: values as they are.
+
+    8, 16, 24 ... bits   |v0 (LE)|v1|v2|...
+    1 bit                |v7 ... v0|v15 ... v8|...      least significant bit first, padded to a byte per chunk
+
+Mini-block, block and per-value form are the same. Reading and writing copy nothing if chunks lie back to back.
+"""
+
+__all__ = ["COMPRESSION", "flat_bits", "flat_encoding"]
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Flat
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    chunk_counts,
+    gather_bytes,
+    split_evenly,
+    total_count,
+)
+from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, require_fixed_width
+from lance_core.errors import CorruptFileError, UnsupportedError
+
+_MAX_BITS = 2**31
+
+
+def flat_encoding(bits_per_value: int) -> CompressiveEncoding:
+    """The description of flat values of that width."""
+    return CompressiveEncoding(flat=Flat(bits_per_value=bits_per_value))
+
+
+def flat_bits(encoding: CompressiveEncoding) -> int:
+    """The width of flat values in bits: 1, or a multiple of 8.
+
+    Raises:
+        UnsupportedError: The values are not flat, or compressed inside.
+        CorruptFileError: No value has that width.
+    """
+    if encoding.WhichOneof("compression") != "flat":
+        raise UnsupportedError(f"{encoding.WhichOneof('compression')} where only flat values are known")
+    if encoding.flat.HasField("data"):
+        raise UnsupportedError("flat values with a buffer compression of their own")
+    bits = encoding.flat.bits_per_value
+    if not 0 < bits <= _MAX_BITS or (bits != 1 and bits % 8):
+        raise CorruptFileError(f"flat values of {bits} bits")
+    return bits
+
+
+def gather_flat(buffers: ChunkBuffers, counts: Counts, bits: int) -> Bytes:
+    """The values of all chunks back to back; see `gather_bytes`.
+
+    Raises:
+        CorruptFileError: A chunk is too short.
+    """
+    if total_count(counts) * bits > buffers.data.size * 8:
+        raise CorruptFileError(f"{total_count(counts)} values of {bits} bits in {buffers.data.size} bytes")
+    if bits != 1:
+        return gather_bytes(buffers, counts * (bits // 8))
+    lengths = (counts + 7) // 8
+    if not (counts[:-1] % 8).any():
+        return gather_bytes(buffers, lengths)
+    loose = np.unpackbits(gather_bytes(buffers, lengths), bitorder="little")
+    starts = np.cumsum(lengths * 8) - lengths * 8
+    inside = np.concatenate([loose[s : s + n] for s, n in zip(starts.tolist(), counts.tolist(), strict=True)])
+    return np.packbits(inside, bitorder="little")
+
+
+def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
+    bits = flat_bits(encoding)
+    data = gather_flat(buffers, counts, bits)
+    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
+
+
+def _decode_miniblock(
+    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
+) -> FixedWidthBlock:
+    if len(buffers) != 1:
+        raise CorruptFileError(f"flat chunks have one buffer, not {len(buffers)}")
+    return _decode_blocks(encoding, buffers[0], counts)
+
+
+def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> FixedWidthBlock:
+    bits = flat_bits(encoding)
+    if not isinstance(block, FixedWidthBlock) or block.bits_per_value != bits:
+        raise CorruptFileError(f"the page does not hold values of {bits} bits")
+    return block
+
+
+def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    values = require_fixed_width(block)
+    bits = values.bits_per_value
+    per_chunk = limits.values_per_chunk(bits)
+    if bits == 1 and per_chunk < 8 and values.num_values > per_chunk:
+        raise UnsupportedError("chunks of fewer than 8 bits")
+    counts = chunk_counts(values.num_values, per_chunk)
+    buffers = split_evenly(values.data, counts, bits)
+    return MiniBlockPage(encoding=flat_encoding(bits), buffers=(buffers,), counts=counts)
+
+
+def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    values = require_fixed_width(block)
+    bits = values.bits_per_value
+    if bits % 8 and counts.size > 1:
+        raise UnsupportedError("several blocks of single bits")
+    ends = np.cumsum(counts)
+    buffers = ChunkBuffers(data=values.data, starts=(ends - counts) * bits // 8, sizes=(counts * bits + 7) // 8)
+    return flat_encoding(bits), buffers
+
+
+def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock]:
+    values = require_fixed_width(block)
+    return flat_encoding(values.bits_per_value), values
+
+
+COMPRESSION = Compression(
+    name="flat",
+    decode_miniblock=_decode_miniblock,
+    decode_blocks=_decode_blocks,
+    decode_per_value=_decode_per_value,
+    encode_miniblock=_encode_miniblock,
+    encode_blocks=_encode_blocks,
+    encode_per_value=_encode_per_value,
+)

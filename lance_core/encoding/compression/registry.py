@@ -1,0 +1,288 @@
+"""The table of compressions and the calls that pick one by its description.
+
+A compression is described in the file by a `CompressiveEncoding` message and chosen for writing by a name such as
+``"flat"``, ``"fsst"``, or, where compressions nest, ``"general:lz4(flat)"``: the compression's own name, an argument
+after a colon, and the name of what is inside in parentheses.
+
+Values are stored in one of three ways, and a compression offers those that make sense for it:
+
+    mini-block   many chunks, all decoded together; one or more buffers per chunk
+    block        one buffer that is decoded as a whole (dictionary items), or one such buffer per chunk (levels)
+    per value    every value is compressed by itself, so that it can be reached by itself (full-zip)
+"""
+
+__all__ = [
+    "COMPRESSIONS",
+    "Compression",
+    "decode_block",
+    "decode_blocks",
+    "decode_miniblock",
+    "decode_per_value",
+    "encode_block",
+    "encode_blocks",
+    "encode_miniblock",
+    "encode_per_value",
+    "parse_name",
+]
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    check_chunks,
+    total_count,
+)
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+_MAX_NESTING = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """What one compression can do; None marks what it does not offer.
+
+    The second argument of the encoders is the part of the name after the compression's own: ``":lz4(flat)"``.
+
+    Attributes:
+        name: The name of its member in the `CompressiveEncoding` message.
+        takes_argument: Whether something may follow its own name: a scheme, or an inner compression.
+        decode_miniblock: (encoding, value buffers, counts) -> the values of all chunks.
+        decode_block: (encoding, data, number of values) -> the values.
+        decode_blocks: The same for one buffer per chunk: (encoding, buffers, counts) -> the values of all chunks.
+        decode_per_value: (encoding, values as they are in the page) -> the values.
+        encode_miniblock: (block, argument, limits) -> chunks.
+        encode_block: (block, argument) -> (encoding, bytes).
+        encode_blocks: (block, argument, counts) -> (encoding, one buffer per chunk).
+        encode_per_value: (block, argument) -> (encoding, the values as they go into the page).
+    """
+
+    name: str
+    takes_argument: bool = False
+    decode_miniblock: Callable[[CompressiveEncoding, Sequence[ChunkBuffers], Counts], DataBlock] | None = None
+    decode_block: Callable[[CompressiveEncoding, Bytes, int], DataBlock] | None = None
+    decode_blocks: Callable[[CompressiveEncoding, ChunkBuffers, Counts], DataBlock] | None = None
+    decode_per_value: Callable[[CompressiveEncoding, FixedWidthBlock | VariableBlock], DataBlock] | None = None
+    encode_miniblock: Callable[[DataBlock, str, ChunkLimits], MiniBlockPage] | None = None
+    encode_block: Callable[[DataBlock, str], tuple[CompressiveEncoding, Bytes]] | None = None
+    encode_blocks: Callable[[DataBlock, str, Counts], tuple[CompressiveEncoding, ChunkBuffers]] | None = None
+    encode_per_value: Callable[[DataBlock, str], tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]] | None = (
+        None
+    )
+
+
+# Filled by lance_core.encoding.compression, one line per compression.
+COMPRESSIONS: dict[str, Compression] = {}
+
+
+def decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
+    """Decodes the values of all chunks of a mini-block page.
+
+    Args:
+        encoding: The page's `value_compression`.
+        buffers: The value buffers, in order.
+        counts: Values per chunk, int64.
+
+    Returns:
+        The values of all chunks, concatenated; a view of the page's memory where they lie so already.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the encoding.
+        UnsupportedError: The encoding is unknown, or not possible in a mini-block.
+    """
+    compression = _described(encoding)
+    if compression.decode_miniblock is None:
+        raise UnsupportedError(f"{compression.name} in a mini-block page")
+    for buffer in buffers:
+        check_chunks(buffer, counts)
+    return _counted(compression.decode_miniblock(encoding, buffers, counts), total_count(counts))
+
+
+def decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
+    """Decodes one buffer, for example the items of a dictionary.
+
+    Args:
+        encoding: Its description.
+        data: Its bytes.
+        num_values: How many values it holds.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the encoding.
+        UnsupportedError: The encoding is unknown, or has no block form.
+    """
+    compression = _described(encoding)
+    if num_values < 0 or num_values > 2**40:
+        raise CorruptFileError(f"a block of {num_values} values")
+    if compression.decode_block is not None:
+        return _counted(compression.decode_block(encoding, data, num_values), num_values)
+    return decode_blocks(encoding, ChunkBuffers.single(data), np.array([num_values], np.int64))
+
+
+def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> DataBlock:
+    """Decodes one block per chunk, all at once: repetition and definition levels.
+
+    Args:
+        encoding: The description that all of them share.
+        buffers: Where they lie.
+        counts: Values (levels) per chunk.
+
+    Returns:
+        The values of all chunks, concatenated.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the encoding.
+        UnsupportedError: The encoding is unknown, or has no block form.
+    """
+    compression = _described(encoding)
+    if compression.decode_blocks is None:
+        raise UnsupportedError(f"{compression.name} for levels")
+    check_chunks(buffers, counts)
+    return _counted(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
+
+
+def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
+    """Decodes values that were compressed one by one (full-zip pages).
+
+    Args:
+        encoding: The page's `value_compression`.
+        block: The values as they lie in the page: of the page's `bits_per_value`, or with lengths.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the encoding.
+        UnsupportedError: The encoding is unknown, or does not work value by value.
+    """
+    compression = _described(encoding)
+    if compression.decode_per_value is None:
+        raise UnsupportedError(f"{compression.name} in a full-zip page")
+    return _counted(compression.decode_per_value(encoding, block), block.num_values)
+
+
+def encode_miniblock(
+    block: DataBlock, name: str, *, max_values: int = 4096, max_bytes: int = 8192, level: int | None = None
+) -> MiniBlockPage:
+    """Encodes values and cuts them into chunks.
+
+    Args:
+        block: The values.
+        name: The compression, see the module.
+        max_values: Most values per chunk, 2 .. 32768. Inline bit packing always has 1024.
+        max_bytes: Most bytes in the value buffers of one chunk, padding included. The whole chunk, that is also its
+            header and levels, may have 32 KiB in 2.1 and 2 GiB in 2.2.
+        level: Effort of general compression.
+
+    Raises:
+        InvalidInputError: The block is of the wrong kind, or a value does not fit a chunk.
+        UnsupportedError: The compression is unknown or cannot do this.
+    """
+    compression, argument = parse_name(name)
+    if compression.encode_miniblock is None:
+        raise UnsupportedError(f"writing {compression.name} in a mini-block page")
+    limits = ChunkLimits(max_values=max_values, max_bytes=max_bytes, level=level)
+    return compression.encode_miniblock(block, argument, limits)
+
+
+def encode_block(block: DataBlock, name: str) -> tuple[CompressiveEncoding, Bytes]:
+    """Encodes all values into one buffer.
+
+    Raises:
+        InvalidInputError: The block is of the wrong kind.
+        UnsupportedError: The compression is unknown or cannot do this.
+    """
+    compression, argument = parse_name(name)
+    if compression.encode_block is not None:
+        return compression.encode_block(block, argument)
+    encoding, buffers = encode_blocks(block, name, np.array([block.num_values], np.int64))
+    return encoding, buffers.piece(0)
+
+
+def encode_blocks(block: DataBlock, name: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    """Encodes values into one buffer per chunk, all at once: repetition and definition levels.
+
+    Args:
+        block: The values of all chunks.
+        name: The compression.
+        counts: Values per chunk; any numbers that sum to the number of values.
+
+    Raises:
+        InvalidInputError: The block is of the wrong kind, or the counts do not fit it.
+        UnsupportedError: The compression is unknown or cannot do this.
+    """
+    compression, argument = parse_name(name)
+    if compression.encode_blocks is None:
+        raise UnsupportedError(f"writing {compression.name} as a block")
+    if total_count(counts) != block.num_values:
+        raise InvalidInputError(f"chunks of {total_count(counts)} values for {block.num_values} values")
+    return compression.encode_blocks(block, argument, counts)
+
+
+def encode_per_value(block: DataBlock, name: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
+    """Encodes every value by itself, for a full-zip page.
+
+    Returns:
+        The page's `value_compression`, and the values to zip: their width is the page's `bits_per_value`, or that of
+        their offsets its `bits_per_offset`.
+
+    Raises:
+        InvalidInputError: The block is of the wrong kind.
+        UnsupportedError: The compression is unknown or cannot do this.
+    """
+    compression, argument = parse_name(name)
+    if compression.encode_per_value is None:
+        raise UnsupportedError(f"writing {compression.name} in a full-zip page")
+    return compression.encode_per_value(block, argument)
+
+
+def parse_name(name: str) -> tuple[Compression, str]:
+    """Splits the name of a compression into the compression and the rest: ``":lz4(flat)"`` or ``"(flat)"`` or ``""``.
+
+    Raises:
+        UnsupportedError: There is no such compression.
+    """
+    end = min((at for at in (name.find(":"), name.find("(")) if at >= 0), default=len(name))
+    compression = COMPRESSIONS.get(name[:end])
+    if compression is None or (name[end:] and not compression.takes_argument):
+        raise UnsupportedError(f"compression {name!r}; known are {', '.join(sorted(COMPRESSIONS))}")
+    return compression, name[end:]
+
+
+def inner_name(argument: str, default: str) -> str:
+    """What stands in the parentheses of a name's argument."""
+    start = argument.find("(")
+    if start < 0:
+        return default
+    if not argument.endswith(")"):
+        raise InvalidInputError(f"parentheses do not match in {argument!r}")
+    return argument[start + 1 : -1]
+
+
+def _described(encoding: CompressiveEncoding) -> Compression:
+    _check_nesting(encoding)
+    name = encoding.WhichOneof("compression")
+    if name is None:
+        raise UnsupportedError("a compression that is unknown or missing in the page description")
+    return COMPRESSIONS[name]
+
+
+def _check_nesting(encoding: CompressiveEncoding) -> None:
+    """Refuses descriptions that nest without end."""
+    depth = 0
+    name = encoding.WhichOneof("compression")
+    while name in ("general", "fsst", "fixed_size_list"):
+        depth += 1
+        if depth > _MAX_NESTING:
+            raise CorruptFileError(f"compressions nest deeper than {_MAX_NESTING}")
+        encoding = getattr(encoding, name).values
+        name = encoding.WhichOneof("compression")
+
+
+def _counted(block: DataBlock, num_values: int) -> DataBlock:
+    if block.num_values != num_values:
+        raise CorruptFileError(f"{block.num_values} values where {num_values} are expected")
+    return block

@@ -1,0 +1,229 @@
+"""Variable: values of varying length, with offsets.
+
+    mini-block chunk   |u32 o0|u32 o1|...|u32 on|bytes|pad|       offsets count from the start of this buffer, so that
+                                                                  o0 = 4 * (n + 1); size is a multiple of 4
+    block              |u32 32|u32 start|u32 o0|...|u32 on|bytes| offsets count from `start`, o0 = 0
+    block, early files |u8 32|u32 n|u32 start|u32 o0|...|bytes|
+
+All with u64 in place of u32 if offsets have 64 bits (`offsets = flat{64}`). Per value nothing is left to do.
+"""
+
+__all__ = ["COMPRESSION", "offset_bits", "variable_encoding"]
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Variable
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    chunk_counts,
+    gather_bytes,
+    gather_ranges,
+    total_count,
+)
+from lance_core.encoding.compression.flat import flat_bits, flat_encoding
+from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, require_variable
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+_INT32_MAX = 2**31 - 1
+_PAD = 0x48
+
+
+def variable_encoding(bits_per_offset: int) -> CompressiveEncoding:
+    """The description of values with flat offsets of that width (32 or 64)."""
+    return CompressiveEncoding(variable=Variable(offsets=flat_encoding(bits_per_offset)))
+
+
+def offset_bits(encoding: CompressiveEncoding) -> int:
+    """The width of the offsets: 32 or 64 bits.
+
+    Raises:
+        UnsupportedError: The values or the offsets are compressed.
+        CorruptFileError: Another width.
+    """
+    if encoding.variable.HasField("values"):
+        raise UnsupportedError("variable values with a buffer compression of their own")
+    bits = flat_bits(encoding.variable.offsets)
+    if bits not in (32, 64):
+        raise CorruptFileError(f"offsets of {bits} bits")
+    return bits
+
+
+def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> VariableBlock:
+    if len(buffers) != 1:
+        raise CorruptFileError(f"variable chunks have one buffer, not {len(buffers)}")
+    (chunks,) = buffers
+    width = offset_bits(encoding) // 8
+    num_values = total_count(counts)
+    if (num_values + counts.size) * width > chunks.data.size:
+        raise CorruptFileError(f"{num_values} values in {chunks.data.size} bytes")
+    if not num_values:
+        return VariableBlock(offsets=np.zeros(1, np.int32), data=np.empty(0, np.uint8), num_values=0)
+    if not counts.all():
+        kept = counts > 0
+        chunks = ChunkBuffers(data=chunks.data, starts=chunks.starts[kept], sizes=chunks.sizes[kept])
+        counts = counts[kept]
+    raw = gather_bytes(chunks, (counts + 1) * width).view(f"<i{width}")
+    ends = np.cumsum(counts + 1) - 1
+    first = raw[ends - counts].astype(np.int64)
+    last = raw[ends].astype(np.int64)
+    if (first < 0).any() or (last < first).any() or (last > chunks.sizes).any():
+        raise CorruptFileError("the offsets of a chunk point outside of it")
+    data = gather_ranges(chunks.data, chunks.starts + first, last - first)
+    return VariableBlock(offsets=_joined_offsets(raw, counts, first, last), data=data, num_values=num_values)
+
+
+def _joined_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Counts) -> Offsets:
+    """Offsets of all chunks (`raw`: n + 1 per chunk) as one ascending list that starts at 0."""
+    sizes = last - first
+    bases = np.cumsum(sizes) - sizes
+    total = int(bases[-1] + sizes[-1])
+    dtype = raw.dtype if total <= _INT32_MAX else np.dtype(np.int64)
+    shift = (bases - first).astype(dtype)
+    num_values = total_count(counts)
+    out: npt.NDArray[Any] = np.empty(num_values + 1, dtype)
+    per_chunk = int(counts[0])
+    if bool((counts[:-1] == per_chunk).all()):
+        full = counts.size - 1
+        rows = raw[: full * (per_chunk + 1)].reshape(full, per_chunk + 1)[:, :per_chunk]
+        np.add(rows, shift[:-1, None], out=out[: full * per_chunk].reshape(full, per_chunk), dtype=dtype)
+        np.add(raw[full * (per_chunk + 1) :], shift[-1], out=out[full * per_chunk :], dtype=dtype)
+    else:
+        kept = np.ones(raw.size, np.bool_)
+        kept[np.cumsum(counts + 1)[:-1] - 1] = False
+        repeats = counts.copy()
+        repeats[-1] += 1
+        np.add(raw[kept], np.repeat(shift, repeats), out=out, dtype=dtype)
+    if (out[1:] < out[:-1]).any():
+        raise CorruptFileError("the offsets of a chunk do not ascend")
+    return out
+
+
+def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> VariableBlock:
+    bits = offset_bits(encoding)
+    width = bits // 8
+    if data.size < 2 * width:
+        raise CorruptFileError(f"a block of {data.size} bytes has no header")
+    # The second to fourth byte are the low bytes of the count in early files; now they are zero.
+    early = bool(data[1:4].any())
+    stated = int(data[0]) if early else int(data[:width].view(f"<u{width}")[0])
+    if stated != bits:
+        raise CorruptFileError(f"offsets of {stated} bits in a block described with {bits}")
+    at = 1 + 2 * width if early else 2 * width
+    if at + (num_values + 1) * width > data.size:
+        raise CorruptFileError(f"{num_values} values in a block of {data.size} bytes")
+    start = int(data[at - width : at].view(f"<u{width}")[0])
+    if not at + (num_values + 1) * width <= start <= data.size:
+        raise CorruptFileError(f"values that start at {start} in a block of {data.size} bytes")
+    raw = data[at : at + (num_values + 1) * width]
+    offsets = (raw.copy() if early else raw).view(f"<i{width}")
+    values = data[start:]
+    if offsets[0] < 0 or offsets[-1] > values.size or (offsets[1:] < offsets[:-1]).any():
+        raise CorruptFileError("the offsets of a block do not ascend within it")
+    return VariableBlock(offsets=offsets, data=values, num_values=num_values)
+
+
+def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> VariableBlock:
+    offset_bits(encoding)
+    if not isinstance(block, VariableBlock):
+        raise CorruptFileError("the page holds values of one width, not of varying length")
+    return block
+
+
+def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    values = require_variable(block)
+    width = values.offsets.itemsize
+    counts = _cut(values.offsets, limits)
+    ends = np.cumsum(counts)
+    low = values.offsets[ends - counts].astype(np.int64)
+    high = values.offsets[ends].astype(np.int64)
+    heads = (counts + 1) * width
+    sizes = -(-(heads + high - low) // width) * width
+    # Chunks are laid out at multiples of 8, as in the page, where the step to the next is the padded size.
+    stops = np.cumsum((sizes + 7) // 8 * 8)
+    starts = stops - (sizes + 7) // 8 * 8
+    out = np.full(int(stops[-1]) if counts.size else 0, _PAD, np.uint8)
+    _fill_offsets(out, values.offsets, counts, starts, heads - low)
+    source = memoryview(values.data)  # type: ignore[arg-type]
+    target = memoryview(out)  # type: ignore[arg-type]
+    places = zip((starts + heads).tolist(), low.tolist(), high.tolist(), strict=True)
+    for at, begin, end in places:
+        target[at : at + end - begin] = source[begin:end]
+    buffers = ChunkBuffers(data=out, starts=starts, sizes=sizes)
+    return MiniBlockPage(encoding=variable_encoding(width * 8), buffers=(buffers,), counts=counts)
+
+
+def _fill_offsets(out: Bytes, offsets: Offsets, counts: Counts, starts: Counts, shift: Counts) -> None:
+    """Writes each chunk's offsets, moved by its `shift`, to its start."""
+    words: npt.NDArray[Any] = out[: out.size // offsets.itemsize * offsets.itemsize].view(offsets.dtype)
+    at = 0
+    places = zip((starts // offsets.itemsize).tolist(), counts.tolist(), shift.tolist(), strict=True)
+    for start, count, moved in places:
+        np.add(offsets[at : at + count + 1], moved, out=words[start : start + count + 1], casting="unsafe")
+        at += count
+
+
+def _cut(offsets: Offsets, limits: ChunkLimits) -> Counts:
+    """Values per chunk: powers of two (at least 2) such that offsets and bytes stay within the limits."""
+    num_values = offsets.size - 1
+    width = offsets.itemsize
+    room = limits.max_bytes // 8 * 8
+    per_chunk = 1 << (limits.max_values.bit_length() - 1)
+    counts = chunk_counts(num_values, per_chunk)
+    ends = np.cumsum(counts)
+    spans = offsets[ends].astype(np.int64) - offsets[ends - counts].astype(np.int64)
+    if not num_values or int((spans + (counts + 1) * width).max()) <= room:
+        return counts
+    found: list[int] = []
+    at = 0
+    count = per_chunk
+    while at < num_values:
+        count = min(count * 2, per_chunk)
+        while count >= 2:
+            stop = min(at + count, num_values)
+            if int(offsets[stop]) - int(offsets[at]) + (stop - at + 1) * width <= room:
+                break
+            count //= 2
+        else:
+            raise InvalidInputError(f"a value of more than {room // 2} bytes does not fit a chunk of {room} bytes")
+        found.append(stop - at)
+        at = stop
+    return np.array(found, np.int64)
+
+
+def _encode_block(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding, Bytes]:
+    values = require_variable(block)
+    offsets = values.offsets - values.offsets[0]
+    width = offsets.itemsize
+    start = (values.num_values + 3) * width
+    out = np.empty(start + int(offsets[-1]), np.uint8)
+    head = out[:start].view(offsets.dtype)
+    if start > np.iinfo(offsets.dtype).max:
+        raise InvalidInputError(f"{values.num_values} values are too many for offsets of {width * 8} bits")
+    head[:2] = (width * 8, start)
+    head[2:] = offsets
+    out[start:] = values.data[int(values.offsets[0]) : int(values.offsets[-1])]
+    return variable_encoding(width * 8), out
+
+
+def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
+    values = require_variable(block)
+    return variable_encoding(values.offsets.itemsize * 8), values
+
+
+COMPRESSION = Compression(
+    name="variable",
+    decode_miniblock=_decode_miniblock,
+    decode_block=_decode_block,
+    decode_per_value=_decode_per_value,
+    encode_miniblock=_encode_miniblock,
+    encode_block=_encode_block,
+    encode_per_value=_encode_per_value,
+)
