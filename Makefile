@@ -1,0 +1,84 @@
+# `make demo` and `make test` need Python 3.11 to 3.13, a JDK 17 or newer, and nothing else.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+UV_HOME := .venv-uv
+UV := $(UV_HOME)/bin/uv
+RUN := .venv/bin
+STAMP := .venv/.set-up
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := .venv
+# Generated stubs name a plugin beside the interpreter.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "Python 3.11, 3.12 or 3.13 is needed; found $$($(PYTHON) --version). Name one: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(UV_HOME)
+	$(UV_HOME)/bin/python -m pip install --quiet "uv==$(UV_VERSION)"
+
+$(STAMP): pyproject.toml uv.lock | $(UV)
+	$(UV) sync --quiet --locked --all-extras --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMP) ## Create .venv with the locked development set
+
+.PHONY: java
+java:
+	@version=$$(java -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p'); \
+	if [ -z "$$version" ] || [ "$$version" -lt 17 ]; then \
+	  echo "Spark needs a JDK 17 or newer on the PATH; found $${version:-none}."; \
+	  echo "  Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless"; \
+	  echo "  Fedora:          dnf install java-17-openjdk-headless"; \
+	  echo "  macOS:           brew install openjdk@17"; \
+	  exit 1; \
+	fi
+
+.PHONY: demo
+demo: java setup ## Run the main job: flight data through Spark into Lance tables, by Dagster
+	$(RUN)/python -m example_project.demo
+
+.PHONY: ui
+ui: java setup ## Open the Dagster UI on the example project
+	$(RUN)/python -m example_project.ui
+
+.PHONY: test
+test: java setup ## Run the tests
+	$(RUN)/pytest
+
+.PHONY: test-slow
+test-slow: java setup ## Run the tests that take minutes
+	$(RUN)/pytest -m slow --timeout 3600
+
+.PHONY: test-ui
+test-ui: java setup ## Run the tests of the Dagster UI in headless Chromium
+	@command -v chromium >/dev/null || { echo "chromium is missing; on Debian: apt-get install chromium"; exit 1; }
+	$(RUN)/pytest -m ui
+
+.PHONY: check
+check: setup ## Lint, type-check, check the layers and the generated code
+	$(RUN)/ruff check
+	$(RUN)/ruff format --check
+	$(RUN)/mypy
+	$(RUN)/lint-imports
+	$(RUN)/python protos/generate.py --check
+
+.PHONY: protos
+protos: setup ## Generate lance_core/_proto again
+	$(RUN)/python protos/generate.py
+
+.PHONY: bench
+bench: java setup ## Time against pylance and parquet, side by side
+	$(RUN)/python -m tests.benchmarks
+
+.PHONY: clean
+clean: ## Remove what the targets made
+	rm -rf .venv $(UV_HOME) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache

@@ -1,0 +1,80 @@
+"""The shape of the tree: layers, sizes, docstrings."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("lance_core", "pyspark_lance", "lance_dagster", "example_project")
+MODULES = [p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py")) if "_proto" not in p.parts]
+
+MODULE_LINES = 600
+FUNCTION_LINES = 50
+CLASS_LINES = 420
+
+
+def code_lines(node: ast.AST) -> int:
+    """Lines of a definition without its docstring."""
+    lines = node.end_lineno - node.lineno + 1
+    if ast.get_docstring(node) is not None:
+        first = node.body[0]
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
+@pytest.fixture(scope="module", params=MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def module(request):
+    return request.param, ast.parse(request.param.read_text())
+
+
+def test_modules_functions_and_classes_stay_small(module):
+    path, tree = module
+    lines = len(path.read_text().splitlines())
+    assert lines <= MODULE_LINES, f"{lines} lines"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert code_lines(node) <= FUNCTION_LINES, f"{node.name}: {code_lines(node)} lines of code"
+        if isinstance(node, ast.ClassDef):
+            assert code_lines(node) <= CLASS_LINES, f"{node.name}: {code_lines(node)} lines"
+
+
+def test_modules_and_public_names_have_docstrings(module):
+    path, tree = module
+    assert ast.get_docstring(tree), "module docstring"
+    for node in tree.body:
+        public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        if public:
+            assert ast.get_docstring(node), f"{node.name}: docstring"
+
+
+def test_imports_flow_straight_down():
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_generated_code_is_what_the_protos_generate():
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        [sys.executable, "protos/generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": path},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("package", ["lance_core", "pyspark_lance", "lance_dagster"])
+def test_importing_a_package_stays_light(package):
+    """Dagster loads code locations often: Spark and the data frame libraries are imported on use."""
+    heavy = ["pyspark", "pandas", "polars", "duckdb", "s3fs", "boto3", "lance"]
+    if package == "lance_core":
+        heavy.append("dagster")
+    program = f"import sys, {package}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
