@@ -151,7 +151,7 @@ class Schema:
         return Schema(fields=tuple(kept.values()), metadata=self.metadata)
 
     def only_ids(self, ids: frozenset[int] | set[int]) -> Schema:
-        """The part of the schema whose leaves have these ids; parents are kept where a leaf below is."""
+        """The part of the schema that a file with these field ids holds; parents are kept where a child is."""
         fields = (_only_ids(f, ids) for f in self.fields)
         return Schema(fields=tuple(f for f in fields if f is not None), metadata=self.metadata)
 
@@ -221,7 +221,8 @@ def _merge(left: Field, right: Field) -> Field:
 
 
 def _only_ids(node: Field, ids: frozenset[int] | set[int]) -> Field | None:
-    if node.id in ids or node.is_leaf:
-        return node if node.id in ids else None
     children = tuple(kept for c in node.children if (kept := _only_ids(c, ids)) is not None)
-    return replace(node, children=children) if children else None
+    if children:
+        return replace(node, children=children)
+    # A packed struct is stored as a whole, under its own id.
+    return node if node.id in ids else None

@@ -1,0 +1,141 @@
+"""Fit data to the schema of a dataset before any of it is written.
+
+Columns are matched by name, at every level; order and nullability may differ. A nullable column that is missing from
+the data is left out of the file and reads as null. Nothing is cast but what stores the same: views, and the flavour of
+an extension type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import SchemaError
+from lance_core.schema import Field, Schema, field_to_arrow, schema_from_arrow, schema_to_arrow
+
+__all__ = ["check_new_columns", "conform", "fit"]
+
+
+def fit(dataset: Schema, data: pa.Schema) -> Schema:
+    """The part of the dataset's schema that data of this Arrow schema fills, in the dataset's order.
+
+    Raises:
+        SchemaError: A column is unknown, of another type, or missing although the dataset does not allow nulls.
+        UnsupportedError: A type of the data cannot be stored.
+    """
+    found = {field.name: field for field in schema_from_arrow(data).fields}
+    unexpected = [name for name in found if name not in dataset.names]
+    missing = [field.name for field in dataset.fields if field.name not in found and not field.nullable]
+    if unexpected or missing:
+        raise SchemaError(
+            f"Append with different schema: fields did not match, missing={missing}, unexpected={unexpected}; "
+            f"the dataset has {dataset.names}"
+        )
+    filled = (field for field in dataset.fields if field.name in found)
+    return replace(dataset, fields=tuple(_fit_field(field, found[field.name], field.name) for field in filled))
+
+
+def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
+    """The data with the columns, order and storage types of `schema`, which `fit` gave for it.
+
+    Raises:
+        SchemaError: A column that must not be null has nulls.
+    """
+    columns = []
+    for field in schema.fields:
+        column = data.column(field.name)
+        if not field.nullable and column.null_count:
+            raise SchemaError(f"column {field.name!r} is not nullable in the dataset, but the data has nulls in it")
+        columns.append(_conform_column(column, field))
+    return pa.table(columns, schema=schema_to_arrow(schema))
+
+
+def check_new_columns(schema: pa.Schema) -> None:
+    """Make sure that a new dataset can have these columns.
+
+    Raises:
+        SchemaError: A name is empty, occurs twice, or there is no column.
+    """
+    if not schema.names:
+        raise SchemaError("a dataset needs at least one column")
+    for name in schema.names:
+        if not name:
+            raise SchemaError("a column has an empty name")
+
+
+def _fit_field(dataset: Field, data: Field, path: str) -> Field:
+    if dataset.logical_type != data.logical_type:
+        raise SchemaError(
+            f"Append with different schema: `{path}` should have type {field_to_arrow(dataset).type} "
+            f"but type was {field_to_arrow(data).type}"
+        )
+    if not dataset.children:
+        return dataset
+    if dataset.logical_type != "struct":
+        # The one child of a list or map is matched by position: writers name it "item" or "element".
+        pairs = zip(dataset.children, data.children, strict=True)
+        return replace(dataset, children=tuple(_fit_field(a, b, f"{path}.{a.name}") for a, b in pairs))
+    by_name = {child.name: child for child in data.children}
+    unexpected = sorted(by_name.keys() - {child.name for child in dataset.children})
+    missing = [child.name for child in dataset.children if child.name not in by_name]
+    if unexpected or missing:
+        raise SchemaError(
+            f"Append with different schema: fields of `{path}` did not match, missing={missing}, "
+            f"unexpected={unexpected}"
+        )
+    return replace(
+        dataset, children=tuple(_fit_field(c, by_name[c.name], f"{path}.{c.name}") for c in dataset.children)
+    )
+
+
+def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    wanted = field_to_arrow(field).type
+    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    if chunked.type != wanted:
+        # Same storage by now: the cast reorders and renames children, and takes views and extension types apart.
+        try:
+            chunked = chunked.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise SchemaError(f"column {field.name!r}: {error}") from error
+    if any(_is_strict(child) for child in field.children):
+        for chunk in chunked.chunks:
+            _check_items(chunk, field.name)
+    return chunked
+
+
+def _is_strict(field: Field) -> bool:
+    """Whether nulls are forbidden somewhere in the field; the entries of a map never are null anyway."""
+    return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
+
+
+def _check_items(array: pa.Array, name: str) -> None:
+    """Arrow's cast lets null items pass into a list that must not have them."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for child in kind:
+            if not child.nullable and _has_nulls_inside(array, child.name):
+                raise SchemaError(
+                    f"column {name!r}: field {child.name!r} is not nullable, but the data has nulls in it"
+                )
+            _check_items(array.field(child.name), name)
+    elif pa.types.is_map(kind):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        _check_item(kind.item_field, array.items.slice(first, last - first), name)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        _check_item(kind.value_field, array.flatten(), name)
+
+
+def _check_item(field: pa.Field, items: pa.Array, name: str) -> None:
+    if not field.nullable and items.null_count:
+        raise SchemaError(f"column {name!r}: items of the list are not nullable, but the data has nulls in it")
+    _check_items(items, name)
+
+
+def _has_nulls_inside(array: pa.Array, child: str) -> bool:
+    """Whether a child of a struct is null where the struct itself is not."""
+    values = array.field(child)
+    if not values.null_count:
+        return False
+    return bool(pc.any(pc.and_(pc.is_valid(array), pc.is_null(values))).as_py())
