@@ -1,0 +1,60 @@
+"""Lance tables from Spark: functions to write and read them, and the data source `lance`.
+
+    pyspark_lance.write(df, uri, mode="append")            -> WriteResult: version, rows, bytes, files
+    pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
+    df.write.format("lance").mode("append").save(uri)
+    spark.read.format("lance").load(uri)
+
+Spark finds the data source by itself: it imports every installed module called `pyspark_*` that has a
+`DefaultSource`. Importing this package therefore costs next to nothing, and needs no pyspark: each name is loaded
+when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark_lance.datasource import LanceDataSource as DefaultSource
+    from pyspark_lance.datasource import register
+    from pyspark_lance.reader import read
+    from pyspark_lance.session import ensure_java, ensure_python, local_session
+    from pyspark_lance.writer import WriteResult, write
+
+__all__ = [
+    "DefaultSource",
+    "WriteResult",
+    "ensure_java",
+    "ensure_python",
+    "local_session",
+    "read",
+    "register",
+    "write",
+]
+
+_HOMES: Final = {
+    "DefaultSource": ("pyspark_lance.datasource", "LanceDataSource"),
+    "WriteResult": ("pyspark_lance.writer", "WriteResult"),
+    "ensure_java": ("pyspark_lance.session", "ensure_java"),
+    "ensure_python": ("pyspark_lance.session", "ensure_python"),
+    "local_session": ("pyspark_lance.session", "local_session"),
+    "read": ("pyspark_lance.reader", "read"),
+    "register": ("pyspark_lance.datasource", "register"),
+    "write": ("pyspark_lance.writer", "write"),
+}
+"""Where each public name lives."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home[0]), home[1])
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

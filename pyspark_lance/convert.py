@@ -1,0 +1,213 @@
+"""Batches from one Arrow schema to another: what Spark hands over to what is stored, and back.
+
+A converter is made once per column and then applied to each batch, so that a batch costs no planning. Columns that
+need no change are passed on; nested ones are rebuilt around their own offsets and validity, and only what differs
+inside them is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.vectors import fixed_to_list, list_to_fixed
+
+__all__ = ["BatchConverter", "Converter", "converter"]
+
+Converter = Callable[[pa.Array], pa.Array]
+"""Turns an array of the source type into one of the target type."""
+
+
+class BatchConverter:
+    """Turns batches of one schema into batches of another, column by column, by name.
+
+    Args:
+        source: Schema of the batches that come in; the names of structs are matched as well.
+        target: Schema of the batches that go out. A column that `source` lacks becomes null.
+        exact: Whether a value that the target type cannot hold exactly is an error. If not, fractions of the time
+            unit are cut off, as Spark does with nanoseconds.
+
+    Raises:
+        SchemaError: A column cannot be converted; the message names it.
+    """
+
+    def __init__(self, source: pa.Schema, target: pa.Schema, *, exact: bool = True) -> None:
+        self.target = target
+        self._columns: list[tuple[int, Converter | None, pa.Field]] = []
+        for field in target:
+            index = source.get_field_index(field.name)
+            change = None if index < 0 else converter(source.field(index).type, field.type, field.name, exact=exact)
+            self._columns.append((index, change, field))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in the target schema.
+
+        Raises:
+            InvalidInputError: A value does not fit; the message names the column.
+        """
+        arrays = []
+        for index, change, field in self._columns:
+            if index < 0:
+                arrays.append(pa.nulls(batch.num_rows, field.type))
+                continue
+            array = batch.column(index)
+            arrays.append(array if change is None else change(array))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.target) if arrays else _no_columns(batch)
+
+
+def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool = True) -> Converter | None:
+    """What turns arrays of `source` into arrays of `target`; None if nothing has to be done.
+
+    Args:
+        source: Type that comes in.
+        target: Type that goes out.
+        column: Path of the column, for errors.
+        exact: See `BatchConverter`.
+
+    Raises:
+        SchemaError: There is no conversion between the two.
+    """
+    types = pa.types
+    if source == target:
+        return None
+    if isinstance(source, pa.BaseExtensionType) or types.is_dictionary(source):
+        return _unwrapped(source, target, column, exact=exact)
+    if types.is_null(source):
+        return lambda array: pa.nulls(len(array), target)
+    if types.is_fixed_size_list(target):
+        return _to_vector(source, target, column, exact=exact)
+    if types.is_fixed_size_list(source):
+        return _from_vector(source, target, column, exact=exact)
+    if _is_list(source) and _is_list(target):
+        return _between_lists(source, target, column, exact=exact)
+    if types.is_map(source) and types.is_map(target):
+        return _between_maps(source, target, column, exact=exact)
+    if types.is_struct(source) and types.is_struct(target):
+        return _between_structs(source, target, column, exact=exact)
+    if types.is_nested(source) or types.is_nested(target):
+        raise SchemaError(f"column {column!r}: {source} cannot become {target}")
+    return _cast(source, target, column, exact=exact)
+
+
+def _apply(change: Converter | None, array: pa.Array) -> pa.Array:
+    return array if change is None else change(array)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _unwrapped(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    """From what an extension type is stored as, or from the values of a dictionary."""
+    if isinstance(source, pa.BaseExtensionType):
+        storage = converter(source.storage_type, target, column, exact=exact)
+        return lambda array: _apply(storage, array.storage)
+    values = converter(source.value_type, target, column, exact=exact)
+    return lambda array: _apply(values, array.dictionary_decode())
+
+
+def _cast(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    """Arrow's own cast, between types that are not nested."""
+    options: dict[str, Any] = {"safe": exact or not pa.types.is_temporal(source)}
+
+    def cast(array: pa.Array) -> pa.Array:
+        try:
+            return array.cast(target, **options)
+        except pa.ArrowNotImplementedError as error:
+            raise SchemaError(f"column {column!r}: {source} cannot become {target}") from error
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"column {column!r}: {error}") from error
+
+    return cast
+
+
+def _to_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    if not (_is_list(source) or pa.types.is_fixed_size_list(source)):
+        raise SchemaError(f"column {column!r}: {source} cannot become the vector {target}")
+    change = converter(source.value_type, target.value_type, column, exact=exact)
+    same_items = pa.list_(target.value_field.with_type(source.value_type), target.list_size)
+
+    def to_vector(array: pa.Array) -> pa.Array:
+        lists = fixed_to_list(array, pa.list_(source.value_field)) if pa.types.is_fixed_size_list(array.type) else array
+        vectors = list_to_fixed(lists, target if change is None else same_items, column)
+        if change is None:
+            return vectors
+        validity = vectors.buffers()[0]
+        items = change(vectors.values)
+        return pa.Array.from_buffers(target, len(vectors), [validity], null_count=vectors.null_count, children=[items])
+
+    return to_vector
+
+
+def _from_vector(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    if not _is_list(target):
+        raise SchemaError(f"column {column!r}: the vector {source} cannot become {target}")
+    same_items = pa.list_(source.value_field)
+    change = _between_lists(same_items, target, column, exact=exact)
+    return lambda array: change(fixed_to_list(array, same_items))
+
+
+def _between_lists(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    """Between lists of other items, names of items or widths of offsets."""
+    change = converter(source.value_type, target.value_type, f"{column}[]", exact=exact)
+    offsets_type = pa.int64() if pa.types.is_large_list(target) else pa.int32()
+    same_offsets = pa.types.is_large_list(source) == pa.types.is_large_list(target)
+
+    def between(array: pa.Array) -> pa.Array:
+        items = _apply(change, array.values)
+        if same_offsets:
+            return _rebuilt(array, target, array.buffers()[:2], [items])
+        try:
+            offsets = array.offsets.cast(offsets_type)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"column {column!r}: {error}") from error
+        mask = array.is_null() if array.null_count else None
+        kind = pa.LargeListArray if pa.types.is_large_list(target) else pa.ListArray
+        return kind.from_arrays(offsets, items, type=target, mask=mask)
+
+    return between
+
+
+def _between_maps(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    keys = converter(source.key_type, target.key_type, f"{column}.key", exact=exact)
+    values = converter(source.item_type, target.item_type, f"{column}.value", exact=exact)
+    entries = pa.struct([target.key_field, target.item_field])
+
+    def between(array: pa.Array) -> pa.Array:
+        # `keys` and `items` are the children as they lie, without regard to the rows of a slice.
+        children = [_apply(keys, array.keys), _apply(values, array.items)]
+        pairs = pa.Array.from_buffers(entries, len(children[0]), [None], null_count=0, children=children)
+        return _rebuilt(array, target, array.buffers()[:2], [pairs])
+
+    return between
+
+
+def _between_structs(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    changes: list[tuple[int, Converter | None]] = []
+    for field in target:
+        index = source.get_field_index(field.name)
+        if index < 0:
+            raise SchemaError(f"column {column!r}: the struct has no field {field.name!r}")
+        changes.append((index, converter(source.field(index).type, field.type, f"{column}.{field.name}", exact=exact)))
+
+    def between(array: pa.Array) -> pa.Array:
+        children = [_apply(change, array.field(index)) for index, change in changes]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+
+    return between
+
+
+def _rebuilt(array: pa.Array, target: pa.DataType, buffers: list[Any], children: list[pa.Array]) -> pa.Array:
+    """An array with the buffers of another, and other children."""
+    return pa.Array.from_buffers(
+        target, len(array), buffers, null_count=array.null_count, offset=array.offset, children=children
+    )
+
+
+def _no_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of as many rows without any column."""
+    return batch.select([])

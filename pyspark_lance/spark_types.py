@@ -1,0 +1,262 @@
+"""Spark's types, the Arrow types that Spark hands over and takes back, and the ones that are stored.
+
+    Spark              handed over                     stored                    read back from any Lance table
+    ------------------ ------------------------------- ------------------------- --------------------------------------
+    timestamp          timestamp[us, session's zone]   timestamp[us, UTC]        any timestamp with a zone
+    timestamp_ntz      timestamp[us]                   timestamp[us]             any timestamp without
+    time(p)            time64[ns]                      time64[us]                time32, time64
+    interval d to s    duration[us]                    duration[us]              any duration
+    array<T>           list<element: T>                list<item: T>             list, large_list
+                       ... marked as a vector          fixed_size_list<T>[n]     fixed_size_list, with the mark
+    string, binary     string, binary or large ones    string, binary            large_string, fixed_size_binary, ...
+    smallint           int16                           int16                     uint8
+    int, bigint        int32, int64                    int32, int64              uint16, uint32
+    decimal(20, 0)     decimal128(20, 0)               decimal128(20, 0)         uint64
+    float              float                           float                     float16
+    date               date32                          date32                    date64
+    the value's type                                                             dictionary
+
+A vector's mark is the column metadata `arrow.fixed-size-list.size`, the key that lance-spark uses too. Columns are
+stored nullable, whatever Spark knows about an expression. Intervals of months cannot be stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lance_core.errors import SchemaError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["VECTOR_WIDTH", "check_names", "handed_over", "spark_schema", "spark_view", "stored_field", "vector_width"]
+
+VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
+"""Key of the column metadata that makes an array column a vector: the number of its items."""
+
+_SPARK_METADATA: Final = b"SPARK::metadata::json"
+_RESERVED: Final = frozenset({"_rowid", "_rowaddr", "_rowoffset"})
+
+
+def handed_over(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the batches that Spark makes of a DataFrame, with UTC as the session's zone.
+
+    Raises:
+        SchemaError: A name is used twice, also in another case, or cannot be a column's.
+        UnsupportedError: A type has no place in Arrow or in Lance; the message names the column.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    check_names(schema.names)
+    for field in schema:
+        _check_type(field.dataType, field.name)
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_names(names: Iterable[str], within: str = "") -> None:
+    """Make sure that Spark, Lance and the reference library can all tell the columns apart by these names.
+
+    Args:
+        names: The names of the columns, or of the fields of a struct.
+        within: Path of the struct, if it is one.
+
+    Raises:
+        SchemaError: One is empty, reserved, used twice or used in two spellings of upper and lower case.
+    """
+    where = f"struct {within!r}: field" if within else "column"
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name:
+            raise SchemaError(f"{where} without a name")
+        if not within and (name in _RESERVED or "." in name or "`" in name):
+            raise SchemaError(f"{where} {name!r}: the name is reserved or holds one of the characters . `")
+        twin = seen.get(name.lower())
+        if twin == name:
+            raise SchemaError(f"{where} {name!r} occurs twice")
+        if twin is not None:
+            raise SchemaError(f"{where}s {twin!r} and {name!r} differ only in case, which Spark cannot tell apart")
+        seen[name.lower()] = name
+
+
+def _check_type(kind: DataType, path: str) -> None:
+    """Refuse what has no Arrow form that can be stored, also inside of nested types."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.ArrayType):
+        _check_type(kind.elementType, f"{path}[]")
+    elif isinstance(kind, types.MapType):
+        _check_type(kind.keyType, f"{path}.key")
+        _check_type(kind.valueType, f"{path}.value")
+    elif isinstance(kind, types.StructType):
+        check_names(kind.names, within=path)
+        for field in kind:
+            _check_type(field.dataType, f"{path}.{field.name}")
+    elif isinstance(kind, types.YearMonthIntervalType | types.CalendarIntervalType):
+        raise UnsupportedError(
+            f"column {path!r}: type {kind.simpleString()} cannot be stored; cast it to a number of months or days"
+        )
+
+
+def stored_field(field: pa.Field, width: int | None = None, path: str = "") -> pa.Field:
+    """How a column that Spark hands over is stored in a new table.
+
+    Args:
+        field: Field of `handed_over`.
+        width: Items of each vector if the column is known to hold vectors; None: as its metadata says.
+        path: Path of the struct around it, for errors.
+
+    Raises:
+        SchemaError: It is to be a vector, but is no array of numbers.
+    """
+    path = f"{path}.{field.name}" if path else field.name
+    width = vector_width(field, path) if width is None else width
+    kind = _stored_type(field.type, path) if width is None else _vector_type(field.type, width, path)
+    return pa.field(field.name, kind, nullable=True, metadata=_stored_metadata(field))
+
+
+def vector_width(field: pa.Field, path: str) -> int | None:
+    """The number of items that the column's metadata says its vectors have; None if it says nothing.
+
+    Raises:
+        SchemaError: What it says is not a positive number.
+    """
+    width = _spark_metadata(field).get(VECTOR_WIDTH)
+    if width is None:
+        return None
+    if isinstance(width, str) and width.isdecimal():
+        width = int(width)
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+        raise SchemaError(f"column {path!r}: metadata {VECTOR_WIDTH} is {width!r}, not a positive number of items")
+    return width
+
+
+def _vector_type(kind: pa.DataType, width: int, path: str) -> pa.DataType:
+    types = pa.types
+    if not (types.is_list(kind) or types.is_large_list(kind)):
+        raise SchemaError(f"column {path!r}: a vector must be an array of numbers, not {kind}")
+    item = kind.value_type
+    if not (types.is_floating(item) or types.is_integer(item)):
+        raise SchemaError(f"column {path!r}: the items of a vector must be numbers, not {item}")
+    return pa.list_(pa.field("item", item), width)
+
+
+def _stored_type(kind: pa.DataType, path: str) -> pa.DataType:
+    types = pa.types
+    if types.is_time64(kind):
+        return pa.time64("us")
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(pa.field("item", _stored_type(kind.value_type, f"{path}[]")))
+    if types.is_map(kind):
+        return pa.map_(_stored_type(kind.key_type, f"{path}.key"), _stored_type(kind.item_type, f"{path}.value"))
+    if types.is_struct(kind):
+        return pa.struct([stored_field(child, path=path) for child in kind])
+    return _SMALL.get(kind, kind)
+
+
+_SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+def _spark_metadata(field: pa.Field) -> Mapping[str, Any]:
+    """A column's Spark metadata, out of the one Arrow key in which it travels."""
+    text = (field.metadata or {}).get(_SPARK_METADATA)
+    found = json.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _stored_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
+    """Arrow metadata from Spark's: texts only, without what Spark keeps for itself."""
+    texts = {key: value for key, value in _spark_metadata(field).items() if isinstance(value, str)}
+    kept = {key.encode(): value.encode() for key, value in texts.items() if not key.startswith("__")}
+    kept.pop(VECTOR_WIDTH.encode(), None)
+    # What Arrow itself carries: the marks of variant, geometry and geography.
+    own = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(b"SPARK::")}
+    return {**own, **kept} or None
+
+
+_VIEW: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
+
+
+def spark_view(kind: pa.DataType, path: str) -> pa.DataType:
+    """The Arrow type that Spark takes for a stored type, which is also what it hands over to write such a column.
+
+    Raises:
+        UnsupportedError: Spark has nothing for it; the message names the column.
+    """
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return spark_view(kind.storage_type, path)
+    if kind in _VIEW:
+        return _VIEW[kind]
+    if types.is_dictionary(kind):
+        return spark_view(kind.value_type, path)
+    if types.is_time(kind):
+        return pa.time64("ns")
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_fixed_size_binary(kind) and not types.is_decimal(kind):
+        return pa.binary()
+    if types.is_decimal(kind):
+        return _decimal_view(kind, path)
+    return _nested_view(kind, path) if types.is_nested(kind) else kind
+
+
+def _decimal_view(kind: pa.DataType, path: str) -> pa.DataType:
+    if kind.precision > 38 or not 0 <= kind.scale <= kind.precision:
+        raise UnsupportedError(f"column {path!r}: Spark has no {kind}")
+    return pa.decimal128(kind.precision, kind.scale)
+
+
+def _nested_view(kind: pa.DataType, path: str) -> pa.DataType:
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", spark_view(kind.value_type, f"{path}[]")))
+    if types.is_map(kind):
+        return pa.map_(spark_view(kind.key_type, f"{path}.key"), spark_view(kind.item_type, f"{path}.value"))
+    if types.is_struct(kind):
+        return pa.struct([_view_field(child, f"{path}.{child.name}") for child in kind])
+    raise UnsupportedError(f"column {path!r}: Spark has no {kind}")
+
+
+def _view_field(field: pa.Field, path: str) -> pa.Field:
+    """A stored field as Spark sees it, with its metadata in the key in which Spark's travels."""
+    own = field.metadata or {}
+    texts: dict[str, Any] = {}
+    for key, value in own.items():
+        if not key.startswith((b"ARROW:", b"SPARK::")):
+            texts[key.decode(errors="replace")] = value.decode(errors="replace")
+    if pa.types.is_fixed_size_list(field.type):
+        texts[VECTOR_WIDTH] = field.type.list_size
+    metadata = {**own, _SPARK_METADATA: json.dumps(texts).encode()} if texts else None
+    return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=metadata)
+
+
+def spark_schema(stored: pa.Schema) -> StructType:
+    """The Spark schema of a Lance table: every column nullable, vectors marked.
+
+    Raises:
+        SchemaError: Two names differ only in case.
+        UnsupportedError: Spark has no type for a column; the message names it.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    check_names(stored.names)
+    return from_arrow_schema(pa.schema([_view_field(field, field.name) for field in stored]))

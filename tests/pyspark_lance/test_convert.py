@@ -1,0 +1,128 @@
+"""Lists to fixed-size lists and back: equal values, no copies, nulls, slices, wrong lengths."""
+
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import InvalidInputError, LanceError, SchemaError
+from pyspark_lance.convert import BatchConverter, converter
+
+ELEMENTS = pa.list_(pa.field("element", pa.float32()))
+VECTORS = pa.list_(pa.field("item", pa.float32()), 2)
+
+
+def convert(array, target, **options):
+    change = converter(array.type, target, "c", **options)
+    result = array if change is None else change(array)
+    result.validate(full=True)
+    assert result.type == target
+    return result
+
+
+LISTS = {
+    "without nulls": [[1, 2], [3, 4], [5, 6]],
+    "null rows": [[1, 2], None, None, [3, 4], None, [5, 6]],
+    "null items": [[1, None], [3, 4], [None, None]],
+    "null rows and items": [None, [1, None], None, [3, 4]],
+    "all null": [None, None, None],
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("rows", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("items", [pa.float32(), pa.float64(), pa.int8()], ids=str)
+def test_vectors_survive_both_conversions_from_every_row_on(rows, items):
+    whole = pa.array(rows, pa.list_(pa.field("element", items)))
+    target = pa.list_(pa.field("item", items), 2)
+    for start in range(len(rows) + 1):
+        for length in range(len(rows) - start + 1):
+            part = whole.slice(start, length)
+            vectors = convert(part, target)
+            assert vectors.to_pylist() == part.to_pylist()
+            assert convert(vectors, whole.type).to_pylist() == part.to_pylist()
+            for inner in range(length):
+                assert convert(vectors.slice(inner), whole.type).to_pylist() == part.to_pylist()[inner:]
+
+
+def test_vectors_without_null_rows_share_their_items():
+    lists = pa.array([[1, 2], [3, 4]], ELEMENTS)
+    vectors = convert(lists, VECTORS)
+    assert vectors.values.buffers()[1].address == lists.values.buffers()[1].address
+    assert convert(vectors, ELEMENTS).values.buffers()[1].address == lists.values.buffers()[1].address
+
+
+def test_a_null_row_may_keep_items_in_the_list():
+    # Arrow allows a null row to cover items; Spark does not write them, other producers do.
+    items = pa.array([1, 2, 9, 9, 9, 3, 4], pa.float32())
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 5, 7], pa.int32()), items, mask=pa.array([False, True, False]))
+    assert convert(lists, VECTORS).to_pylist() == [[1, 2], None, [3, 4]]
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], [3]], [[1, 2, 3], None], [None, []]])
+def test_a_wrong_length_is_named_with_its_column(rows):
+    length = next(len(row) for row in rows if row is not None and len(row) != 2)
+    with pytest.raises(InvalidInputError, match=rf"column 'c': a vector has {length} items.*takes vectors of 2"):
+        convert(pa.array(rows, ELEMENTS), VECTORS)
+
+
+def test_half_precision_vectors():
+    lists = pa.array([[1, 0.5], None, [3, 4]], ELEMENTS)
+    vectors = convert(lists, pa.list_(pa.float16(), 2))
+    assert convert(vectors, ELEMENTS).to_pylist() == lists.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("array", "target"),
+    [
+        (pa.array([2**64 - 1, None], pa.uint64()), pa.decimal128(20, 0)),
+        (pa.array([1.5, None], pa.float16()), pa.float32()),
+        (pa.array([b"ab", None], pa.binary(2)), pa.binary()),
+        (pa.array(["ab", None], pa.large_string()), pa.string()),
+        (pa.array(["a", None, "a"]).dictionary_encode(), pa.string()),
+        (pa.array(["a", None, "a"]), pa.dictionary(pa.int8(), pa.string())),
+        (pa.array([None, None]), pa.int64()),
+        (pa.array([[1], None, [], [2, 3]], pa.large_list(pa.int8())), pa.list_(pa.int16())),
+        (pa.array([[1], None, [], [2, 3]], pa.list_(pa.int8())), pa.large_list(pa.int16())),
+        (pa.array([[(1, 1)], None, [(2, None)]], pa.map_(pa.int32(), pa.int8())), pa.map_(pa.int64(), pa.int16())),
+        (
+            pa.array([{"a": 1, "v": [[1, 2]]}, None, {"a": None, "v": None}], pa.struct([("a", pa.int8()), ("v", pa.list_(ELEMENTS))])),
+            pa.struct([("v", pa.list_(VECTORS)), ("a", pa.int16())]),
+        ),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)  # fmt: skip
+def test_values_survive_a_change_of_type(array, target):
+    for start in range(len(array) + 1):
+        assert convert(array.slice(start), target).to_pylist() == array.to_pylist()[start:]
+
+
+def test_nanoseconds_are_cut_off_only_where_that_is_allowed():
+    nanoseconds = pa.array([1500, None], pa.timestamp("ns"))
+    assert convert(nanoseconds, pa.timestamp("us"), exact=False).cast(pa.int64()).to_pylist() == [1, None]
+    with pytest.raises(InvalidInputError, match="column 'c'"):
+        convert(nanoseconds, pa.timestamp("us"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [(pa.string(), VECTORS), (VECTORS, pa.string()), (pa.list_(pa.int8()), pa.int8()), (pa.struct([]), pa.struct([("a", pa.int8())]))],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_converted_is_refused_when_the_converter_is_made(source, target):
+    with pytest.raises(SchemaError, match="column 'c'"):
+        converter(source, target, "c")
+
+
+def test_columns_are_matched_by_name_and_missing_ones_are_null():
+    source = pa.schema([("b", pa.int32()), ("a", ELEMENTS)])
+    target = pa.schema([("a", VECTORS), ("new", pa.string()), ("b", pa.int64())])
+    batch = pa.record_batch([pa.array([1, 2], pa.int32()), pa.array([[1, 2], None], ELEMENTS)], schema=source)
+    assert BatchConverter(source, target)(batch).to_pylist() == [
+        {"a": [1, 2], "new": None, "b": 1},
+        {"a": None, "new": None, "b": 2},
+    ]
+
+
+def test_an_error_in_a_nested_vector_names_its_path():
+    source = pa.struct([("v", ELEMENTS)])
+    with pytest.raises(LanceError, match=r"c\.v"):
+        convert(pa.array([{"v": [1]}], source), pa.struct([("v", VECTORS)]))
