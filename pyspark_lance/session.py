@@ -1,0 +1,95 @@
+"""What a Spark session needs from the machine: a Java, and workers that run the Python of this process.
+
+Workers of a local session run `python3` from the PATH unless the environment variable `PYSPARK_PYTHON` was set before
+the session started; the settings `spark.pyspark.python` and `spark.pyspark.driver.python` do not change that. In a
+virtual environment the workers then lack pyarrow. `ensure_python` sets the variable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import LanceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["JavaMissingError", "ensure_java", "ensure_python", "local_session"]
+
+_OLDEST_JAVA: Final = 17
+_HOW_TO_INSTALL: Final = (
+    "Install one:\n"
+    "  Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless\n"
+    "  Fedora:          dnf install java-17-openjdk-headless\n"
+    "  macOS:           brew install openjdk@17\n"
+    "or let JAVA_HOME name the folder of one that is there."
+)
+
+
+class JavaMissingError(LanceError, RuntimeError):
+    """No Java that Spark can run on was found."""
+
+    code = "java-missing"
+
+
+def ensure_java() -> Path:
+    """Find the Java that Spark will run on: that of JAVA_HOME, else the one on the PATH.
+
+    Returns:
+        Path of the program.
+
+    Raises:
+        JavaMissingError: There is none, or it is older than 17; the message says how to install one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if program is None:
+        where = f"in JAVA_HOME={home}" if home else "on the PATH"
+        raise JavaMissingError(f"Spark needs a Java {_OLDEST_JAVA} or newer; there is none {where}. {_HOW_TO_INSTALL}")
+    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 - the user's own Java
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found.group(1)) < _OLDEST_JAVA:
+        version = found.group(1) if found else "of an unknown version"
+        raise JavaMissingError(f"Spark needs a Java {_OLDEST_JAVA} or newer; {program} is {version}. {_HOW_TO_INSTALL}")
+    return Path(program)
+
+
+def ensure_python() -> None:
+    """Make workers of sessions that start from now on run this Python, unless PYSPARK_PYTHON says otherwise."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def local_session(
+    master: str = "local[*]",
+    *,
+    app_name: str = "lance",
+    config: Mapping[str, str] | None = None,
+    connect: bool = False,
+) -> SparkSession:
+    """A Spark session on this machine, or the one that is already there.
+
+    Args:
+        master: `local[n]` for n threads, `local[*]` for one per core.
+        app_name: Name that Spark's UI shows.
+        config: Further settings of Spark.
+        connect: Whether to start a Spark Connect server and be its client, instead of a classic session. A process
+            can have one kind only.
+
+    Raises:
+        JavaMissingError: There is no Java to run on.
+    """
+    from pyspark.sql import SparkSession
+
+    ensure_java()
+    ensure_python()
+    builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
+    for key, value in (config or {}).items():
+        builder = builder.config(key, value)
+    return (builder.remote(master) if connect else builder.master(master)).getOrCreate()
