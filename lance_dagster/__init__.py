@@ -1,0 +1,38 @@
+"""Dagster on Lance tables.
+
+    LanceIOManager           stores assets as Lance tables: Spark, pyarrow, pandas and polars frames
+    stamp_lance_metadata     shows table name and URI in the Dagster UI
+    lance_filter             a pyarrow expression as metadata of an input
+
+Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module when it is
+first asked for: a code location loads quickly and `dg` commands stay light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lance_dagster.filters import lance_filter
+    from lance_dagster.io_manager import LanceIOManager
+    from lance_dagster.metadata import stamp_lance_metadata
+
+__all__ = ["LanceIOManager", "lance_filter", "stamp_lance_metadata"]
+
+_HOMES: Final = {
+    "LanceIOManager": "lance_dagster.io_manager",
+    "lance_filter": "lance_dagster.filters",
+    "stamp_lance_metadata": "lance_dagster.metadata",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

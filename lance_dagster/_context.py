@@ -1,0 +1,113 @@
+"""What Dagster knows about the run, and the two things that only the step can record.
+
+The only module that reads `step_context`, which Dagster gives to IO managers without calling it public, and the only
+one that reads step statistics. Everything else uses Dagster's public interface. Where a name is missing (another
+Dagster version, a context built by hand in a unit test) the answer is the careful one, as each function says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+__all__ = ["RunFacts", "add_partition_metadata", "run_created_at", "run_facts", "set_data_version", "step_finished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Who is writing.
+
+    Attributes:
+        run_id: The run.
+        root_run_id: The first run of a chain of re-executions; the run itself when it is the first.
+        parent_run_id: The run that this one re-executes.
+        job_name: Its job.
+        step_key: The step inside the run.
+        attempt: 0 for the first try of the step in this run, then 1, 2, ...
+        tags: The run's tags.
+    """
+
+    run_id: str
+    root_run_id: str
+    parent_run_id: str | None = None
+    job_name: str | None = None
+    step_key: str | None = None
+    attempt: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether an earlier try, in this run or in the one before it, may have committed already."""
+        return self.attempt > 0 or self.parent_run_id is not None or self.root_run_id != self.run_id
+
+    @property
+    def backfill_id(self) -> str | None:
+        """The backfill that launched the run."""
+        return self.tags.get("dagster/backfill")
+
+
+def run_facts(context: dg.OutputContext) -> RunFacts | None:
+    """Read them; None in a context that was built by hand and belongs to no run."""
+    step = _step(context)
+    if step is None:
+        return None
+    run = step.dagster_run
+    tags = dict(getattr(run, "tags", {}))
+    parent = getattr(run, "parent_run_id", None) or tags.get("dagster/parent_run_id")
+    root = getattr(run, "root_run_id", None) or tags.get("dagster/root_run_id") or parent or context.run_id
+    return RunFacts(
+        run_id=context.run_id,
+        root_run_id=root,
+        parent_run_id=parent,
+        job_name=getattr(run, "job_name", None),
+        step_key=context.step_key,
+        attempt=int(getattr(step, "previous_attempt_count", 0)),
+        tags=tags,
+    )
+
+
+def run_created_at(context: dg.OutputContext, run_id: str) -> datetime | None:
+    """When a run was created; None when the instance has no record of it."""
+    step = _step(context)
+    record = step.instance.get_run_record_by_id(run_id) if step is not None else None
+    return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
+
+
+def step_finished(context: dg.OutputContext, run_id: str, step_key: str) -> bool:
+    """Whether a step of a run has recorded its success.
+
+    An instance that has no record of the step says False: then a commit of that run counts as one that the run did
+    not live to report.
+    """
+    step = _step(context)
+    if step is None:
+        return False
+    for stats in step.instance.get_run_step_stats(run_id, [step_key]):
+        if stats.step_key == step_key and stats.status is not None:
+            return bool(stats.status.value == "SUCCESS")
+    return False
+
+
+def set_data_version(context: dg.OutputContext, version: str) -> None:
+    """Set the asset's data version, unless the asset's body sets one; without a step, nothing."""
+    step = _step(context)
+    if step is not None and hasattr(step, "set_data_version"):
+        step.set_data_version(context.asset_key, dg.DataVersion(version))
+
+
+def add_partition_metadata(context: dg.OutputContext, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+    """Attach metadata to the events of single partitions, keyed by partition; without a step, nothing."""
+    step = _step(context)
+    if step is None or not hasattr(step, "add_asset_metadata"):
+        return
+    for partition_key, entries in metadata.items():
+        step.add_asset_metadata(entries, asset_key=context.asset_key, partition_key=partition_key)
+
+
+def _step(context: dg.OutputContext) -> Any | None:
+    try:
+        return context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None

@@ -1,0 +1,37 @@
+"""`lance_filter`: a pyarrow expression that Dagster accepts as metadata of an input.
+
+Dagster records the metadata of an input with each load and refuses values that it cannot write down, an expression
+among them. So it travels as a text, which the UI shows, that carries the expression along.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+__all__ = ["LanceFilter", "lance_filter"]
+
+
+class LanceFilter(str):
+    """A text that carries the expression that it spells.
+
+    Attributes:
+        expression: The expression.
+    """
+
+    __slots__ = ("expression",)
+
+    expression: "pc.Expression"
+
+
+def lance_filter(expression: "pc.Expression") -> LanceFilter:
+    """Make an expression a metadata value.
+
+    Example:
+        ```python
+        ins={"flights": dg.AssetIn(metadata={"lance/filter": lance_filter(pc.field("dep_delay") > 60)})}
+        ```
+    """
+    made = LanceFilter(expression)
+    made.expression = expression
+    return made

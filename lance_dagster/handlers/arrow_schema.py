@@ -1,0 +1,152 @@
+"""Fits Arrow frames to the table that they go into.
+
+    schema_mode    the frame's columns                                   the table afterwards
+    -----------    ---------------------------------------------------   ---------------------------
+    strict         the table's, in any order                             as before
+    add_columns    the table's and further ones                          with the further ones
+    overwrite      any; only when the whole table is overwritten         the frame's
+
+A column fits when its type is the table's up to what loses nothing: nullability, the width of offsets (`string` and
+`large_string`), dictionary or plain, the unit of a timestamp while every value is kept, a list of the right length for
+a fixed-size list. Integer and floating widths are types of their own: a silent `int32` to `int64` today is a failed
+`int64` to `int32` tomorrow.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_dagster.handlers.base import CommitMode
+from lance_dagster.settings import SchemaMode
+
+__all__ = ["fit_batch", "target_schema", "with_vectors"]
+
+
+def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
+    """The schema with some list columns as fixed-size lists.
+
+    Raises:
+        SchemaError: a column is missing, or is not a list.
+    """
+    for name, width in widths.items():
+        position = schema.get_field_index(name)
+        if position < 0:
+            raise SchemaError(f"vector column {name!r} is not among the columns {schema.names}")
+        field = schema.field(position)
+        if not _is_list(field.type):
+            raise SchemaError(f"vector column {name!r} is of type {field.type}, not a list")
+        schema = schema.set(position, field.with_type(pa.list_(field.type.value_field, width)))
+    return schema
+
+
+def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, schema_mode: SchemaMode) -> pa.Schema:
+    """The columns to write a frame with.
+
+    Args:
+        frame: The frame's columns.
+        table: The table's; None when there is no table yet.
+        mode: What the commit does.
+        schema_mode: See the head of the module.
+
+    Raises:
+        SchemaError: the frame does not fit; names the column.
+        UnsupportedError: columns would have to be added to rows that stay.
+    """
+    _refuse_clashing_names(frame)
+    if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
+        return frame.remove_metadata()
+    if schema_mode == "overwrite":
+        raise InvalidInputError("schema_mode overwrite is for writes that overwrite the whole table")
+    _refuse_missing(frame, table)
+    for field in table:
+        found = frame.field(field.name).type
+        if not _fits(found, field.type):
+            raise SchemaError(
+                f"column {field.name!r} is of type {found}, but the table has {field.type}; cast it, or overwrite the "
+                "whole table with schema_mode overwrite"
+            )
+    added = [field for field in frame if field.name not in table.names]
+    if not added:
+        return table
+    names = [field.name for field in added]
+    if schema_mode == "strict":
+        raise SchemaError(f"columns {names} are not in the table; schema_mode add_columns would add them")
+    if mode != "overwrite":
+        raise UnsupportedError(
+            f"adding the columns {names} while other rows stay is not offered; add them to the table first"
+        )
+    return pa.schema([*table, *added])
+
+
+def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
+    """Cast a batch to the columns it is written with.
+
+    Raises:
+        SchemaError: a value cannot be kept exactly, or is null where the table allows none; names the column.
+    """
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        if column.type != field.type:
+            column = _cast(column, field)
+        if not field.nullable and column.null_count:
+            raise SchemaError(f"column {field.name!r} has nulls, but the table allows none")
+        columns.append(column)
+    return pa.table(columns, schema=schema)
+
+
+def _cast(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    try:
+        return column.cast(field.type, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"column {field.name!r} cannot be stored as {field.type}: {error}") from error
+
+
+def _refuse_clashing_names(frame: pa.Schema) -> None:
+    seen: dict[str, str] = {}
+    for name in frame.names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            clash = "appears twice" if other == name else f"differs from {other!r} only by case"
+            raise SchemaError(f"column {name!r} {clash}")
+
+
+def _refuse_missing(frame: pa.Schema, table: pa.Schema) -> None:
+    missing = [name for name in table.names if name not in frame.names]
+    if missing:
+        raise SchemaError(
+            f"columns {missing} of the table are missing from the output; columns are never dropped or filled silently"
+        )
+
+
+def _fits(frame: pa.DataType, table: pa.DataType) -> bool:
+    types = pa.types
+    if frame == table or types.is_null(frame):
+        return True
+    if types.is_dictionary(frame) or types.is_dictionary(table):
+        plain_frame = frame.value_type if types.is_dictionary(frame) else frame
+        return _fits(plain_frame, table.value_type if types.is_dictionary(table) else table)
+    if types.is_timestamp(frame) and types.is_timestamp(table):
+        return (frame.tz is None) == (table.tz is None)
+    if types.is_struct(frame) and types.is_struct(table):
+        return [f.name for f in frame] == [f.name for f in table] and all(
+            _fits(a.type, b.type) for a, b in zip(frame, table, strict=True)
+        )
+    if _is_list(frame) and _is_list(table):
+        if types.is_fixed_size_list(frame) and types.is_fixed_size_list(table) and frame.list_size != table.list_size:
+            return False
+        return _fits(frame.value_type, table.value_type)
+    return any(kind(frame) and kind(table) for kind in (_is_text, _is_binary))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

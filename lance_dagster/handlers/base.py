@@ -1,0 +1,136 @@
+"""What the IO manager asks of a handler, and what a handler answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    import lance_core
+    from lance_dagster.settings import OutputSettings, TableSettings
+
+__all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteOutcome", "WriteRequest"]
+
+CommitMode = Literal["create", "append", "overwrite", "replace"]
+"""What the one commit does: `replace` takes the slices' rows out and puts the written ones in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """One write, fully decided.
+
+    Attributes:
+        uri: The table.
+        mode: What the commit does.
+        existing: The table as it was when the write began; None when there was none.
+        slices: The run's partitions; None for an asset without any.
+        output: How to treat schema, empty frames and rows outside of the slices.
+        table: Storage options and file options.
+        properties: Transaction properties of the commit.
+        once: The property that must not land twice.
+    """
+
+    uri: str
+    mode: CommitMode
+    existing: "lance_core.LanceDataset | None"
+    slices: "lance_core.Slices | None"
+    output: "OutputSettings"
+    table: "TableSettings"
+    properties: Mapping[str, str]
+    once: tuple[str, str] | None
+
+    @property
+    def read_version(self) -> int | None:
+        """The version that the commit is based on."""
+        return None if self.existing is None else self.existing.version
+
+    @property
+    def storage_options(self) -> dict[str, str] | None:
+        """As lance_core takes them."""
+        return dict(self.table.storage_options) or None
+
+    @property
+    def file_options(self) -> dict[str, Any]:
+        """The options of data files that are set; the others keep lance_core's defaults."""
+        options = {
+            "max_rows_per_file": self.table.max_rows_per_file,
+            "max_bytes_per_file": self.table.max_bytes_per_file,
+            "data_storage_version": self.table.data_storage_version,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOutcome:
+    """What one write did.
+
+    Attributes:
+        dataset: The table at the version of the commit.
+        operation: The Lance operation, such as "Update".
+        transaction_uuid: Of the commit.
+        read_version: The version that it was based on.
+        attempts: How often the commit was tried.
+        deduplicated: The commit is that of an earlier or concurrent try of the same write; nothing of this one is
+            in the table.
+        rows_written: Rows that the writers counted; None when another try wrote them.
+        rows_deleted: Rows that the commit took out; None when unknown.
+        fragments_added: Fragments that came in.
+        fragments_removed: Fragments that went out whole.
+        bytes_written: Bytes of the new data files.
+        slice_rows: Rows per slice name, where the writers counted them.
+    """
+
+    dataset: "lance_core.LanceDataset"
+    operation: str
+    transaction_uuid: str
+    read_version: int
+    attempts: int = 1
+    deduplicated: bool = False
+    rows_written: int | None = None
+    rows_deleted: int | None = None
+    fragments_added: int | None = None
+    fragments_removed: int | None = None
+    bytes_written: int | None = None
+    slice_rows: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """One read, fully decided.
+
+    Attributes:
+        dataset: The table at the version to read.
+        columns: Which columns, in order; None for all.
+        filter: Which rows; None for all.
+        table: Storage options, and where the Spark session is.
+        load_as: The class that the input is annotated with, if any.
+    """
+
+    dataset: "lance_core.LanceDataset"
+    columns: list[str] | None
+    filter: "pc.Expression | None"
+    table: "TableSettings"
+    load_as: type | None
+
+
+class LanceTypeHandler(ABC):
+    """Writes and loads one kind of value."""
+
+    @abstractmethod
+    def arrow_schema(self, value: Any) -> "pa.Schema":
+        """The columns of a value as far as partitions need them, without computing it."""
+
+    @abstractmethod
+    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+        """Write a value with one commit; None when it has no rows and empty output is skipped.
+
+        Raises:
+            LanceError: and then the table is unchanged.
+        """
+
+    @abstractmethod
+    def load(self, request: ReadRequest) -> Any:
+        """Load a value."""

@@ -1,0 +1,44 @@
+"""polars frames; a lazy frame is collected when it is written."""
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_dagster.handlers.arrow_write import write_arrow
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.pyarrow import read_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["PolarsHandler"]
+
+
+class PolarsHandler(LanceTypeHandler):
+    """`polars.DataFrame` and `polars.LazyFrame`."""
+
+    def arrow_schema(self, value: "pl.DataFrame | pl.LazyFrame") -> pa.Schema:
+        """The Arrow types that polars' columns become."""
+        empty: pl.DataFrame = value.collect_schema().to_frame()
+        return _to_arrow(empty).schema
+
+    def write(self, value: "pl.DataFrame | pl.LazyFrame", request: WriteRequest) -> WriteOutcome | None:
+        """Write it by way of Arrow."""
+        table = _to_arrow(value.lazy().collect())
+        return write_arrow([table], table.schema, request)
+
+    def load(self, request: ReadRequest) -> Any:
+        """Load a frame; a lazy one over the loaded rows when the annotation asks for it."""
+        import polars as pl
+
+        frame = pl.from_arrow(read_table(request))
+        assert isinstance(frame, pl.DataFrame)
+        lazy = request.load_as is not None and issubclass(request.load_as, pl.LazyFrame)
+        return frame.lazy() if lazy else frame
+
+
+def _to_arrow(frame: "pl.DataFrame") -> pa.Table:
+    """Without string views, which Lance does not store."""
+    import polars as pl
+
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

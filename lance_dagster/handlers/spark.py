@@ -1,0 +1,111 @@
+"""Spark DataFrames, classic and Connect. Rows stay on the executors; the commit is made here, in the step's process."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import dagster as dg
+import pyarrow as pa
+
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.settings import TableSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkHandler"]
+
+
+_PARTITION_TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""By Spark's own names of the types."""
+
+
+class SparkHandler(LanceTypeHandler):
+    """`pyspark.sql.DataFrame` of either kind."""
+
+    def arrow_schema(self, value: "DataFrame") -> pa.Schema:
+        """The Arrow types of the columns that partitions can be told apart by, the null type for all others."""
+        kinds = [(field.name, field.dataType.typeName()) for field in value.schema]
+        return pa.schema([pa.field(name, _PARTITION_TYPES.get(kind, pa.null())) for name, kind in kinds])
+
+    def write(self, value: "DataFrame", request: WriteRequest) -> WriteOutcome | None:
+        """Write it: one Spark job, then one commit."""
+        import pyspark_lance  # noqa: PLC0415 -- optional
+
+        result = pyspark_lance.write(
+            value,
+            request.uri,
+            mode=request.mode,
+            slices=request.slices,
+            cluster=request.output.cluster,
+            outside=request.output.out_of_partition,
+            vector_columns=dict(request.output.vector_columns) or None,
+            transaction_properties=dict(request.properties),
+            commit_message=request.output.commit_message,
+            once=request.once,
+            read_version=request.read_version,
+            storage_options=request.storage_options,
+            schema_mode=request.output.schema_mode,
+            empty=request.output.empty_output,
+            table_config=dict(request.table.table_config) or None,
+            **request.file_options,
+        )
+        if result is None:
+            return None
+        return WriteOutcome(
+            dataset=result.dataset,
+            operation=result.operation,
+            transaction_uuid=result.transaction_uuid,
+            read_version=result.read_version,
+            attempts=result.attempts,
+            deduplicated=result.deduplicated,
+            rows_written=None if result.deduplicated else result.rows_written,
+            rows_deleted=result.rows_deleted,
+            fragments_added=result.fragments_added,
+            fragments_removed=result.fragments_removed,
+            bytes_written=None if result.deduplicated else result.bytes_written,
+            slice_rows={} if result.deduplicated else result.slice_rows,
+        )
+
+    def load(self, request: ReadRequest) -> Any:
+        """A lazy frame over the pinned version."""
+        import pyspark_lance  # noqa: PLC0415 -- optional
+
+        return pyspark_lance.read(
+            _session(request.table),
+            request.dataset.uri,
+            version=request.dataset.version,
+            columns=request.columns,
+            filter=request.filter,
+            storage_options=dict(request.table.storage_options) or None,
+        )
+
+
+def _session(table: TableSettings) -> "SparkSession":
+    """The session of the IO manager's `spark` resource, else the active one."""
+    if table.spark is not None:
+        session: Any = getattr(table.spark, "spark_session", None)
+        if session is None:
+            raise dg.DagsterInvalidDefinitionError(
+                f"the spark resource of LanceIOManager, a {type(table.spark).__name__}, has no spark_session"
+            )
+        return cast("SparkSession", session)
+    from pyspark.sql import SparkSession
+
+    active: SparkSession | None = SparkSession.getActiveSession()
+    if active is None:
+        raise dg.DagsterInvariantViolationError(
+            "there is no active Spark session to load a DataFrame with; give LanceIOManager(spark=...) a resource "
+            "that has a spark_session, or set default_load_type"
+        )
+    return active

@@ -1,0 +1,164 @@
+"""Which version, rows and columns of a table an input is.
+
+version   lance/version, lance/tag or lance/as_of of the input's metadata; else what the IO manager's `read` says
+rows      the partitions that Dagster asks for, and lance/filter
+columns   `columns`, in that order
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError, SchemaError
+from lance_dagster.filters import LanceFilter
+from lance_dagster.handlers.base import ReadRequest
+from lance_dagster.location import TableLocation
+from lance_dagster.partitions import plan_partitions
+from lance_dagster.settings import TableSettings, plain_metadata, refuse_unknown
+
+__all__ = ["read_request"]
+
+_PINS = ("lance/version", "lance/tag", "lance/as_of")
+_KNOWN = {*_PINS, "lance/filter"}
+
+
+def read_request(
+    context: dg.InputContext,
+    location: TableLocation,
+    settings: TableSettings,
+    *,
+    partition_expr: object,
+    load_as: type | None,
+) -> ReadRequest:
+    """Decide one read.
+
+    Args:
+        context: The input; its definition metadata is used.
+        location: Its table.
+        settings: The IO manager's.
+        partition_expr: The upstream asset's metadata entry of that name.
+        load_as: The class that the input is annotated with.
+
+    Raises:
+        DagsterInvalidDefinitionError: the input's metadata cannot be used.
+        LanceError: table, version or column does not exist.
+    """
+    where = f"input {context.name!r}"
+    metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
+    refuse_unknown(metadata, _KNOWN, where=where)
+    dataset = _open(context, location, settings, metadata, where)
+    schema = dataset.schema
+    return ReadRequest(
+        dataset=dataset,
+        columns=_columns(metadata.get("columns"), schema, where),
+        filter=_both(_partition_filter(context, partition_expr, schema), _filter(metadata.get("lance/filter"), where)),
+        table=settings,
+        load_as=load_as,
+    )
+
+
+def _open(
+    context: dg.InputContext, location: TableLocation, settings: TableSettings, metadata: dict[str, object], where: str
+) -> lance_core.LanceDataset:
+    """The table at the version to read."""
+    options = dict(settings.storage_options) or None
+    pins = [pin for pin in _PINS if metadata.get(pin) is not None]
+    if len(pins) > 1:
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
+    try:
+        if not pins:
+            version = _materialized_version(context) if settings.read == "materialized" else None
+            return lance_core.dataset(location.uri, version=version, storage_options=options)
+        value = metadata[pins[0]]
+        if pins[0] == "lance/as_of":
+            return lance_core.dataset(location.uri, asof=_moment(value, where), storage_options=options)
+        wanted = int if pins[0] == "lance/version" else str
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {pins[0]} is not {wanted.__name__}: {value!r}")
+        return lance_core.dataset(location.uri, version=value, storage_options=options)
+    except DatasetNotFoundError as error:
+        raise DatasetNotFoundError(
+            f"{where}: asset {context.asset_key.to_user_string()} has no table at {location.uri}; materialize it first"
+        ) from error
+
+
+def _materialized_version(context: dg.InputContext) -> int | None:
+    """The version in Dagster's last event for the asset, or for the partitions that are loaded.
+
+    None, for the latest, when there is no such event or it is not one of ours.
+    """
+    partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
+    wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
+    records = context.instance.fetch_materializations(wanted, limit=1).records
+    event = records[0].asset_materialization if records else None
+    entry = event.metadata.get("lance/version") if event is not None else None
+    value = entry.value if entry is not None else None
+    return value if isinstance(value, int) else None
+
+
+def _moment(value: object, where: str) -> datetime:
+    """`lance/as_of`: a time, or its ISO form; without a zone it is in UTC, as everything in the table is."""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if isinstance(moment, int | float) and not isinstance(moment, bool):
+        moment = datetime.fromtimestamp(moment, UTC)  # how Dagster's timestamp metadata holds it
+    if not isinstance(moment, datetime):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/as_of is not a time: {value!r}")
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) for name in value):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata columns must be a list of names, not {value!r}")
+    missing = [name for name in value if name not in schema.names]
+    if missing:
+        raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
+    return list(value)
+
+
+def _partition_filter(context: dg.InputContext, partition_expr: object, schema: pa.Schema) -> pc.Expression | None:
+    """The rows of the partitions that the input maps to; no partition at all is no row."""
+    if not context.has_asset_partitions:
+        return None
+    keys = context.asset_partition_keys
+    if not keys:
+        return pc.scalar(False)
+    plan = plan_partitions(
+        context.asset_key, context.asset_partitions_def, keys, plain_metadata(partition_expr), schema
+    )
+    return plan.slices.expression(schema)
+
+
+def _filter(value: object, where: str) -> pc.Expression | None:
+    if value is None:
+        return None
+    if isinstance(value, LanceFilter):
+        return value.expression
+    if isinstance(value, list | tuple):
+        try:
+            return pq.filters_to_expression(_as_tuples(value))
+        except (ValueError, TypeError) as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
+    raise dg.DagsterInvalidDefinitionError(
+        f"{where}: metadata lance/filter must be lance_filter(expression) of a pyarrow expression, or a list of "
+        f'[column, operator, value] such as [["carrier", "==", "UA"]]; SQL text is not taken: {value!r}'
+    )
+
+
+def _as_tuples(terms: Any) -> Any:
+    """JSON has no tuples: `[[a, op, v], ...]` and `[[[a, op, v], ...], ...]` as pyarrow takes them."""
+    if terms and isinstance(terms[0], str):
+        return tuple(terms)
+    return [_as_tuples(term) for term in terms]
+
+
+def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second

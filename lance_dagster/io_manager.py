@@ -1,0 +1,115 @@
+"""`LanceIOManager`: the configuration, as Dagster shows and validates it.
+
+Kept apart from the work itself (`table_io_manager`), so that loading a code location imports neither pyarrow nor
+lance_core nor pyspark.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from lance_dagster.settings import (
+    EmptyOutput,
+    LoadType,
+    OutOfPartition,
+    OutputSettings,
+    ReadMode,
+    SchemaMode,
+    TableSettings,
+    WriteMode,
+)
+
+if TYPE_CHECKING:
+    from lance_dagster.table_io_manager import LanceTableIOManager
+
+__all__ = ["LanceIOManager"]
+
+
+class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
+    """Stores assets as Lance tables, one per asset, at `{root_uri}/{schema}/{table}.lance`.
+
+    Takes and gives Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
+    A run of some partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
+    `partition_expr` names the column, or for several dimensions `{dimension: column}`. Each commit carries the run in
+    its transaction properties, and a write that is tried again is not made twice.
+
+    Example:
+        ```python
+        defs = dg.Definitions(
+            assets=[events],
+            resources={"io_manager": LanceIOManager(root_uri="s3://lake", spark=LazyPySparkResource())},
+        )
+        ```
+    """
+
+    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
+    storage_options: dict[str, str] = Field(
+        default_factory=dict, description="How to reach the storage; names of object_store or s3fs. Use EnvVar."
+    )
+    schema_: str | None = Field(
+        default=None, alias="schema", description="Folder for assets that name none; else part of the asset key."
+    )
+    write_mode: WriteMode = Field(
+        default="overwrite",
+        description=(
+            "overwrite: the run's partitions, or the whole table of an asset without any. append: adds rows. "
+            "error: only where no row is yet. create_only: only if there is no table yet."
+        ),
+    )
+    schema_mode: SchemaMode = Field(
+        default="strict",
+        description=(
+            "strict: the columns of the table. add_columns: new ones too. overwrite: any, when the whole table is "
+            "overwritten."
+        ),
+    )
+    empty_output: EmptyOutput = Field(
+        default="write", description="write: an output without rows clears what it replaces. skip: writes nothing."
+    )
+    out_of_partition: OutOfPartition = Field(
+        default="error", description="What to do about a row outside of the run's partitions; allow: keep it."
+    )
+    read: ReadMode = Field(
+        default="latest", description="latest: the newest version. materialized: the one that Dagster recorded last."
+    )
+    default_load_type: LoadType = Field(default="spark", description="What an input without a type becomes.")
+    spark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]  # how Dagster says that it may be missing
+    cluster: bool = Field(
+        default=True, description="Shuffle Spark frames by partition, so that a fragment holds one partition."
+    )
+    max_rows_per_file: int | None = Field(default=None, gt=0)
+    max_bytes_per_file: int | None = Field(default=None, gt=0)
+    data_storage_version: str | None = Field(default=None, description="Version of new data files.")
+    table_config: dict[str, str] = Field(
+        default_factory=dict, description="Entries of the table's configuration to set; none is removed."
+    )
+
+    def settings(self) -> TableSettings:
+        """The configuration as the plain record that the IO manager works with."""
+        output = OutputSettings(
+            write_mode=self.write_mode,
+            schema_mode=self.schema_mode,
+            empty_output=self.empty_output,
+            out_of_partition=self.out_of_partition,
+            cluster=self.cluster,
+        )
+        return TableSettings(
+            root_uri=self.root_uri,
+            storage_options=dict(self.storage_options),
+            schema=self.schema_,
+            output=output,
+            read=self.read,
+            default_load_type=self.default_load_type,
+            spark=self.spark,
+            max_rows_per_file=self.max_rows_per_file,
+            max_bytes_per_file=self.max_bytes_per_file,
+            data_storage_version=self.data_storage_version,
+            table_config=dict(self.table_config),
+        )
+
+    def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 -- Dagster's signature
+        """Called by Dagster for each process that runs steps."""
+        from lance_dagster.table_io_manager import LanceTableIOManager  # noqa: PLC0415 -- heavy imports at first use
+
+        return LanceTableIOManager(self.settings())

@@ -1,0 +1,159 @@
+"""What a materialisation tells Dagster, and what a definition tells it beforehand.
+
+    where                       entries
+    -----                       -------
+    definition (stamped)        dagster/table_name  dagster/uri  kinds += lance
+    event                       dagster/row_count (whole table)  dagster/size_bytes  dagster/column_schema
+                                dagster/table_name  dagster/uri
+                                lance/version  lance/operation  lance/transaction_uuid  lance/read_version
+                                lance/rows_written  lance/rows_deleted  lance/bytes_written
+                                lance/fragments  lance/fragments_added  lance/fragments_removed
+                                lance/deleted_fraction  lance/commit_attempts  lance/deduplicated
+    event of one partition      dagster/partition_row_count
+
+All numbers come from the manifest of the commit and from the writers: nothing is scanned or counted. What is not
+known, such as the rows that an earlier try wrote, is left out rather than guessed. Numbers are numbers, so that
+Dagster plots them and metadata bounds checks can read them.
+
+The Dagster UI shows table name and URI on the asset's page only when they are in the definition: hence
+`stamp_lance_metadata`.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lance_dagster.io_manager import LanceIOManager
+from lance_dagster.location import TableLocation, locate_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lance_dagster.handlers.base import WriteOutcome
+
+__all__ = ["column_schema", "data_version", "event_metadata", "partition_metadata", "stamp_lance_metadata"]
+
+_IO_MANAGER_KEY = "dagster/io_manager_key"
+
+
+def event_metadata(outcome: "WriteOutcome", location: TableLocation) -> dict[str, Any]:
+    """The entries of one materialisation, for every partition of it."""
+    dataset = outcome.dataset
+    live = dataset.count_rows()
+    deleted = dataset.count_deleted_rows()
+    known: dict[str, Any] = {
+        "dagster/row_count": live,
+        "dagster/size_bytes": dataset.total_bytes,
+        "dagster/column_schema": column_schema(dataset.schema),
+        "dagster/table_name": location.name,
+        "dagster/uri": location.uri,
+        "lance/version": dataset.version,
+        "lance/operation": outcome.operation,
+        "lance/transaction_uuid": outcome.transaction_uuid,
+        "lance/read_version": outcome.read_version,
+        "lance/rows_written": outcome.rows_written,
+        "lance/rows_deleted": outcome.rows_deleted,
+        "lance/bytes_written": outcome.bytes_written,
+        "lance/fragments": len(dataset.get_fragments()),
+        "lance/fragments_added": outcome.fragments_added,
+        "lance/fragments_removed": outcome.fragments_removed,
+        "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
+        "lance/commit_attempts": outcome.attempts,
+        "lance/deduplicated": outcome.deduplicated,
+    }
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def partition_metadata(outcome: "WriteOutcome") -> dict[str, dict[str, Any]]:
+    """The entries of each partition's own event, where the writers counted its rows."""
+    return {key: {"dagster/partition_row_count": rows} for key, rows in outcome.slice_rows.items()}
+
+
+def column_schema(schema: "pa.Schema") -> dg.TableSchema:
+    """The columns as the Dagster UI shows them: Arrow types, nullability, text metadata of fields as tags."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=field.name,
+                type=str(field.type),
+                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+                tags=_tags(field.metadata),
+            )
+            for field in schema
+        ]
+    )
+
+
+def data_version(uri: str, version: int) -> str:
+    """The data version of an asset: its table, the branch, and the table version that last changed its rows."""
+    return f"{hashlib.sha256(uri.encode()).hexdigest()[:12]}:main:{version}"
+
+
+def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
+    """Put table name, URI and kind into the definitions of all assets that a `LanceIOManager` stores.
+
+    Only the `root_uri` is resolved if it is an environment variable, never the storage options.
+
+    Args:
+        defs: Definitions whose `resources` hold the IO managers.
+
+    Raises:
+        DagsterInvalidDefinitionError: two assets would be stored in one table, or a name cannot be a folder name.
+
+    Example:
+        ```python
+        defs = stamp_lance_metadata(dg.Definitions(assets=[...], resources={"io_manager": LanceIOManager(...)}))
+        ```
+    """
+    managers = {key: r for key, r in (defs.resources or {}).items() if isinstance(r, LanceIOManager)}
+    valueless = _assets_without_value(defs)
+    owners: dict[str, dg.AssetKey] = {}
+
+    def stamp(spec: dg.AssetSpec) -> dg.AssetSpec:
+        manager = managers.get(str(spec.metadata.get(_IO_MANAGER_KEY)))
+        if manager is None or spec.key in valueless:
+            return spec
+        location = locate_table(
+            _resolved(manager.root_uri), spec.key, spec.metadata, default_schema=_resolved(manager.schema_)
+        )
+        owner = owners.setdefault(location.uri, spec.key)
+        if owner != spec.key:
+            raise dg.DagsterInvalidDefinitionError(
+                f"assets {owner.to_user_string()} and {spec.key.to_user_string()} would both be stored in "
+                f'{location.uri}; give one of them the metadata "schema" or "table"'
+            )
+        entries = {"dagster/table_name": location.name, "dagster/uri": location.uri}
+        return spec.merge_attributes(metadata=entries, kinds={"lance"} - spec.kinds)
+
+    return defs.map_resolved_asset_specs(func=stamp)
+
+
+def _assets_without_value(defs: dg.Definitions) -> set[dg.AssetKey]:
+    """Assets whose body hands nothing to the IO manager (`-> None`, `-> MaterializeResult`)."""
+    keys: set[dg.AssetKey] = set()
+    for one in defs.assets or ():
+        if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
+            continue
+        for name, key in one.keys_by_output_name.items():
+            if one.node_def.output_def_named(name).dagster_type.is_nothing:
+                keys.add(key)
+    return keys
+
+
+def _resolved(value: str | None) -> Any:
+    return value.get_value() if isinstance(value, dg.EnvVar) else value
+
+
+def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    """Field metadata that is short text and legal as tags; Arrow's and Spark's own entries stay out."""
+    tags = {}
+    for key, value in (metadata or {}).items():
+        try:
+            name, text = key.decode(), value.decode()
+        except UnicodeDecodeError:
+            continue
+        if len(name) <= 63 and len(text) <= 63 and not name.startswith(("ARROW:", "SPARK::", "PARQUET:")):
+            tags[name] = text
+    return tags

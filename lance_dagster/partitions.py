@@ -1,0 +1,253 @@
+"""Dagster partition keys as typed slices of a table.
+
+    partitions definition      column            one key becomes
+    ---------------------      ------            ---------------
+    static, dynamic            string            column == "key"
+                               int               column == int("key")      only if str(int(key)) == key
+                               date              column == date            only if the key is its ISO form
+    daily, hourly, weekly,     timestamp, zone   start <= column < end     both ends in UTC
+    monthly, any cron          timestamp         start <= column < end     wall clock of the definition's time zone
+                               date              start <= column < end     only if both ends are midnights
+                               string, int       as for static keys
+    multi                      one per dimension all of its dimensions' conditions
+
+Windows are half-open, and days of 23 or 25 hours keep their length because the ends are instants. Nothing here is
+ever SQL text, so a key such as ``x') OR 1=1 --`` is a value like any other. What cannot be said exactly is refused
+with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is too
+wide deletes rows of other partitions.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+import lance_core
+from lance_core.errors import InvalidInputError, SchemaError
+
+__all__ = ["PartitionPlan", "plan_partitions"]
+
+_WHOLE = "the partition key"  # how messages call the only dimension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What the partitions of one run or one input are, in the table's terms.
+
+    Attributes:
+        keys: The partition keys as Dagster spells them, sorted.
+        slices: One slice per key, in the order of `keys`, named by the key.
+    """
+
+    keys: tuple[str, ...]
+    slices: lance_core.Slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dimension:
+    """One dimension of the partitions: where its values are."""
+
+    name: str
+    column: str
+    type: pa.DataType
+    definition: dg.PartitionsDefinition[Any]
+
+
+def plan_partitions(
+    asset_key: dg.AssetKey,
+    definition: dg.PartitionsDefinition[Any],
+    keys: Iterable[str],
+    partition_expr: object,
+    schema: pa.Schema,
+) -> PartitionPlan:
+    """Turn partition keys into one slice per key.
+
+    Args:
+        asset_key: The asset, for messages.
+        definition: Its partitions definition.
+        keys: The keys, at least one, in any order (Dagster does not define one).
+        partition_expr: The metadata entry of that name: a column name, or for multi-partitions a mapping from each
+            dimension to a column name.
+        schema: The columns that the slices are to select on.
+
+    Raises:
+        InvalidInputError: `partition_expr` is missing or not of the right form, or a key cannot be said exactly.
+        SchemaError: a partition column is missing, or its type does not go with the definition.
+    """
+    try:
+        dimensions = _dimensions(definition, partition_expr, schema)
+        ordered = sorted(keys)
+        slices = lance_core.Slices(_slice(key, definition, dimensions) for key in ordered)
+        slices.check(schema)
+    except SchemaError as error:
+        raise SchemaError(f"asset {asset_key.to_user_string()}: {error}") from error
+    except InvalidInputError as error:
+        raise InvalidInputError(f"asset {asset_key.to_user_string()}: {error}") from error
+    return PartitionPlan(keys=tuple(str(key) for key in ordered), slices=slices)
+
+
+def _dimensions(
+    definition: dg.PartitionsDefinition[Any], partition_expr: object, schema: pa.Schema
+) -> tuple[_Dimension, ...]:
+    """The dimensions of a definition with their columns, from `partition_expr`."""
+    if not isinstance(definition, dg.MultiPartitionsDefinition):
+        column = _single_column(partition_expr)
+        return (_Dimension(name=_WHOLE, column=column, type=_column_type(schema, column), definition=definition),)
+    parts = {part.name: part.partitions_def for part in definition.partitions_defs}
+    columns = _columns_by_dimension(partition_expr, list(parts))
+    return tuple(
+        _Dimension(name=name, column=columns[name], type=_column_type(schema, columns[name]), definition=part)
+        for name, part in parts.items()
+    )
+
+
+def _single_column(partition_expr: object) -> str:
+    if isinstance(partition_expr, str) and partition_expr:
+        return partition_expr
+    if partition_expr is None:
+        raise InvalidInputError(
+            'it is partitioned, so its metadata must name the partition column: metadata={"partition_expr": "column"}'
+        )
+    raise InvalidInputError(f"metadata partition_expr must be the name of a column, not {partition_expr!r}")
+
+
+def _columns_by_dimension(partition_expr: object, names: Sequence[str]) -> Mapping[str, str]:
+    example = "{" + ", ".join(f'"{name}": "column"' for name in names) + "}"
+    if not isinstance(partition_expr, Mapping):
+        raise InvalidInputError(
+            f"it has several partition dimensions, so metadata partition_expr must be a mapping such as {example}, "
+            f"not {partition_expr!r}"
+        )
+    if set(partition_expr) != set(names):
+        raise InvalidInputError(
+            f"metadata partition_expr names the dimensions {sorted(map(str, partition_expr))}, but the asset has "
+            f"{sorted(names)}; expected a mapping such as {example}"
+        )
+    columns = {str(name): column for name, column in partition_expr.items()}
+    for name, column in columns.items():
+        if not isinstance(column, str) or not column:
+            raise InvalidInputError(f"metadata partition_expr for dimension {name!r} is not a column name: {column!r}")
+    if len(set(columns.values())) != len(columns):
+        raise InvalidInputError(f"metadata partition_expr uses one column for two dimensions: {columns}")
+    return columns
+
+
+def _column_type(schema: pa.Schema, column: str) -> pa.DataType:
+    """The type of a column by its exact name; dictionary columns count as their values."""
+    positions = schema.get_all_field_indices(column)
+    if not positions:
+        raise SchemaError(
+            f"partition column {column!r} is not among the columns {schema.names}; "
+            "partition_expr takes a column name, not an SQL expression"
+        )
+    if len(positions) > 1:
+        raise SchemaError(f"partition column {column!r} exists more than once")
+    found = schema.field(positions[0]).type
+    return found.value_type if pa.types.is_dictionary(found) else found
+
+
+def _slice(key: str, definition: dg.PartitionsDefinition[Any], dimensions: tuple[_Dimension, ...]) -> lance_core.Slice:
+    if isinstance(definition, dg.MultiPartitionsDefinition):
+        parsed = key if isinstance(key, dg.MultiPartitionKey) else definition.get_partition_key_from_str(key)
+        parts = parsed.keys_by_dimension
+        conditions = {d.column: _condition(d, parts[d.name]) for d in dimensions}
+    else:
+        conditions = {d.column: _condition(d, str(key)) for d in dimensions}
+    return lance_core.Slice(name=str(key), conditions=conditions)
+
+
+def _condition(dimension: _Dimension, key: str) -> lance_core.Equals | lance_core.Between:
+    """The condition of one dimension's key on that dimension's column."""
+    if isinstance(dimension.definition, dg.TimeWindowPartitionsDefinition):
+        if pa.types.is_timestamp(dimension.type):
+            return _timestamp_window(dimension, key)
+        if pa.types.is_date(dimension.type):
+            return _date_window(dimension, key)
+    return lance_core.Equals(_key_value(dimension, key))
+
+
+def _key_value(dimension: _Dimension, key: str) -> str | int | date:
+    """A key as a value of the column, when the column's value says the key and nothing else."""
+    kind = dimension.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return key
+    try:
+        if pa.types.is_integer(kind):
+            number = int(key)
+            if str(number) == key:
+                return number
+        elif pa.types.is_date(kind):
+            day = date.fromisoformat(key)
+            if day.isoformat() == key:
+                return day
+        else:
+            raise SchemaError(
+                f"partition column {dimension.column!r} of type {kind} does not go with "
+                f"{type(dimension.definition).__name__} (dimension: {dimension.name})"
+            )
+    except ValueError as error:
+        if isinstance(error, SchemaError):
+            raise
+    raise InvalidInputError(
+        f"partition key {key!r} is not exactly one value of column {dimension.column!r} of type {kind}"
+    )
+
+
+def _window(dimension: _Dimension, key: str) -> tuple[datetime, datetime]:
+    """The window of a time partition, its ends in the definition's time zone."""
+    definition = dimension.definition
+    assert isinstance(definition, dg.TimeWindowPartitionsDefinition)
+    try:
+        window = definition.time_window_for_partition_key(key)
+    except ValueError as error:
+        raise InvalidInputError(f"partition key {key!r} is not of the form {definition.fmt!r}") from error
+    if not key.startswith(window.start.strftime(definition.fmt)):
+        raise InvalidInputError(f"partition key {key!r} is not the start of a partition; {window.start} is")
+    return window.start, window.end
+
+
+def _timestamp_window(dimension: _Dimension, key: str) -> lance_core.Between:
+    start, end = _window(dimension, key)
+    if dimension.type.tz is not None:
+        return lance_core.Between(start.astimezone(UTC), end.astimezone(UTC))
+    for edge in (start, end):
+        if not _wall_clock_is_exact(edge):
+            raise InvalidInputError(
+                f"partition {key!r} begins or ends at {edge.isoformat()}, a time that the clocks show twice that day; "
+                f"column {dimension.column!r} of type {dimension.type} has no time zone and cannot tell the two apart"
+            )
+    return lance_core.Between(start.replace(tzinfo=None, fold=0), end.replace(tzinfo=None, fold=0))
+
+
+def _wall_clock_is_exact(edge: datetime) -> bool:
+    """Whether the wall clock divides time at `edge` as the instant does.
+
+    It does not inside an hour that the clocks show twice, except at that hour's very first instant.
+    """
+    return not _is_ambiguous(edge) or (edge.fold == 0 and not _is_ambiguous(edge - timedelta(microseconds=1)))
+
+
+def _is_ambiguous(moment: datetime) -> bool:
+    """Whether the clocks show this wall-clock time twice."""
+    early, late = moment.replace(fold=0).utcoffset(), moment.replace(fold=1).utcoffset()
+    return early is not None and late is not None and early > late
+
+
+def _date_window(dimension: _Dimension, key: str) -> lance_core.Between:
+    start, end = _window(dimension, key)
+    for edge in (start, end):
+        if not _is_first_instant_of_day(edge):
+            raise InvalidInputError(
+                f"partition {key!r} begins or ends at {edge.isoformat()}; column {dimension.column!r} of type "
+                f"{dimension.type} holds whole days and cannot divide one"
+            )
+    return lance_core.Between(start.date(), end.date())
+
+
+def _is_first_instant_of_day(moment: datetime) -> bool:
+    """Whether the previous instant was on another day (midnight, or later where midnight is skipped)."""
+    before = (moment.astimezone(UTC) - timedelta(microseconds=1)).astimezone(moment.tzinfo)
+    return before.date() != moment.date()

@@ -1,0 +1,152 @@
+"""What a write and a read are told: the IO manager's configuration, and what one asset or input changes of it.
+
+    set on the IO manager       changed per asset by definition metadata, or by the metadata of one output
+    ---------------------       ---------------------------------------------------------------------------
+    write_mode                  lance/write_mode
+    schema_mode                 lance/schema_mode
+    empty_output                lance/empty_output
+    out_of_partition            lance/out_of_partition
+    cluster                     lance/cluster
+                                lance/commit_message       text shown in the table's history
+                                lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
+
+    per input, definition metadata of the input:
+        columns  lance/version  lance/tag  lance/as_of  lance/filter
+
+A `lance/...` entry that is not in these lists is an error, so that a misspelt or not yet offered one is never
+silently ignored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+import dagster as dg
+
+__all__ = [
+    "EmptyOutput",
+    "LoadType",
+    "OutOfPartition",
+    "OutputSettings",
+    "ReadMode",
+    "SchemaMode",
+    "TableSettings",
+    "WriteMode",
+    "plain_metadata",
+    "refuse_unknown",
+]
+
+WriteMode = Literal["overwrite", "append", "error", "create_only"]
+SchemaMode = Literal["strict", "add_columns", "overwrite"]
+EmptyOutput = Literal["write", "skip", "error"]
+OutOfPartition = Literal["error", "allow"]
+ReadMode = Literal["latest", "materialized"]
+LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
+
+PREFIX = "lance/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettings:
+    """How one output is written; see the list at the head of the module."""
+
+    write_mode: WriteMode = "overwrite"
+    schema_mode: SchemaMode = "strict"
+    empty_output: EmptyOutput = "write"
+    out_of_partition: OutOfPartition = "error"
+    cluster: bool = True
+    commit_message: str | None = None
+    vector_columns: Mapping[str, int] = field(default_factory=dict)
+
+    def overridden(self, metadata: Mapping[str, object], *, asset: str, strict: bool) -> "OutputSettings":
+        """These settings with the `lance/...` entries of an asset or of one output on top.
+
+        Args:
+            metadata: Definition or output metadata.
+            asset: The asset, for messages.
+            strict: Whether another `lance/...` entry is an error; in output metadata it is just metadata.
+
+        Raises:
+            DagsterInvalidDefinitionError: an entry is unknown or has a value that is not one of its values.
+        """
+        known = {PREFIX + one.name for one in fields(self)}
+        if strict:
+            refuse_unknown(metadata, known, where=f"asset {asset}")
+        changes = {
+            key.removeprefix(PREFIX): _checked(key, plain_metadata(value), asset)
+            for key, value in metadata.items()
+            if key in known
+        }
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """What the IO manager says of every table. Storage options are secrets: they are in no repr.
+
+    Attributes:
+        root_uri: The folder or prefix that the tables are in.
+        storage_options: How to reach it.
+        schema: The folder of assets that name none.
+        output: How outputs are written, unless the asset says otherwise.
+        read: Whether an input is the latest version, or the one that Dagster last recorded.
+        default_load_type: What an input without a type annotation becomes.
+        spark: The resource with the Spark session, or None for the active session.
+        max_rows_per_file: Rows of a data file; None for lance_core's default.
+        max_bytes_per_file: Bytes of a data file; None for lance_core's default.
+        data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
+        table_config: Entries of the table's configuration to set with each write; none is ever removed.
+    """
+
+    root_uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    schema: str | None = None
+    output: OutputSettings = field(default_factory=OutputSettings)
+    read: ReadMode = "latest"
+    default_load_type: LoadType = "spark"
+    spark: Any = field(default=None, repr=False)
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    data_storage_version: str | None = None
+    table_config: Mapping[str, str] = field(default_factory=dict)
+
+
+def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: str) -> None:
+    """Refuse `lance/...` entries that nothing reads.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one.
+    """
+    unknown = sorted(key for key in metadata if key.startswith(PREFIX) and key not in known)
+    if unknown:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {', '.join(map(repr, unknown))} is not offered; known here: {', '.join(sorted(known))}"
+        )
+
+
+def plain_metadata(value: object) -> object:
+    """The Python value of a metadata entry, given plain or in one of Dagster's metadata classes."""
+    return value.value if isinstance(value, dg.MetadataValue) else value
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "lance/write_mode": get_args(WriteMode),
+    "lance/schema_mode": get_args(SchemaMode),
+    "lance/empty_output": get_args(EmptyOutput),
+    "lance/out_of_partition": get_args(OutOfPartition),
+}
+
+
+def _checked(key: str, value: object, asset: str) -> Any:
+    if key in _CHOICES:
+        good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
+    elif key == "lance/cluster":
+        good, wanted = isinstance(value, bool), "a bool"
+    elif key == "lance/commit_message":
+        good, wanted = isinstance(value, str), "a text"
+    else:
+        good = isinstance(value, Mapping) and all(type(width) is int and width > 0 for width in value.values())
+        wanted = "a mapping from columns to widths"
+    if not good:
+        raise dg.DagsterInvalidDefinitionError(f"asset {asset}: metadata {key} must be {wanted}, not {value!r}")
+    return value

@@ -1,0 +1,213 @@
+"""The IO manager at work: one output becomes one commit, one input becomes one pinned version.
+
+handle_output   asset -> location -> settings -> handler -> slices -> landed already? -> write -> metadata
+load_input      asset -> location -> version  -> slices + filter + columns -> handler
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError
+from lance_dagster._context import RunFacts, add_partition_metadata, run_facts, set_data_version
+from lance_dagster.commits import CommitTags, LandedCommit, commit_tags, find_landed
+from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
+from lance_dagster.handlers.base import CommitMode, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.inputs import read_request
+from lance_dagster.location import TableLocation, locate_table
+from lance_dagster.metadata import data_version, event_metadata, partition_metadata
+from lance_dagster.partitions import PartitionPlan, plan_partitions
+from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
+
+__all__ = ["LanceTableIOManager"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Output:
+    """One output on its way into its table."""
+
+    context: dg.OutputContext
+    where: str
+    location: TableLocation
+    settings: OutputSettings
+    facts: RunFacts | None
+    keys: Sequence[str] | None
+    tags: CommitTags
+    existing: lance_core.LanceDataset | None
+
+
+class LanceTableIOManager(dg.IOManager):
+    """Stores and loads assets as Lance tables; made by `LanceIOManager`."""
+
+    def __init__(self, settings: TableSettings) -> None:
+        self._settings = settings
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Write an asset's value with one commit, unless an earlier try of this write has made it.
+
+        Raises:
+            DagsterInvariantViolationError: the output belongs to no asset, or cannot be stored.
+            LanceError: the value does not fit, or another writer came first; the table is unchanged.
+        """
+        if not context.has_asset_key:
+            raise dg.DagsterInvariantViolationError(
+                f"output {context.name!r} of {context.step_key!r} belongs to no asset, and LanceIOManager stores "
+                "assets only. Give the output another IO manager, dg.Out(io_manager_key=...), or the job its own: "
+                'resource_defs={"io_manager": dg.fs_io_manager}.'
+            )
+        output = self._output(context)
+        handler = handler_for_value(obj, where=output.where)
+        plan = self._partitions(output, handler, obj)
+        landed = None
+        if output.existing is not None:
+            landed = find_landed(context, output.existing, output.tags, output.facts)
+        outcome = self._write(output, handler, obj, plan) if landed is None else self._adopt(output, landed)
+        if outcome is None:
+            context.log.info("%s has no rows; nothing was written", output.where)
+            context.add_output_metadata({"lance/rows_written": 0})
+            return
+        if outcome.deduplicated:
+            context.log.warning(
+                "%s: version %s was committed by an earlier or concurrent try of this write and is kept; nothing was "
+                "written again",
+                output.where,
+                outcome.dataset.version,
+            )
+        set_data_version(context, data_version(output.location.uri, outcome.dataset.version))
+        context.add_output_metadata(event_metadata(outcome, output.location))
+        add_partition_metadata(context, partition_metadata(outcome))
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
+
+        Raises:
+            DagsterInvariantViolationError: the input is no asset, or its type cannot be loaded.
+            LanceError: table, version or column does not exist.
+        """
+        if not context.has_asset_key:
+            raise dg.DagsterInvariantViolationError(
+                f"input {context.name!r} is not an asset, and LanceIOManager loads assets only"
+            )
+        where = f"input {context.name!r} (asset {context.asset_key.to_user_string()})"
+        annotation = context.dagster_type.typing_type
+        handler, load_as = handler_for_load(annotation, self._settings.default_load_type, where=where)
+        upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
+        location = self._locate(context.asset_key, upstream)
+        request: ReadRequest = read_request(
+            context, location, self._settings, partition_expr=upstream.get("partition_expr"), load_as=load_as
+        )
+        context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
+        return handler.load(request)
+
+    def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
+        return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
+
+    def _output(self, context: dg.OutputContext) -> _Output:
+        """Everything about an output that its value has no part in."""
+        asset = context.asset_key.to_user_string()
+        settings = self._settings.output.overridden(context.definition_metadata, asset=asset, strict=True)
+        settings = settings.overridden(context.output_metadata or {}, asset=asset, strict=False)
+        partitioned = context.has_asset_partitions
+        if settings.schema_mode == "overwrite" and (partitioned or settings.write_mode != "overwrite"):
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: schema_mode overwrite needs a write that overwrites the whole table, "
+                f"not {'a partition' if partitioned else settings.write_mode}"
+            )
+        location = self._locate(context.asset_key, context.definition_metadata)
+        facts = run_facts(context)
+        keys = sorted(context.asset_partition_keys) if partitioned else None
+        tags = commit_tags(
+            facts,
+            asset_key=context.asset_key,
+            output_name=context.name,
+            partition_keys=keys,
+            code_version=_code_version(context),
+        )
+        return _Output(
+            context=context,
+            where=f"asset {asset}",
+            location=location,
+            settings=settings,
+            facts=facts,
+            keys=keys,
+            tags=tags,
+            existing=self._open(location.uri),
+        )
+
+    def _open(self, uri: str) -> lance_core.LanceDataset | None:
+        try:
+            return lance_core.dataset(uri, storage_options=dict(self._settings.storage_options) or None)
+        except DatasetNotFoundError:
+            return None
+
+    def _partitions(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> PartitionPlan | None:
+        """The run's partitions in terms of the columns that are written."""
+        if output.keys is None:
+            return None
+        return plan_partitions(
+            output.context.asset_key,
+            output.context.asset_partitions_def,
+            output.context.asset_partition_keys,
+            plain_metadata(output.context.definition_metadata.get("partition_expr")),
+            handler.arrow_schema(obj) if output.existing is None else output.existing.schema,
+        )
+
+    def _write(
+        self, output: _Output, handler: LanceTypeHandler, obj: Any, plan: PartitionPlan | None
+    ) -> WriteOutcome | None:
+        request = WriteRequest(
+            uri=output.location.uri,
+            mode=_commit_mode(output, plan),
+            existing=output.existing,
+            slices=None if plan is None else plan.slices,
+            output=output.settings,
+            table=self._settings,
+            properties=output.tags.properties,
+            once=output.tags.once,
+        )
+        return handler.write(obj, request)
+
+    def _adopt(self, output: _Output, landed: LandedCommit) -> WriteOutcome:
+        """The outcome of a commit that an earlier try has made."""
+        output.context.log.info("%s: found version %s of run %s", output.where, landed.version, landed.run_id)
+        assert output.existing is not None
+        return WriteOutcome(
+            dataset=output.existing.checkout_version(landed.version),
+            operation=landed.transaction.operation_name,
+            transaction_uuid=landed.transaction.uuid,
+            read_version=landed.transaction.read_version,
+            deduplicated=True,
+        )
+
+
+def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
+    """What the commit does.
+
+    Raises:
+        DatasetExistsError: the write mode forbids it, because rows or a table are there.
+    """
+    existing, mode = output.existing, output.settings.write_mode
+    if mode == "append":
+        return "append"
+    if mode == "overwrite":
+        return "overwrite" if plan is None else "replace"
+    if existing is not None and (plan is None or mode == "create_only"):
+        raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
+    if existing is None or plan is None:
+        return "create"
+    rows = existing.count_rows(filter=plan.slices.expression(existing.schema))
+    if rows:
+        raise DatasetExistsError(
+            f"{output.where}: {rows} rows of the run's partitions are in {output.location.uri}, and write_mode is error"
+        )
+    return "replace"
+
+
+def _code_version(context: dg.OutputContext) -> str | None:
+    try:
+        return context.asset_spec.code_version
+    except dg.DagsterInvariantViolationError:
+        return None
