@@ -8,6 +8,8 @@ Importing this package imports neither lance_core nor pyarrow nor pyspark, and e
 first asked for: a code location loads quickly and `dg` commands stay light.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 

@@ -5,6 +5,8 @@ one that reads step statistics. Everything else uses Dagster's public interface.
 Dagster version, a context built by hand in a unit test) the answer is the careful one, as each function says.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -19,6 +19,8 @@ The token is the same in every retry and every re-execution of one write, and in
                                   it did not        -> adopt
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Sequence

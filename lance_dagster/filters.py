@@ -4,6 +4,8 @@ Dagster records the metadata of an input with each load and refuses values that 
 among them. So it travels as a text, which the UI shows, that carries the expression along.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,10 +23,10 @@ class LanceFilter(str):
 
     __slots__ = ("expression",)
 
-    expression: "pc.Expression"
+    expression: pc.Expression
 
 
-def lance_filter(expression: "pc.Expression") -> LanceFilter:
+def lance_filter(expression: pc.Expression) -> LanceFilter:
     """Make an expression a metadata value.
 
     Example:

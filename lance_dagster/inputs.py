@@ -5,6 +5,8 @@ rows      the partitions that Dagster asks for, and lance/filter
 columns   `columns`, in that order
 """
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from typing import Any
 

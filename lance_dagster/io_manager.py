@@ -7,7 +7,7 @@ lance_core nor pyspark.
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from lance_dagster.settings import (
     EmptyOutput,
@@ -43,9 +43,14 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         ```
     """
 
+    model_config = ConfigDict(extra="forbid")
+
     root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
     storage_options: dict[str, str] = Field(
-        default_factory=dict, description="How to reach the storage; names of object_store or s3fs. Use EnvVar."
+        default_factory=dict,
+        repr=False,
+        description="How to reach the storage; names of object_store or s3fs. Use EnvVar.",
+        json_schema_extra={"dagster__is_secret": True},
     )
     schema_: str | None = Field(
         default=None, alias="schema", description="Folder for assets that name none; else part of the asset key."

@@ -7,6 +7,8 @@ entry `schema`, the `schema` of the IO manager, the part of the asset key before
 rules of Dagster's own database IO managers, so assets move over unchanged.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

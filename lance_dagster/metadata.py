@@ -19,7 +19,10 @@ The Dagster UI shows table name and URI on the asset's page only when they are i
 `stamp_lance_metadata`.
 """
 
+from __future__ import annotations
+
 import hashlib
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["column_schema", "data_version", "event_metadata", "partition_metadata", "stamp_lance_metadata"]
 
-_IO_MANAGER_KEY = "dagster/io_manager_key"
 
-
-def event_metadata(outcome: "WriteOutcome", location: TableLocation) -> dict[str, Any]:
+def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, Any]:
     """The entries of one materialisation, for every partition of it."""
     dataset = outcome.dataset
     live = dataset.count_rows()
@@ -66,12 +67,12 @@ def event_metadata(outcome: "WriteOutcome", location: TableLocation) -> dict[str
     return {key: value for key, value in known.items() if value is not None}
 
 
-def partition_metadata(outcome: "WriteOutcome") -> dict[str, dict[str, Any]]:
+def partition_metadata(outcome: WriteOutcome) -> dict[str, dict[str, Any]]:
     """The entries of each partition's own event, where the writers counted its rows."""
     return {key: {"dagster/partition_row_count": rows} for key, rows in outcome.slice_rows.items()}
 
 
-def column_schema(schema: "pa.Schema") -> dg.TableSchema:
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
     """The columns as the Dagster UI shows them: Arrow types, nullability, text metadata of fields as tags."""
     return dg.TableSchema(
         columns=[
@@ -94,7 +95,8 @@ def data_version(uri: str, version: int) -> str:
 def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
     """Put table name, URI and kind into the definitions of all assets that a `LanceIOManager` stores.
 
-    Only the `root_uri` is resolved if it is an environment variable, never the storage options.
+    An asset counts as stored unless it says `-> None`, has another IO manager, or is external; entries that it has
+    already stay. Only the `root_uri` is resolved if it is an environment variable, never the storage options.
 
     Args:
         defs: Definitions whose `resources` hold the IO managers.
@@ -107,13 +109,12 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         defs = stamp_lance_metadata(dg.Definitions(assets=[...], resources={"io_manager": LanceIOManager(...)}))
         ```
     """
-    managers = {key: r for key, r in (defs.resources or {}).items() if isinstance(r, LanceIOManager)}
-    valueless = _assets_without_value(defs)
+    managers = _managers(defs)
     owners: dict[str, dg.AssetKey] = {}
 
     def stamp(spec: dg.AssetSpec) -> dg.AssetSpec:
-        manager = managers.get(str(spec.metadata.get(_IO_MANAGER_KEY)))
-        if manager is None or spec.key in valueless:
+        manager = managers.get(spec.key)
+        if manager is None:
             return spec
         location = locate_table(
             _resolved(manager.root_uri), spec.key, spec.metadata, default_schema=_resolved(manager.schema_)
@@ -125,21 +126,26 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
                 f'{location.uri}; give one of them the metadata "schema" or "table"'
             )
         entries = {"dagster/table_name": location.name, "dagster/uri": location.uri}
-        return spec.merge_attributes(metadata=entries, kinds={"lance"} - spec.kinds)
+        new = {key: value for key, value in entries.items() if key not in spec.metadata}
+        return spec.merge_attributes(metadata=new, kinds={"lance"} - spec.kinds)
 
-    return defs.map_resolved_asset_specs(func=stamp)
+    with warnings.catch_warnings():  # a preview interface since 1.9, the only one that reaches every kind of asset
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return defs.map_resolved_asset_specs(func=stamp)
 
 
-def _assets_without_value(defs: dg.Definitions) -> set[dg.AssetKey]:
-    """Assets whose body hands nothing to the IO manager (`-> None`, `-> MaterializeResult`)."""
-    keys: set[dg.AssetKey] = set()
+def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:
+    """Our IO manager of each asset that has one, and whose body hands it a value."""
+    managers: dict[dg.AssetKey, LanceIOManager] = {}
     for one in defs.assets or ():
         if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
             continue
         for name, key in one.keys_by_output_name.items():
-            if one.node_def.output_def_named(name).dagster_type.is_nothing:
-                keys.add(key)
-    return keys
+            output = one.node_def.output_def_named(name)
+            manager = (defs.resources or {}).get(output.io_manager_key)
+            if isinstance(manager, LanceIOManager) and not output.dagster_type.is_nothing:
+                managers[key] = manager
+    return managers
 
 
 def _resolved(value: str | None) -> Any:

@@ -17,6 +17,8 @@ with the name of the asset, the dimension, the column and the key, before anythi
 wide deletes rows of other partitions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta

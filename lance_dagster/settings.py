@@ -17,6 +17,8 @@ A `lance/...` entry that is not in these lists is an error, so that a misspelt o
 silently ignored.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -58,7 +60,7 @@ class OutputSettings:
     commit_message: str | None = None
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
-    def overridden(self, metadata: Mapping[str, object], *, asset: str, strict: bool) -> "OutputSettings":
+    def overridden(self, metadata: Mapping[str, object], *, asset: str, strict: bool) -> OutputSettings:
         """These settings with the `lance/...` entries of an asset or of one output on top.
 
         Args:

@@ -4,6 +4,8 @@ handle_output   asset -> location -> settings -> handler -> slices -> landed alr
 load_input      asset -> location -> version  -> slices + filter + columns -> handler
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,6 +4,8 @@ A handler is picked by the names in a class's method resolution order, and its m
 per kind.
 """
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -12,6 +12,8 @@ a fixed-size list. Integer and floating widths are types of their own: a silent 
 `int64` to `int32` tomorrow.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import pyarrow as pa

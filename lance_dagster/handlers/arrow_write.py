@@ -7,6 +7,8 @@
 Used by every handler whose values are Arrow, or can become Arrow, in this process.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
@@ -67,7 +69,7 @@ def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
 
 
 def _commit(
-    fragments: list[lance_core.FragmentMetadata], schema: pa.Schema, writers: "_SliceWriters", request: WriteRequest
+    fragments: list[lance_core.FragmentMetadata], schema: pa.Schema, writers: _SliceWriters, request: WriteRequest
 ) -> WriteOutcome:
     try:
         result = lance_core.commit_fragments(

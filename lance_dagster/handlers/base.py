@@ -1,5 +1,7 @@
 """What the IO manager asks of a handler, and what a handler answers."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,10 +37,10 @@ class WriteRequest:
 
     uri: str
     mode: CommitMode
-    existing: "lance_core.LanceDataset | None"
-    slices: "lance_core.Slices | None"
-    output: "OutputSettings"
-    table: "TableSettings"
+    existing: lance_core.LanceDataset | None
+    slices: lance_core.Slices | None
+    output: OutputSettings
+    table: TableSettings
     properties: Mapping[str, str]
     once: tuple[str, str] | None
 
@@ -83,7 +85,7 @@ class WriteOutcome:
         slice_rows: Rows per slice name, where the writers counted them.
     """
 
-    dataset: "lance_core.LanceDataset"
+    dataset: lance_core.LanceDataset
     operation: str
     transaction_uuid: str
     read_version: int
@@ -109,10 +111,10 @@ class ReadRequest:
         load_as: The class that the input is annotated with, if any.
     """
 
-    dataset: "lance_core.LanceDataset"
+    dataset: lance_core.LanceDataset
     columns: list[str] | None
-    filter: "pc.Expression | None"
-    table: "TableSettings"
+    filter: pc.Expression | None
+    table: TableSettings
     load_as: type | None
 
 
@@ -120,7 +122,7 @@ class LanceTypeHandler(ABC):
     """Writes and loads one kind of value."""
 
     @abstractmethod
-    def arrow_schema(self, value: Any) -> "pa.Schema":
+    def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns of a value as far as partitions need them, without computing it."""
 
     @abstractmethod

@@ -1,5 +1,7 @@
 """pandas frames. The index is not a column: an index with a name is refused rather than lost."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,12 +20,12 @@ __all__ = ["PandasHandler"]
 class PandasHandler(LanceTypeHandler):
     """`pandas.DataFrame`."""
 
-    def arrow_schema(self, value: "pd.DataFrame") -> pa.Schema:
+    def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
         """The Arrow types that pandas' columns become."""
         _refuse_unstorable(value)
         return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
 
-    def write(self, value: "pd.DataFrame", request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteOutcome | None:
         """Write it by way of Arrow."""
         _refuse_unstorable(value)
         table = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
@@ -34,7 +36,7 @@ class PandasHandler(LanceTypeHandler):
         return read_table(request).to_pandas()
 
 
-def _refuse_unstorable(frame: "pd.DataFrame") -> None:
+def _refuse_unstorable(frame: pd.DataFrame) -> None:
     named = [name for name in frame.index.names if name is not None]
     if named:
         raise SchemaError(f"the index {named} would be lost; make it a column with reset_index()")

@@ -1,5 +1,7 @@
 """polars frames; a lazy frame is collected when it is written."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,12 +19,12 @@ __all__ = ["PolarsHandler"]
 class PolarsHandler(LanceTypeHandler):
     """`polars.DataFrame` and `polars.LazyFrame`."""
 
-    def arrow_schema(self, value: "pl.DataFrame | pl.LazyFrame") -> pa.Schema:
+    def arrow_schema(self, value: pl.DataFrame | pl.LazyFrame) -> pa.Schema:
         """The Arrow types that polars' columns become."""
         empty: pl.DataFrame = value.collect_schema().to_frame()
         return _to_arrow(empty).schema
 
-    def write(self, value: "pl.DataFrame | pl.LazyFrame", request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> WriteOutcome | None:
         """Write it by way of Arrow."""
         table = _to_arrow(value.lazy().collect())
         return write_arrow([table], table.schema, request)
@@ -37,7 +39,7 @@ class PolarsHandler(LanceTypeHandler):
         return frame.lazy() if lazy else frame
 
 
-def _to_arrow(frame: "pl.DataFrame") -> pa.Table:
+def _to_arrow(frame: pl.DataFrame) -> pa.Table:
     """Without string views, which Lance does not store."""
     import polars as pl
 

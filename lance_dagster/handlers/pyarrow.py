@@ -1,5 +1,7 @@
 """pyarrow tables, record batches and readers; a reader is written and loaded as a stream."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pyarrow as pa

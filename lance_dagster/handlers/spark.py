@@ -1,5 +1,7 @@
 """Spark DataFrames, classic and Connect. Rows stay on the executors; the commit is made here, in the step's process."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,12 +35,12 @@ _PARTITION_TYPES: Mapping[str, pa.DataType] = {
 class SparkHandler(LanceTypeHandler):
     """`pyspark.sql.DataFrame` of either kind."""
 
-    def arrow_schema(self, value: "DataFrame") -> pa.Schema:
+    def arrow_schema(self, value: DataFrame) -> pa.Schema:
         """The Arrow types of the columns that partitions can be told apart by, the null type for all others."""
         kinds = [(field.name, field.dataType.typeName()) for field in value.schema]
         return pa.schema([pa.field(name, _PARTITION_TYPES.get(kind, pa.null())) for name, kind in kinds])
 
-    def write(self, value: "DataFrame", request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
         """Write it: one Spark job, then one commit."""
         import pyspark_lance  # noqa: PLC0415 -- optional
 
@@ -91,7 +93,7 @@ class SparkHandler(LanceTypeHandler):
         )
 
 
-def _session(table: TableSettings) -> "SparkSession":
+def _session(table: TableSettings) -> SparkSession:
     """The session of the IO manager's `spark` resource, else the active one."""
     if table.spark is not None:
         session: Any = getattr(table.spark, "spark_session", None)

@@ -54,8 +54,15 @@ class TestKeysAsValues:
 
     @pytest.mark.parametrize(
         ("key", "kind"),
-        [("eu", pa.int32()), ("07", pa.int32()), ("+7", pa.int32()), ("7.0", pa.int32()), ("1_0", pa.int32())]
-        + [("20240131", pa.date32()), ("2024-1-31", pa.date32())],
+        [
+            ("eu", pa.int32()),
+            ("07", pa.int32()),
+            ("+7", pa.int32()),
+            ("7.0", pa.int32()),
+            ("1_0", pa.int32()),
+            ("20240131", pa.date32()),
+            ("2024-1-31", pa.date32()),
+        ],
     )
     def test_a_key_that_is_not_exactly_one_value_is_refused(self, key, kind):
         with pytest.raises(InvalidInputError, match=r"analytics/events.*not exactly one value of column 'p'"):
@@ -99,7 +106,11 @@ class TestWindows:
     def test_a_day_on_a_timestamp_without_a_zone_is_wall_clock_time(self):
         kind = pa.timestamp("us")
         slices = slices_of(self.daily, ["2024-11-03"], kind)
-        inside = [dt.datetime(2024, 11, 3), dt.datetime(2024, 11, 3, 1, 30), dt.datetime(2024, 11, 3, 23, 59, 59, 999999)]
+        inside = [
+            dt.datetime(2024, 11, 3),
+            dt.datetime(2024, 11, 3, 1, 30),
+            dt.datetime(2024, 11, 3, 23, 59, 59, 999999),
+        ]
         assert assigned(slices, inside, kind) == ["2024-11-03"] * 3
         assert assigned(slices, [dt.datetime(2024, 11, 2, 23), dt.datetime(2024, 11, 4)], kind) == [None, None]
 
@@ -121,7 +132,7 @@ class TestWindows:
     def test_hours_beside_them_are_exact(self, key):
         hourly = dg.HourlyPartitionsDefinition("2024-01-01-00:00", timezone=NEW_YORK)
         kind = pa.timestamp("us")
-        hour = dt.datetime.strptime(key, "%Y-%m-%d-%H:%M")  # noqa: DTZ007
+        hour = dt.datetime.strptime(key, "%Y-%m-%d-%H:%M")
         slices = slices_of(hourly, [key], kind)
         moments = [hour - dt.timedelta(seconds=1), hour, hour + dt.timedelta(minutes=59), hour + dt.timedelta(hours=1)]
         assert assigned(slices, moments, kind) == [None, key, key, None]
@@ -162,7 +173,9 @@ class TestWindows:
         assert assigned(slices, days, pa.date32()) == ["2024-01-08", "2024-01-09", None, "2024-01-12"]
 
     def test_a_time_key_on_a_text_column_is_the_key(self):
-        assert assigned(slices_of(self.daily, ["2024-01-08"], pa.string()), ["2024-01-08"], pa.string()) == ["2024-01-08"]
+        assert assigned(slices_of(self.daily, ["2024-01-08"], pa.string()), ["2024-01-08"], pa.string()) == [
+            "2024-01-08"
+        ]
 
     def test_a_year_on_an_integer_column(self):
         yearly = dg.TimeWindowPartitionsDefinition(start="2020", fmt="%Y", cron_schedule="0 0 1 1 *")
@@ -190,10 +203,10 @@ class TestDimensions:
         {"day": dg.DailyPartitionsDefinition("2024-01-01"), "region": dg.StaticPartitionsDefinition(["eu", "us"])}
     )
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("where", pa.string())])
-    columns = {"day": "at", "region": "where"}
 
-    def plan(self, keys, partition_expr=None, schema=None):
-        return plan_partitions(ASSET, self.multi, keys, partition_expr or self.columns, schema or self.schema)
+    def plan(self, keys, partition_expr=None):
+        partition_expr = partition_expr or {"day": "at", "region": "where"}
+        return plan_partitions(ASSET, self.multi, keys, partition_expr, self.schema)
 
     @pytest.mark.parametrize("as_text", [False, True])
     def test_all_dimensions_hold(self, as_text):

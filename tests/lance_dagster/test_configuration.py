@@ -1,0 +1,207 @@
+"""What can be said to the IO manager, where tables are, and that nothing said is ignored."""
+
+import subprocess
+import sys
+
+import dagster as dg
+import pytest
+from pydantic import ValidationError
+
+from lance_dagster import LanceIOManager
+from lance_dagster.location import locate_table
+from lance_dagster.settings import OutputSettings
+
+
+class TestLocation:
+    @pytest.mark.parametrize(
+        ("key", "metadata", "default", "expected"),
+        [
+            (["events"], {}, None, "public/events"),
+            (["analytics", "events"], {}, None, "analytics/events"),
+            (["lake", "analytics", "events"], {}, None, "analytics/events"),
+            (["analytics", "events"], {}, "prod", "prod/events"),
+            (["analytics", "events"], {"schema": "raw"}, "prod", "raw/events"),
+            (["analytics", "events"], {"table": "e2"}, None, "analytics/e2"),
+            (["events"], {"schema": dg.MetadataValue.text("raw")}, None, "raw/events"),
+        ],
+    )
+    def test_schema_and_table(self, key, metadata, default, expected):
+        location = locate_table("s3://lake/x/", dg.AssetKey(key), metadata, default_schema=default)
+        assert location.uri == f"s3://lake/x/{expected}.lance"
+        assert location.name == expected.replace("/", ".")
+
+    @pytest.mark.parametrize(
+        "segment", ["..", ".", "a/b", "a\\b", ".hidden", "a?b", "a#b", "a%2f", "a\0", "a\n", "", " ", "x" * 300]
+    )
+    def test_names_that_leave_the_root_are_refused(self, segment):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="cannot be a folder name"):
+            locate_table("/lake", dg.AssetKey(["analytics", segment]), {}, default_schema=None)
+        if segment:
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match="cannot be a folder name"):
+                locate_table("/lake", dg.AssetKey(["events"]), {"schema": segment}, default_schema=None)
+
+
+class TestConfiguration:
+    def test_everything_arrives(self):
+        manager = LanceIOManager(
+            root_uri="/lake",
+            storage_options={"aws_secret_access_key": "hush"},
+            schema="prod",
+            write_mode="append",
+            schema_mode="add_columns",
+            empty_output="skip",
+            out_of_partition="allow",
+            read="materialized",
+            default_load_type="pandas",
+            cluster=False,
+            max_rows_per_file=10,
+            max_bytes_per_file=20,
+            data_storage_version="2.1",
+            table_config={"a": "b"},
+        )
+        settings = manager.settings()
+        assert settings.output == OutputSettings(
+            write_mode="append", schema_mode="add_columns", empty_output="skip", out_of_partition="allow", cluster=False
+        )
+        assert (settings.schema, settings.read, settings.default_load_type) == ("prod", "materialized", "pandas")
+        assert (settings.max_rows_per_file, settings.max_bytes_per_file) == (10, 20)
+        assert (settings.data_storage_version, settings.table_config) == ("2.1", {"a": "b"})
+        assert "hush" not in repr(settings)
+        assert "hush" not in repr(manager)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"write_mode": "merge"},
+            {"schema_mode": "drop"},
+            {"read": "first"},
+            {"max_rows_per_file": 0},
+            {"empty_output": "x"},
+        ],
+    )
+    def test_other_values_are_refused(self, wrong):
+        with pytest.raises((ValidationError, dg.DagsterInvalidConfigError)):
+            LanceIOManager(root_uri="/lake", **wrong)
+
+    def test_other_names_are_refused(self):
+        with pytest.raises((ValidationError, dg.DagsterInvalidInvocationError, dg.DagsterInvalidConfigError)):
+            LanceIOManager(root_uri="/lake", branching="per_run")
+
+
+class TestMetadata:
+    def test_an_asset_changes_what_the_manager_says(self):
+        metadata = {
+            "lance/write_mode": "append",
+            "lance/schema_mode": dg.MetadataValue.text("overwrite"),
+            "lance/commit_message": "hello",
+            "lance/vector_columns": {"v": 32},
+            "lance/cluster": False,
+            "other": 1,
+        }
+        settings = OutputSettings().overridden(metadata, asset="a", strict=True)
+        assert settings == OutputSettings(
+            write_mode="append",
+            schema_mode="overwrite",
+            commit_message="hello",
+            vector_columns={"v": 32},
+            cluster=False,
+        )
+
+    @pytest.mark.parametrize("entry", [{"lance/branch": "dev"}, {"lance/write_moed": "append"}])
+    def test_an_entry_that_nothing_reads_is_refused(self, entry):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="is not offered; known here"):
+            OutputSettings().overridden(entry, asset="a", strict=True)
+        assert OutputSettings().overridden(entry, asset="a", strict=False) == OutputSettings()
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {"lance/write_mode": "merge"},
+            {"lance/cluster": "no"},
+            {"lance/vector_columns": {"v": 0}},
+            {"lance/vector_columns": ["v"]},
+            {"lance/commit_message": 3},
+        ],
+    )
+    def test_a_value_of_another_kind_is_refused(self, entry):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="must be"):
+            OutputSettings().overridden(entry, asset="a", strict=True)
+
+
+def test_a_code_location_loads_without_the_heavy_packages():
+    program = """
+import sys
+import dagster as dg
+from lance_dagster import LanceIOManager, lance_filter, stamp_lance_metadata
+
+@dg.asset
+def events() -> int: ...
+
+stamp_lance_metadata(dg.Definitions(assets=[events], resources={"io_manager": LanceIOManager(root_uri="/lake")}))
+print([name for name in ("pyspark", "pyspark_lance", "lance_core", "pyarrow", "pandas", "polars", "numpy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class TestStamp:
+    def definitions(self, assets, **resources):
+        from lance_dagster import stamp_lance_metadata
+
+        resources = {"io_manager": LanceIOManager(root_uri="/lake"), **resources}
+        return stamp_lance_metadata(dg.Definitions(assets=assets, resources=resources))
+
+    def test_name_uri_and_kind_are_in_the_definition(self):
+        @dg.asset(key_prefix="analytics", kinds={"pyspark"}, metadata={"partition_expr": "day"})
+        def events() -> int: ...
+
+        defs = self.definitions([events])
+        spec = defs.resolve_asset_graph().get(dg.AssetKey(["analytics", "events"]))
+        assert spec.metadata["dagster/table_name"] == "analytics.events"
+        assert spec.metadata["dagster/uri"] == "/lake/analytics/events.lance"
+        assert spec.metadata["partition_expr"] == "day"
+        assert spec.kinds == {"lance", "pyspark"}
+
+    def test_the_root_may_be_an_environment_variable(self, monkeypatch):
+        monkeypatch.setenv("LAKE", "s3://bucket")
+
+        @dg.asset
+        def events() -> int: ...
+
+        defs = self.definitions([events], io_manager=LanceIOManager(root_uri=dg.EnvVar("LAKE")))
+        assert (
+            defs.resolve_asset_graph().get(dg.AssetKey("events")).metadata["dagster/uri"]
+            == "s3://bucket/public/events.lance"
+        )
+
+    def test_assets_that_others_store_are_left_alone(self):
+        @dg.asset(io_manager_key="files")
+        def stored_elsewhere() -> int: ...
+
+        @dg.asset
+        def stores_itself() -> None: ...
+
+        external = dg.AssetSpec("external")
+        defs = self.definitions([stored_elsewhere, stores_itself, external], files=dg.FilesystemIOManager())
+        for node in defs.resolve_asset_graph().asset_nodes:
+            assert "dagster/uri" not in node.metadata, node.key
+            assert "lance" not in node.kinds
+
+    def test_what_the_asset_says_itself_stays(self):
+        @dg.asset(metadata={"dagster/uri": "s3://mine"})
+        def events() -> dg.MaterializeResult: ...
+
+        metadata = self.definitions([events]).resolve_asset_graph().get(dg.AssetKey("events")).metadata
+        assert (metadata["dagster/uri"], metadata["dagster/table_name"]) == ("s3://mine", "public.events")
+
+    def test_two_assets_in_one_table_are_refused(self):
+        @dg.asset(key_prefix=["a", "shared"])
+        def events() -> int: ...
+
+        @dg.asset(key_prefix=["b", "shared"], name="events")
+        def others() -> int: ...
+
+        with pytest.raises(
+            dg.DagsterInvalidDefinitionError, match=r"would both be stored in /lake/shared/events\.lance"
+        ):
+            self.definitions([events, others])
