@@ -20,6 +20,7 @@ __all__ = [
     "VariableBlock",
     "array_to_block",
     "block_to_array",
+    "offsets_of",
     "require_fixed_width",
     "require_variable",
 ]
@@ -180,6 +181,13 @@ def block_to_array(block: DataBlock, kind: pa.DataType, validity: pa.Buffer | No
     if isinstance(block, PackedStructBlock) and isinstance(kind, pa.StructType):
         return _packed_struct_to_array(block, kind, validity)
     raise CorruptFileError(f"a {type(block).__name__} cannot be read as {kind}")
+
+
+def offsets_of(lengths: npt.NDArray[np.int64]) -> Offsets:
+    """Ascending offsets from 0 for values of these lengths: 32 bits wide if they fit, else 64."""
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets.astype(np.int32) if offsets[-1] <= _INT32_MAX else offsets
 
 
 def _is_variable(kind: pa.DataType) -> bool:

@@ -14,7 +14,21 @@ __all__ = [
     "encode_per_value",
 ]
 
-from lance_core.encoding.compression import flat, variable
+from lance_core.encoding.compression import (
+    byte_stream_split,
+    constant,
+    dictionary,
+    fixed_size_list,
+    flat,
+    fsst,
+    general,
+    inline_bitpacking,
+    out_of_line_bitpacking,
+    packed_struct,
+    rle,
+    variable,
+    variable_packed_struct,
+)
 from lance_core.encoding.compression.chunks import ChunkBuffers, MiniBlockPage
 from lance_core.encoding.compression.registry import (
     COMPRESSIONS,
@@ -33,5 +47,16 @@ COMPRESSIONS.update(
     {
         "flat": flat.COMPRESSION,
         "variable": variable.COMPRESSION,
+        "constant": constant.COMPRESSION,
+        "out_of_line_bitpacking": out_of_line_bitpacking.COMPRESSION,
+        "inline_bitpacking": inline_bitpacking.COMPRESSION,
+        "fsst": fsst.COMPRESSION,
+        "dictionary": dictionary.COMPRESSION,
+        "rle": rle.COMPRESSION,
+        "byte_stream_split": byte_stream_split.COMPRESSION,
+        "general": general.COMPRESSION,
+        "fixed_size_list": fixed_size_list.COMPRESSION,
+        "packed_struct": packed_struct.COMPRESSION,
+        "variable_packed_struct": variable_packed_struct.COMPRESSION,
     }
 )

@@ -1,0 +1,72 @@
+"""Byte stream split: first all first bytes, then all second bytes, and so on. Stored inside general compression.
+
+chunk   |byte 0 of v0|byte 0 of v1|...|byte 0 of vn|byte 1 of v0|...|       4 or 8 bytes per value
+"""
+
+__all__ = ["COMPRESSION"]
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import ByteStreamSplit, CompressiveEncoding
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    chunk_counts,
+    split_evenly,
+    total_count,
+)
+from lance_core.encoding.compression.flat import flat_bits, flat_encoding, gather_flat
+from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
+from lance_core.errors import CorruptFileError, InvalidInputError
+
+
+def _transposed(data: Bytes, counts: Counts, width: int, *, split: bool) -> Bytes:
+    """Every chunk turned from values to planes of bytes (`split`) or back."""
+    out = np.empty_like(data)
+    per_chunk = int(counts[0]) if counts.size else 0
+    even = counts.size > 1 and bool((counts[:-1] == per_chunk).all())
+    at = 0
+    if even:
+        full = counts.size - 1
+        at = full * per_chunk * width
+        shape = (full, per_chunk, width) if split else (full, width, per_chunk)
+        turned = (full, shape[2], shape[1])
+        out[:at].reshape(turned)[...] = data[:at].reshape(shape).transpose(0, 2, 1)
+    for count in counts[-1:].tolist() if even else counts.tolist():
+        end = at + count * width
+        shape2 = (count, width) if split else (width, count)
+        out[at:end].reshape(shape2[::-1])[...] = data[at:end].reshape(shape2).T
+        at = end
+    return out
+
+
+def _decode_miniblock(
+    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
+) -> FixedWidthBlock:
+    bits = flat_bits(encoding.byte_stream_split.values)
+    if len(buffers) != 1 or bits % 8:
+        raise CorruptFileError(f"byte streams of {len(buffers)} buffers and {bits} bits")
+    data = gather_flat(buffers[0], counts, bits)
+    joined = _transposed(data, counts, bits // 8, split=False)
+    return FixedWidthBlock(data=joined, bits_per_value=bits, num_values=total_count(counts))
+
+
+def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    values = require_fixed_width(block)
+    bits = values.bits_per_value
+    if bits not in (32, 64):
+        raise InvalidInputError(f"values of {bits} bits are not split into byte streams")
+    counts = chunk_counts(values.num_values, limits.values_per_chunk(bits))
+    data = _transposed(values.data, counts, bits // 8, split=True)
+    encoding = CompressiveEncoding(byte_stream_split=ByteStreamSplit(values=flat_encoding(bits)))
+    return MiniBlockPage(encoding=encoding, buffers=(split_evenly(data, counts, bits),), counts=counts)
+
+
+COMPRESSION = Compression(
+    name="byte_stream_split", decode_miniblock=_decode_miniblock, encode_miniblock=_encode_miniblock
+)

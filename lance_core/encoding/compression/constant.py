@@ -1,0 +1,120 @@
+"""Constant: one value for all, in the page description; no bytes in the page.
+
+constant.value   |the value, little endian|       absent: all values are null
+"""
+
+__all__ = ["COMPRESSION", "repeat_value", "repeat_variable"]
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Constant
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    chunk_counts,
+    total_count,
+)
+from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.datablock import (
+    Bytes,
+    DataBlock,
+    FixedWidthBlock,
+    NullBlock,
+    VariableBlock,
+    require_fixed_width,
+)
+from lance_core.errors import CorruptFileError, InvalidInputError
+
+_INT32_MAX = 2**31 - 1
+
+
+def repeat_value(value: bytes, num_values: int, bits_per_value: int | None = None) -> FixedWidthBlock:
+    """A block that holds one value `num_values` times.
+
+    Args:
+        value: Its little-endian bytes.
+        num_values: How often.
+        bits_per_value: Its width; 1 takes the lowest bit. By default all of its bytes.
+
+    Raises:
+        CorruptFileError: The value has not that width.
+    """
+    bits = len(value) * 8 if bits_per_value is None else bits_per_value
+    if len(value) != (bits + 7) // 8 or not value:
+        raise CorruptFileError(f"a constant of {len(value)} bytes for values of {bits} bits")
+    if bits == 1:
+        fill = 0xFF if value[0] & 1 else 0
+        data = np.full((num_values + 7) // 8, fill, np.uint8)
+    else:
+        data = np.empty(num_values * len(value), np.uint8)
+        data.reshape(num_values, len(value))[...] = np.frombuffer(value, np.uint8)
+    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=num_values)
+
+
+def repeat_variable(value: bytes, num_values: int) -> VariableBlock:
+    """A block that holds one value of any length `num_values` times."""
+    total = len(value) * num_values
+    dtype = np.dtype(np.int32 if total <= _INT32_MAX else np.int64)
+    offsets = np.arange(num_values + 1, dtype=dtype) * dtype.type(len(value))
+    data = np.empty(total, np.uint8)
+    data.reshape(num_values, len(value))[...] = np.frombuffer(value, np.uint8)
+    return VariableBlock(offsets=offsets, data=data, num_values=num_values)
+
+
+def _expand(encoding: CompressiveEncoding, num_values: int) -> DataBlock:
+    if not encoding.constant.HasField("value"):
+        return NullBlock(num_values=num_values)
+    return repeat_value(encoding.constant.value, num_values)
+
+
+def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
+    if buffers:
+        raise CorruptFileError(f"constant chunks have no buffer, not {len(buffers)}")
+    return _expand(encoding, total_count(counts))
+
+
+def _decode_blocks(encoding: CompressiveEncoding, _buffers: ChunkBuffers, counts: Counts) -> DataBlock:
+    return _expand(encoding, total_count(counts))
+
+
+def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
+    return _expand(encoding, block.num_values)
+
+
+def _constant_encoding(block: DataBlock) -> CompressiveEncoding:
+    if isinstance(block, NullBlock):
+        return CompressiveEncoding(constant=Constant())
+    values = require_fixed_width(block)
+    width = values.bits_per_value // 8
+    if values.bits_per_value % 8 or not values.num_values:
+        raise InvalidInputError(f"{values.num_values} values of {values.bits_per_value} bits are no constant")
+    rows = values.data.reshape(values.num_values, width)
+    if (rows != rows[0]).any():
+        raise InvalidInputError("the values are not all the same")
+    return CompressiveEncoding(constant=Constant(value=rows[0].tobytes()))
+
+
+def _encode_miniblock(block: DataBlock, _argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    per_chunk = 1 << (limits.max_values.bit_length() - 1)
+    counts = chunk_counts(block.num_values, per_chunk)
+    return MiniBlockPage(encoding=_constant_encoding(block), buffers=(), counts=counts)
+
+
+def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    nothing = np.zeros(counts.size, np.int64)
+    data: Bytes = np.empty(0, np.uint8)
+    return _constant_encoding(block), ChunkBuffers(data=data, starts=nothing, sizes=nothing)
+
+
+COMPRESSION = Compression(
+    name="constant",
+    decode_miniblock=_decode_miniblock,
+    decode_blocks=_decode_blocks,
+    decode_per_value=_decode_per_value,
+    encode_miniblock=_encode_miniblock,
+    encode_blocks=_encode_blocks,
+)

@@ -1,0 +1,160 @@
+"""FastLanes bit packing: 1024 words of T bits in W bits each, laid out so that whole vectors are shifted at once.
+
+The 1024 values form T rows of L = 1024 / T lanes. Row r, lane l holds the value number
+
+    FL[r // 8] * 16 + (r % 8) * 128 + l          FL = 0 4 2 6 1 5 3 7
+
+so that each row is a slice of L neighbours. Lane l is a stream of bits, in which row r has the bits
+``r * W .. (r + 1) * W``; the streams are interleaved word by word:
+
+    packed   |word 0 of lane 0|word 0 of lane 1| ... |word 0 of lane L-1|word 1 of lane 0| ... |      W * L words
+
+All functions work on many blocks of 1024 values with T vector operations, whatever their number. The blocks are taken
+a few hundred at a time, so that what one operation writes is still in the cache for the next one.
+"""
+
+__all__ = ["BLOCK_VALUES", "Words", "bit_widths", "pack", "packed_bytes", "unpack", "unpack_at"]
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core.encoding.compression.chunks import Counts, equal_steps, gather_ranges
+from lance_core.encoding.datablock import Bytes
+
+BLOCK_VALUES = 1024
+"""Values in one packed block."""
+
+Words: TypeAlias = npt.NDArray[Any]
+"""Unsigned little-endian words of 8, 16, 32 or 64 bits."""
+
+_FL_ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
+_BLOCKS_AT_ONCE = 512
+
+
+def packed_bytes(width: int) -> int:
+    """Bytes that 1024 values of `width` bits take; the same for every word size."""
+    return BLOCK_VALUES // 8 * width
+
+
+def bit_widths(values: Words) -> Counts:
+    """The bits that the largest value of each row of a 2-D array needs; 0 where all are zero."""
+    powers = np.left_shift(np.ones((), values.dtype), np.arange(values.dtype.itemsize * 8, dtype=values.dtype))
+    widths: Counts = np.searchsorted(powers, values.max(axis=1), side="right").astype(np.int64)
+    return widths
+
+
+def unpack(packed: Words, width: int, out: Words) -> None:
+    """Unpacks blocks that all have the same width.
+
+    Args:
+        packed: Words of shape (blocks, `width` * lanes), of any strides.
+        width: Bits per value, 0 to the size of a word.
+        out: Words of shape (blocks, 1024), to be filled.
+    """
+    if width == 0:
+        out[...] = 0
+        return
+    lanes = BLOCK_VALUES // (out.dtype.itemsize * 8)
+    for start in range(0, out.shape[0], _BLOCKS_AT_ONCE):
+        part = packed[start : start + _BLOCKS_AT_ONCE]
+        rows = part.reshape(part.shape[0], width, lanes)
+        _unpack_rows(rows, width, out[start : start + _BLOCKS_AT_ONCE])
+
+
+def _unpack_rows(packed: Words, width: int, out: Words) -> None:
+    word = out.dtype.type
+    bits = out.dtype.itemsize * 8
+    lanes = BLOCK_VALUES // bits
+    mask = word((1 << width) - 1)
+    low = np.empty((out.shape[0], lanes), out.dtype)
+    high = np.empty_like(low)
+    for row in range(bits):
+        at, shift = divmod(row * width, bits)
+        first = _FL_ORDER[row // 8] * 16 + row % 8 * 128
+        values = out[:, first : first + lanes]
+        if shift + width > bits:
+            np.right_shift(packed[:, at], word(shift), out=low)
+            np.left_shift(packed[:, at + 1], word(bits - shift), out=high)
+            np.bitwise_or(low, high, out=low)
+            np.bitwise_and(low, mask, out=values)
+        elif shift + width == bits:
+            np.right_shift(packed[:, at], word(shift), out=values)
+        elif shift == 0:
+            np.bitwise_and(packed[:, at], mask, out=values)
+        else:
+            np.right_shift(packed[:, at], word(shift), out=low)
+            np.bitwise_and(low, mask, out=values)
+
+
+def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any]) -> Words:
+    """Unpacks blocks that lie anywhere in `data` and have different widths.
+
+    Args:
+        data: The bytes; every block must lie inside.
+        starts: Position of the first packed word of each block.
+        widths: Bits per value of each block, at most the size of a word.
+        dtype: The words.
+
+    Returns:
+        Words of shape (blocks, 1024).
+    """
+    out = np.empty((starts.size, BLOCK_VALUES), dtype)
+    for width in np.unique(widths).tolist():
+        members = np.flatnonzero(widths == width)
+        for at in range(0, members.size, _BLOCKS_AT_ONCE):
+            some = members[at : at + _BLOCKS_AT_ONCE]
+            packed = _packed_words(data, starts[some], packed_bytes(width), dtype)
+            first, last = int(some[0]), int(some[-1])
+            if last - first + 1 == some.size:
+                unpack(packed, width, out[first : last + 1])
+            else:
+                values = np.empty((some.size, BLOCK_VALUES), dtype)
+                unpack(packed, width, values)
+                out[some] = values
+    return out
+
+
+def _packed_words(data: Bytes, starts: Counts, size: int, dtype: np.dtype[Any]) -> Words:
+    """`size` bytes from each start, as rows of words: a strided view where the starts are equally spaced."""
+    shape = (starts.size, size // dtype.itemsize)
+    step = equal_steps(starts) if starts.size > 1 else max(size, dtype.itemsize)
+    if size and step is not None and step > 0:
+        return np.ndarray(shape, dtype, data, int(starts[0]), (step, dtype.itemsize))
+    return gather_ranges(data, starts, np.full(starts.size, size, np.int64)).view(dtype).reshape(shape)
+
+
+def pack(values: Words, width: int, out: Words) -> None:
+    """Packs blocks with the same width.
+
+    Args:
+        values: Words of shape (blocks, 1024), none of them with a bit at `width` or above.
+        width: Bits per value.
+        out: Words of shape (blocks, `width` * lanes), to be filled; may be a strided view.
+    """
+    if width == 0:
+        return
+    lanes = BLOCK_VALUES // (values.dtype.itemsize * 8)
+    for start in range(0, values.shape[0], _BLOCKS_AT_ONCE):
+        part = out[start : start + _BLOCKS_AT_ONCE]
+        # The reshape is a view whatever the strides are: it only splits the last axis, which is dense.
+        _pack_rows(values[start : start + _BLOCKS_AT_ONCE], width, part.reshape(part.shape[0], width, lanes))
+
+
+def _pack_rows(values: Words, width: int, out: Words) -> None:
+    word = values.dtype.type
+    bits = values.dtype.itemsize * 8
+    lanes = BLOCK_VALUES // bits
+    moved = np.empty((values.shape[0], lanes), values.dtype)
+    for row in range(bits):
+        at, shift = divmod(row * width, bits)
+        first = _FL_ORDER[row // 8] * 16 + row % 8 * 128
+        source = values[:, first : first + lanes]
+        if shift == 0:
+            out[:, at] = source
+        else:
+            np.left_shift(source, word(shift), out=moved)
+            np.bitwise_or(out[:, at], moved, out=out[:, at])
+        if shift + width > bits:
+            np.right_shift(source, word(bits - shift), out=out[:, at + 1])

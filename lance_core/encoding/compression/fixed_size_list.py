@@ -1,0 +1,240 @@
+"""Fixed size lists: the items of all lists back to back, with the validity of the items where some are null.
+
+    mini-block chunk, buffer 0     |validity bitmap of the items|       if has_validity; n * dimension bits, LSB first
+                      buffer 1 ..  whatever the items are encoded with
+    per value                      |validity, ceil(dimension / 8) bytes|items|     zipped, one value after the other
+
+Lists of lists have one level of this encoding per dimension; the bitmaps come first, from the outermost to the
+innermost, and count the items of their level. Without any validity nothing but the description tells lists from
+their items, and nothing is copied.
+"""
+
+__all__ = ["COMPRESSION"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FixedSizeList
+from lance_core.encoding.compression import registry
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    chunk_counts,
+    split_evenly,
+    total_count,
+)
+from lance_core.encoding.compression.flat import flat_bits, flat_encoding, gather_flat
+from lance_core.encoding.datablock import (
+    Bytes,
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    NullBlock,
+    VariableBlock,
+)
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+_MOST_ITEMS = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One dimension: how many of its items one value has in all, and their validity."""
+
+    dimension: int
+    items_per_value: int
+    validity: Bytes | None
+
+
+def _dimension(encoding: CompressiveEncoding, num_values: int) -> int:
+    dimension = encoding.fixed_size_list.items_per_value
+    if dimension == 0 or dimension * max(num_values, 1) > _MOST_ITEMS:
+        raise CorruptFileError(f"{num_values} lists of {dimension} items")
+    return dimension
+
+
+def _decode_miniblock(
+    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
+) -> FixedSizeListBlock:
+    num_values = total_count(counts)
+    dimension = _dimension(encoding, num_values)
+    items = counts * dimension
+    validity = None
+    if encoding.fixed_size_list.has_validity:
+        if not buffers:
+            raise CorruptFileError("lists without the validity of their items")
+        validity = gather_flat(buffers[0], items, 1)
+        buffers = buffers[1:]
+    values = registry.decode_miniblock(encoding.fixed_size_list.values, buffers, items)
+    return FixedSizeListBlock(items=values, dimension=dimension, validity=validity, num_values=num_values)
+
+
+def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedSizeListBlock:
+    if encoding.fixed_size_list.has_validity:
+        raise UnsupportedError("a block of lists with null items")
+    num_values = total_count(counts)
+    dimension = _dimension(encoding, num_values)
+    values = registry.decode_blocks(encoding.fixed_size_list.values, buffers, counts * dimension)
+    return FixedSizeListBlock(items=values, dimension=dimension, validity=None, num_values=num_values)
+
+
+def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
+    if not isinstance(block, FixedWidthBlock):
+        raise CorruptFileError("fixed size lists in a page of values of varying length")
+    layers: list[tuple[int, bool]] = []
+    items = 1
+    while encoding.WhichOneof("compression") == "fixed_size_list":
+        dimension = _dimension(encoding, block.num_values * items)
+        items *= dimension
+        layers.append((dimension, encoding.fixed_size_list.has_validity))
+        encoding = encoding.fixed_size_list.values
+    bits = 0 if encoding.WhichOneof("compression") == "constant" else flat_bits(encoding)
+    validity_bytes = _validity_bytes(layers)
+    if block.bits_per_value != sum(validity_bytes) * 8 + bits * items:
+        raise CorruptFileError(f"values of {block.bits_per_value} bits for lists of {items} items of {bits} bits")
+    data, bitmaps = _unzipped(block, layers, validity_bytes)
+    total = block.num_values * items
+    found: DataBlock
+    if bits:
+        found = FixedWidthBlock(data=data, bits_per_value=bits, num_values=total)
+    else:
+        empty = FixedWidthBlock(data=data[:0], bits_per_value=8, num_values=total)
+        found = registry.decode_per_value(encoding, empty)
+    for (dimension, _), validity in zip(reversed(layers), reversed(bitmaps), strict=True):
+        total //= dimension
+        found = FixedSizeListBlock(items=found, dimension=dimension, validity=validity, num_values=total)
+    return found
+
+
+def _validity_bytes(layers: Sequence[tuple[int, bool]]) -> list[int]:
+    """Bytes of validity that one zipped value has for each layer."""
+    items = 1
+    sizes: list[int] = []
+    for dimension, has_validity in layers:
+        items *= dimension
+        sizes.append((items + 7) // 8 if has_validity else 0)
+    return sizes
+
+
+def _unzipped(
+    block: FixedWidthBlock, layers: Sequence[tuple[int, bool]], validity_bytes: Sequence[int]
+) -> tuple[Bytes, list[Bytes | None]]:
+    """Takes zipped values apart: the items, and one bitmap (or None) per layer."""
+    if not any(validity_bytes):
+        return block.data, [None] * len(layers)
+    if block.bits_per_value % 8:
+        raise UnsupportedError("lists of single bits with null items in a full-zip page")
+    width = block.bits_per_value // 8
+    rows = block.data[: block.num_values * width].reshape(block.num_values, width)
+    bitmaps: list[Bytes | None] = []
+    at = 0
+    items = 1
+    for (dimension, has_validity), size in zip(layers, validity_bytes, strict=True):
+        items *= dimension
+        if not has_validity:
+            bitmaps.append(None)
+            continue
+        bits = np.ascontiguousarray(rows[:, at : at + size])
+        if items % 8:
+            loose = np.unpackbits(bits, axis=1, count=items, bitorder="little")
+            bitmaps.append(np.packbits(loose.reshape(-1), bitorder="little"))
+        else:
+            bitmaps.append(bits.reshape(-1))
+        at += size
+    return np.ascontiguousarray(rows[:, at:]).reshape(-1), bitmaps
+
+
+def _peeled(block: DataBlock) -> tuple[list[_Layer], DataBlock]:
+    """The layers of lists of lists, from the outermost, and the items at the bottom."""
+    layers: list[_Layer] = []
+    items = 1
+    while isinstance(block, FixedSizeListBlock):
+        items *= block.dimension
+        layers.append(_Layer(dimension=block.dimension, items_per_value=items, validity=block.validity))
+        block = block.items
+    if not layers:
+        raise InvalidInputError(f"a {type(block).__name__} is no list")
+    return layers, block
+
+
+def _described(layers: Sequence[_Layer], inner: CompressiveEncoding) -> CompressiveEncoding:
+    for layer in reversed(layers):
+        has_validity = layer.validity is not None
+        inner = CompressiveEncoding(
+            fixed_size_list=FixedSizeList(items_per_value=layer.dimension, values=inner, has_validity=has_validity)
+        )
+    return inner
+
+
+def _fixed_items(argument: str, items: DataBlock) -> FixedWidthBlock:
+    inner = registry.inner_name(argument, "flat")
+    if inner != "flat" or not isinstance(items, FixedWidthBlock):
+        raise UnsupportedError(f"lists of {type(items).__name__} items compressed with {inner}")
+    return items
+
+
+def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    layers, bottom = _peeled(block)
+    items = _fixed_items(argument, bottom)
+    width = layers[-1].items_per_value * items.bits_per_value
+    bits = width + sum(layer.items_per_value for layer in layers if layer.validity is not None)
+    padding = 16 * len(layers)
+    room = ChunkLimits(max_values=limits.max_values, max_bytes=max(limits.max_bytes - padding, 16))
+    per_chunk = room.values_per_chunk(bits)
+    whole_bytes = items.bits_per_value % 8 == 0 and all(layer.validity is None for layer in layers)
+    if per_chunk < 8 and block.num_values > per_chunk and not whole_bytes:
+        raise InvalidInputError(f"lists of {layers[-1].items_per_value} bits are too wide for chunks of whole bytes")
+    counts = chunk_counts(block.num_values, per_chunk)
+    buffers = [split_evenly(x.validity, counts * x.items_per_value, 1) for x in layers if x.validity is not None]
+    buffers.append(split_evenly(items.data, counts * layers[-1].items_per_value, items.bits_per_value))
+    encoding = _described(layers, flat_encoding(items.bits_per_value))
+    return MiniBlockPage(encoding=encoding, buffers=tuple(buffers), counts=counts)
+
+
+def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    layers, bottom = _peeled(block)
+    if any(layer.validity is not None for layer in layers):
+        raise UnsupportedError("a block of lists with null items")
+    inner = registry.inner_name(argument, "flat")
+    encoding, buffers = registry.encode_blocks(bottom, inner, counts * layers[-1].items_per_value)
+    return _described(layers, encoding), buffers
+
+
+def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock]:
+    layers, bottom = _peeled(block)
+    if isinstance(bottom, NullBlock):
+        raise UnsupportedError("lists of the null type in a full-zip page")
+    items = _fixed_items(argument, bottom)
+    encoding = _described(layers, flat_encoding(items.bits_per_value))
+    width = layers[-1].items_per_value * items.bits_per_value
+    if all(layer.validity is None for layer in layers):
+        return encoding, FixedWidthBlock(data=items.data, bits_per_value=width, num_values=block.num_values)
+    if width % 8:
+        raise UnsupportedError("lists of single bits with null items in a full-zip page")
+    parts: list[Bytes] = []
+    for layer in layers:
+        if layer.validity is not None:
+            bits = np.unpackbits(layer.validity, count=block.num_values * layer.items_per_value, bitorder="little")
+            rows = bits.reshape(block.num_values, layer.items_per_value)
+            parts.append(np.packbits(rows, axis=1, bitorder="little"))
+    parts.append(items.data[: block.num_values * width // 8].reshape(block.num_values, width // 8))
+    zipped = np.concatenate(parts, axis=1)
+    return encoding, FixedWidthBlock(
+        data=zipped.reshape(-1), bits_per_value=zipped.shape[1] * 8, num_values=block.num_values
+    )
+
+
+COMPRESSION = registry.Compression(
+    name="fixed_size_list",
+    takes_argument=True,
+    decode_miniblock=_decode_miniblock,
+    decode_blocks=_decode_blocks,
+    decode_per_value=_decode_per_value,
+    encode_miniblock=_encode_miniblock,
+    encode_blocks=_encode_blocks,
+    encode_per_value=_encode_per_value,
+)

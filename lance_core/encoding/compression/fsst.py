@@ -1,0 +1,220 @@
+r"""FSST: strings as codes of one byte, each of which stands for a symbol of one to eight bytes.
+
+    symbol table, 2312 bytes, in the page description
+        |n|terminator|suffix limit|on|"TSSF"|symbol 0, 8 bytes|...|symbol n-1|u8 length 0|...|u8 length n-1|0 ...|
+    value
+        |code|code|255|literal byte|code|...       255 escapes a byte that is part of no symbol
+
+`on` = 0 means that the values are not compressed after all. The codes themselves are stored as variable values, in
+mini-block chunks or one by one; codes never reach over the end of a value.
+
+Expanding codes is taking from a dictionary, which Arrow does fast. It is twice as fast with pairs of codes: two bytes
+of codes are one 16-bit index into a dictionary of 65536 strings. Where a value ends between the two codes of a pair,
+its end is that of the first symbol. With escapes a 17th bit says that the first byte of a pair is a literal.
+"""
+
+__all__ = ["COMPRESSION"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_core.encoding.compression import registry
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock
+from lance_core.errors import CorruptFileError
+
+_ESCAPE = 255
+_MAGIC = b"TSSF"
+_HEADER_BYTES = 8
+_LONGEST = 8
+_INT32_MAX = 2**31 - 1
+# Below this many codes the dictionary of pairs costs more than it saves.
+_MIN_CODES_FOR_PAIRS = 400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Symbols:
+    """What the codes stand for.
+
+    Attributes:
+        count: Number of symbols; codes from here to 254 are invalid.
+        lengths: Length of the expansion of every token: 256 codes (255, the escape, has none), then 256 literals.
+        strings: The expansion itself.
+    """
+
+    count: int
+    lengths: npt.NDArray[np.int32]
+    strings: pa.Array
+
+
+def _read_table(table: bytes) -> _Symbols | None:
+    """The symbols of a table, or None if values are not compressed.
+
+    Raises:
+        CorruptFileError: The table is too short or has impossible lengths.
+    """
+    if len(table) < _HEADER_BYTES or table[4:8] != _MAGIC:
+        raise CorruptFileError("this is no FSST symbol table")
+    count = table[0]
+    if not table[3]:
+        return None
+    if len(table) < _HEADER_BYTES + count * 9:
+        raise CorruptFileError(f"an FSST table of {len(table)} bytes for {count} symbols")
+    sizes = np.frombuffer(table, np.uint8, count, _HEADER_BYTES + count * 8)
+    if sizes.size and not 1 <= int(sizes.min()) <= int(sizes.max()) <= _LONGEST:
+        raise CorruptFileError("FSST symbols have 1 to 8 bytes")
+    lengths = np.zeros(512, np.int32)
+    lengths[:count] = sizes
+    lengths[256:] = 1
+    symbols = [table[8 + i * 8 : 8 + i * 8 + size] for i, size in enumerate(sizes.tolist())]
+    symbols += [b""] * (256 - count) + [bytes([literal]) for literal in range(256)]
+    return _Symbols(count=count, lengths=lengths, strings=pa.array(symbols, pa.binary()))
+
+
+def _expand(table: bytes, block: DataBlock) -> VariableBlock:
+    """Replaces the codes of all values by their symbols."""
+    if not isinstance(block, VariableBlock):
+        raise CorruptFileError("FSST codes that are no variable values")
+    symbols = _read_table(table)
+    if symbols is None:
+        return block
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    codes = block.data[first:last]
+    bounds = block.offsets - block.offsets[0] if first else block.offsets
+    if not codes.size:
+        empty = np.zeros(block.num_values + 1, np.int32)
+        return VariableBlock(offsets=empty, data=codes, num_values=block.num_values)
+    escapes = _true_escapes(codes)
+    literals = None if escapes is None else np.concatenate([[False], escapes[:-1]])
+    _check_codes(codes, symbols, escapes, literals)
+    if codes.size < _MIN_CODES_FOR_PAIRS:
+        offsets, data = _expand_single(codes, bounds, literals, symbols)
+    else:
+        offsets, data = _expand_pairs(codes, bounds, literals, symbols)
+    return VariableBlock(offsets=offsets, data=data, num_values=block.num_values)
+
+
+def _true_escapes(codes: Bytes) -> npt.NDArray[np.bool_] | None:
+    """Where a code 255 is an escape and not an escaped byte; None if there are none."""
+    found: npt.NDArray[np.bool_] = codes == _ESCAPE
+    if not found.any():
+        return None
+    if not (found[1:] & found[:-1]).any():
+        return found
+    # In a run of 255s every other one is an escape, beginning with the first.
+    at = np.flatnonzero(found)
+    starts_run = np.concatenate([[True], np.diff(at) > 1])
+    run_start = at[np.flatnonzero(starts_run)][np.cumsum(starts_run) - 1]
+    found[at[(at - run_start) % 2 == 1]] = False
+    return found
+
+
+def _check_codes(
+    codes: Bytes,
+    symbols: _Symbols,
+    escapes: npt.NDArray[np.bool_] | None,
+    literals: npt.NDArray[np.bool_] | None,
+) -> None:
+    if escapes is None or literals is None:
+        if int(codes.max()) >= symbols.count:
+            raise CorruptFileError(f"FSST code {int(codes.max())} of {symbols.count} symbols")
+        return
+    if escapes[-1]:
+        raise CorruptFileError("FSST codes end in an escape")
+    if symbols.count < _ESCAPE and ((codes >= symbols.count) & ~escapes & ~literals).any():
+        raise CorruptFileError(f"an FSST code beyond {symbols.count} symbols")
+
+
+def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
+    """Concatenates the strings that the tokens point at: the end of every token, and the bytes."""
+    longest = 2 * _LONGEST
+    large = tokens.size * longest > _INT32_MAX and (
+        int(pc.sum(pc.binary_length(strings)).as_py()) > 0 and _expanded_size(strings, tokens) > _INT32_MAX
+    )
+    values = strings.cast(pa.large_binary()) if large else strings
+    taken = pc.take(values, pa.array(tokens), boundscheck=False)
+    kind: Any = np.int64 if large else np.int32
+    offsets: Offsets = np.frombuffer(taken.buffers()[1], kind)[: tokens.size + 1]
+    data = taken.buffers()[2]
+    return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+
+
+def _expanded_size(strings: pa.Array, tokens: npt.NDArray[Any]) -> int:
+    lengths = np.diff(np.frombuffer(strings.buffers()[1], np.int32)[: len(strings) + 1]).astype(np.int64)
+    uses = np.bincount(tokens, minlength=lengths.size)
+    return int((uses * lengths).sum())
+
+
+def _expand_single(
+    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.bool_] | None, symbols: _Symbols
+) -> tuple[Offsets, Bytes]:
+    tokens: npt.NDArray[Any] = codes
+    if literals is not None:
+        tokens = codes.astype(np.uint16)
+        tokens[literals] += 256
+    ends, data = _take(symbols.strings, tokens)
+    return ends[bounds], data
+
+
+def _expand_pairs(
+    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.bool_] | None, symbols: _Symbols
+) -> tuple[Offsets, Bytes]:
+    if codes.size % 2 or codes.ctypes.data % 2:
+        # One more code at the end, whose symbol lies behind the last value.
+        even = np.zeros(codes.size + codes.size % 2, np.uint8)
+        even[: codes.size] = codes
+        codes = even
+    pairs: npt.NDArray[Any] = codes.view("<u2")
+    if literals is not None:
+        firsts = literals[::2]
+        pairs = pairs.astype(np.uint32)
+        pairs[firsts] += 1 << 16
+    ends, data = _take(_pair_strings(symbols, with_literals=literals is not None), pairs)
+    offsets = ends[bounds >> 1]
+    odd = np.flatnonzero(bounds & 1)
+    before = bounds[odd] - 1
+    firsts_of_pairs: npt.NDArray[Any] = codes[before]
+    if literals is not None:
+        firsts_of_pairs = firsts_of_pairs + literals[before] * np.uint16(256)
+    offsets[odd] += symbols.lengths[firsts_of_pairs]
+    return offsets, data
+
+
+def _pair_strings(symbols: _Symbols, *, with_literals: bool) -> pa.Array:
+    """Expansions of all pairs: index = first code + 256 * second code + 65536 if the first byte is a literal."""
+    index = np.arange(1 << 17 if with_literals else 1 << 16, dtype=np.uint32)
+    first = index & 0xFF
+    second = index >> 8 & 0xFF
+    if with_literals:
+        is_literal = index >> 16
+        second = second + ((first == _ESCAPE) & (is_literal == 0)) * np.uint32(256)
+        first = first + is_literal * np.uint32(256)
+    take = symbols.strings.take
+    return pc.binary_join_element_wise(take(pa.array(first)), take(pa.array(second)), pa.scalar(b"", pa.binary()))
+
+
+def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
+    return _expand(encoding.fsst.symbol_table, registry.decode_miniblock(encoding.fsst.values, buffers, counts))
+
+
+def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
+    return _expand(encoding.fsst.symbol_table, registry.decode_block(encoding.fsst.values, data, num_values))
+
+
+def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
+    return _expand(encoding.fsst.symbol_table, registry.decode_per_value(encoding.fsst.values, block))
+
+
+COMPRESSION = registry.Compression(
+    name="fsst",
+    decode_miniblock=_decode_miniblock,
+    decode_block=_decode_block,
+    decode_per_value=_decode_per_value,
+)

@@ -1,0 +1,245 @@
+"""General compression: LZ4 or Zstandard around another encoding.
+
+    lz4    |u32 size when decompressed|raw LZ4 block|
+    zstd   |u64 size when decompressed|Zstandard frame|      a frame without the size before it is read, too
+
+In a mini-block page it is the first value buffer of every chunk that is compressed, in a full-zip page every value,
+and a block is compressed as a whole.
+"""
+
+__all__ = ["COMPRESSION"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_1_pb2 import (
+    COMPRESSION_ALGORITHM_LZ4,
+    COMPRESSION_ALGORITHM_ZSTD,
+    BufferCompression,
+    CompressionScheme,
+    CompressiveEncoding,
+    General,
+)
+from lance_core.encoding.compression import registry
+from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Counts, MiniBlockPage
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_LARGEST = 2**31
+# Pages are refused that would grow by more than this and to more than that.
+_PAGE_RATIO = 1024
+_PAGE_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scheme:
+    """One algorithm.
+
+    Attributes:
+        name: As in the names of compressions and in the metadata of fields.
+        number: As in the description.
+        codec: What pyarrow calls it.
+        prefix: Bytes of the size before the data.
+        max_ratio: What the algorithm can shrink data by at most; more is not believed.
+    """
+
+    name: str
+    number: CompressionScheme.ValueType
+    codec: str
+    prefix: int
+    max_ratio: int
+
+
+_SCHEMES = (
+    _Scheme(name="lz4", number=COMPRESSION_ALGORITHM_LZ4, codec="lz4_raw", prefix=4, max_ratio=256),
+    _Scheme(name="zstd", number=COMPRESSION_ALGORITHM_ZSTD, codec="zstd", prefix=8, max_ratio=2**15),
+)
+
+
+class _Decompressor:
+    """Decompresses the pieces of one page and watches how large they become together."""
+
+    def __init__(self, compression: BufferCompression, compressed_bytes: int) -> None:
+        found = [scheme for scheme in _SCHEMES if scheme.number == compression.scheme]
+        if not found:
+            raise UnsupportedError(f"general compression with scheme {compression.scheme}")
+        self._scheme = found[0]
+        self._codec = pa.Codec(self._scheme.codec)
+        self._room = max(_PAGE_BYTES, compressed_bytes * _PAGE_RATIO)
+
+    def __call__(self, data: Bytes) -> Bytes:
+        if not data.size:
+            return data
+        if self._scheme.name == "zstd" and _is_bare_frame(data):
+            return self._bare_frame(data)
+        prefix = self._scheme.prefix
+        if data.size < prefix:
+            raise CorruptFileError(f"compressed data of {data.size} bytes does not tell its size")
+        size = int(data[:prefix].view(f"<u{prefix}")[0])
+        limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
+        if size > limit:
+            raise CorruptFileError(f"{data.size} bytes cannot hold {size} bytes, compressed with {self._scheme.name}")
+        self._room -= size
+        if size == 0:
+            return data[:0]
+        try:
+            return np.frombuffer(self._codec.decompress(data[prefix:], size), np.uint8)
+        except OSError as error:
+            raise CorruptFileError(str(error)) from error
+
+    def _bare_frame(self, data: Bytes) -> Bytes:
+        limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
+        try:
+            with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
+                plain = stream.read_buffer(limit + 1)
+        except OSError as error:
+            raise CorruptFileError(str(error)) from error
+        if plain.size > limit:
+            raise CorruptFileError(f"a zstd frame of {data.size} bytes holds more than {limit} bytes")
+        self._room -= plain.size
+        return np.frombuffer(plain, np.uint8)
+
+
+def _is_bare_frame(data: Bytes) -> bool:
+    # The reserved bit tells a frame from a size that happens to look like its magic number.
+    return data.size < 8 or (data[:4].tobytes() == _ZSTD_MAGIC and not data[4] & 0x10)
+
+
+class _Compressor:
+    """Compresses pieces and puts their size before them."""
+
+    def __init__(self, scheme: _Scheme, level: int | None) -> None:
+        self._prefix = scheme.prefix
+        # pyarrow knows levels of zstd only; 0 is the default in both libraries.
+        self._codec = (
+            pa.Codec(scheme.codec, compression_level=level)
+            if level and scheme.name == "zstd"
+            else (pa.Codec(scheme.codec))
+        )
+
+    def __call__(self, data: Bytes) -> bytes:
+        packed: bytes = self._codec.compress(np.ascontiguousarray(data), asbytes=True)
+        return data.size.to_bytes(self._prefix, "little") + packed
+
+
+def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
+    if not buffers:
+        raise CorruptFileError("compressed chunks without a buffer")
+    opened = _opened(encoding, buffers[0])
+    return registry.decode_miniblock(encoding.general.values, (opened, *buffers[1:]), counts)
+
+
+def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
+    decompress = _Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
+    return _joined([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
+
+
+def _joined(pieces: Sequence[Bytes]) -> ChunkBuffers:
+    sizes = np.array([piece.size for piece in pieces], np.int64)
+    data = np.concatenate(pieces) if len(pieces) > 1 else pieces[0] if pieces else np.empty(0, np.uint8)
+    return ChunkBuffers(data=data, starts=np.cumsum(sizes) - sizes, sizes=sizes)
+
+
+def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
+    decompress = _Decompressor(encoding.general.compression, data.size)
+    return registry.decode_block(encoding.general.values, decompress(data), num_values)
+
+
+def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> DataBlock:
+    return registry.decode_blocks(encoding.general.values, _opened(encoding, buffers), counts)
+
+
+def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
+    if not isinstance(block, VariableBlock):
+        raise CorruptFileError("values of one width cannot be compressed one by one")
+    decompress = _Decompressor(encoding.general.compression, block.data.size)
+    offsets = block.offsets.tolist()
+    opened = _joined([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
+    values = VariableBlock(offsets=offsets_of(opened.sizes), data=opened.data, num_values=block.num_values)
+    return registry.decode_per_value(encoding.general.values, values)
+
+
+def _named(argument: str) -> _Scheme:
+    scheme = argument.removeprefix(":").split("(", 1)[0]
+    for known in _SCHEMES:
+        if known.name == scheme:
+            return known
+    raise InvalidInputError(f"general compression {scheme!r}; known are {', '.join(s.name for s in _SCHEMES)}")
+
+
+def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding) -> CompressiveEncoding:
+    compression = BufferCompression(scheme=scheme.number, level=level)
+    return CompressiveEncoding(general=General(compression=compression, values=inner))
+
+
+def _compressed(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) -> ChunkBuffers:
+    compress = _Compressor(scheme, level)
+    pieces = [compress(buffers.piece(i)) for i in range(buffers.starts.size)]
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    return ChunkBuffers(data=data, starts=np.cumsum(sizes) - sizes, sizes=sizes)
+
+
+def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    scheme = _named(argument)
+    inner = registry.encode_miniblock(
+        block,
+        registry.inner_name(argument, "flat"),
+        max_values=limits.max_values,
+        max_bytes=limits.max_bytes,
+        level=limits.level,
+    )
+    if not inner.buffers:
+        return inner
+    first = _compressed(scheme, limits.level, inner.buffers[0])
+    if first.data.size >= int(inner.buffers[0].sizes.sum()):
+        return inner
+    encoding = _description(scheme, limits.level, inner.encoding)
+    return MiniBlockPage(encoding=encoding, buffers=(first, *inner.buffers[1:]), counts=inner.counts)
+
+
+def _encode_block(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, Bytes]:
+    scheme = _named(argument)
+    encoding, data = registry.encode_block(block, registry.inner_name(argument, "flat"))
+    return _description(scheme, None, encoding), np.frombuffer(_Compressor(scheme, None)(data), np.uint8)
+
+
+def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    scheme = _named(argument)
+    encoding, buffers = registry.encode_blocks(block, registry.inner_name(argument, "flat"), counts)
+    return _description(scheme, None, encoding), _compressed(scheme, None, buffers)
+
+
+def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
+    scheme = _named(argument)
+    encoding, values = registry.encode_per_value(block, registry.inner_name(argument, "variable"))
+    if not isinstance(values, VariableBlock):
+        raise InvalidInputError("values of one width cannot be compressed one by one")
+    starts = values.offsets[:-1].astype(np.int64)
+    pieces = ChunkBuffers(data=values.data, starts=starts, sizes=np.diff(values.offsets).astype(np.int64))
+    packed = _compressed(scheme, None, pieces)
+    ends: Offsets = offsets_of(packed.sizes)
+    if values.offsets.itemsize == 8:
+        ends = ends.astype(np.int64)
+    return _description(scheme, None, encoding), VariableBlock(
+        offsets=ends, data=packed.data, num_values=values.num_values
+    )
+
+
+COMPRESSION = registry.Compression(
+    name="general",
+    takes_argument=True,
+    decode_miniblock=_decode_miniblock,
+    decode_block=_decode_block,
+    decode_blocks=_decode_blocks,
+    decode_per_value=_decode_per_value,
+    encode_miniblock=_encode_miniblock,
+    encode_block=_encode_block,
+    encode_blocks=_encode_blocks,
+    encode_per_value=_encode_per_value,
+)

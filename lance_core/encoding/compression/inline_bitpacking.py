@@ -1,0 +1,163 @@
+"""Inline bit packing: blocks of 1024 values, each led by its own bit width.
+
+    chunk   |width, one word of T bits|1024 * width / 8 bytes, see fastlanes|
+
+T is the width of the values themselves (8, 16, 32 or 64). Every chunk holds 1024 values; the last one, and a block of
+levels, may hold fewer and is then filled up with zeros.
+"""
+
+__all__ = ["COMPRESSION"]
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, InlineBitpacking
+from lance_core.encoding.compression.chunks import (
+    ChunkBuffers,
+    ChunkLimits,
+    Counts,
+    MiniBlockPage,
+    chunk_counts,
+    equal_steps,
+    gather_bytes,
+    total_count,
+)
+from lance_core.encoding.compression.fastlanes import (
+    BLOCK_VALUES,
+    Words,
+    bit_widths,
+    pack,
+    packed_bytes,
+    unpack_at,
+)
+from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+
+def word_type(bits: int) -> np.dtype[Any]:
+    """The unsigned words of 8, 16, 32 or 64 bits that values are packed from.
+
+    Raises:
+        CorruptFileError: Another width.
+    """
+    if bits not in (8, 16, 32, 64):
+        raise CorruptFileError(f"bit packing of words of {bits} bits")
+    return np.dtype(f"<u{bits // 8}")
+
+
+def joined_rows(rows: Words, counts: Counts) -> Bytes:
+    """The first ``counts[i]`` values of every row, back to back; a view if all rows but the last are full."""
+    width = rows.shape[1]
+    if bool((counts[:-1] == width).all()):
+        flat = rows.reshape(-1)[: total_count(counts)]
+    else:
+        flat = rows[np.arange(width) < counts[:, None]]
+    return flat.view(np.uint8)
+
+
+def spread_rows(values: Words, counts: Counts, width: int) -> Words:
+    """Rows of `width` values with the first ``counts[i]`` taken from `values` in order, the others zero."""
+    if bool((counts == width).all()):
+        return values.reshape(counts.size, width)
+    rows = np.zeros((counts.size, width), values.dtype)
+    if bool((counts[:-1] == width).all()):
+        rows.reshape(-1)[: values.size] = values
+    else:
+        rows[np.arange(width) < counts[:, None]] = values
+    return rows
+
+
+def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
+    description = encoding.inline_bitpacking
+    if description.HasField("values"):
+        raise UnsupportedError("inline bit packing with a buffer compression of its own")
+    bits = description.uncompressed_bits_per_value
+    dtype = word_type(bits)
+    num_values = total_count(counts)
+    if not counts.size:
+        return FixedWidthBlock(data=np.empty(0, np.uint8), bits_per_value=bits, num_values=0)
+    if counts.max() > BLOCK_VALUES:
+        raise CorruptFileError(f"{int(counts.max())} values in a bit-packed chunk of {BLOCK_VALUES}")
+    heads = gather_bytes(buffers, np.full(counts.size, dtype.itemsize, np.int64)).view(dtype)
+    if heads.max() > bits:
+        raise CorruptFileError(f"values of {bits} bits packed in {int(heads.max())}")
+    widths = heads.astype(np.int64)
+    if (buffers.sizes < dtype.itemsize + packed_bytes(1) * widths).any():
+        raise CorruptFileError("a bit-packed chunk is shorter than its width says")
+    rows = unpack_at(buffers.data, buffers.starts + dtype.itemsize, widths, dtype)
+    return FixedWidthBlock(data=joined_rows(rows, counts), bits_per_value=bits, num_values=num_values)
+
+
+def _decode_miniblock(
+    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts
+) -> FixedWidthBlock:
+    if len(buffers) != 1:
+        raise CorruptFileError(f"bit-packed chunks have one buffer, not {len(buffers)}")
+    return _decode_blocks(encoding, buffers[0], counts)
+
+
+def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    values = require_fixed_width(block)
+    if values.bits_per_value not in (8, 16, 32, 64):
+        raise InvalidInputError(f"values of {values.bits_per_value} bits cannot be bit-packed")
+    if counts.size and counts.max() > BLOCK_VALUES:
+        raise InvalidInputError(f"inline bit packing has at most {BLOCK_VALUES} values per block")
+    description = InlineBitpacking(uncompressed_bits_per_value=values.bits_per_value)
+    encoding = CompressiveEncoding(inline_bitpacking=description)
+    rows = spread_rows(values.view(), counts, BLOCK_VALUES)
+    return encoding, _pack_chunks(rows)
+
+
+def _pack_chunks(rows: Words) -> ChunkBuffers:
+    """Packs each row with the smallest width and puts the width before it; chunks start at multiples of 8."""
+    if not rows.shape[0]:
+        return ChunkBuffers(data=np.empty(0, np.uint8), starts=np.empty(0, np.int64), sizes=np.empty(0, np.int64))
+    dtype = rows.dtype
+    widths = bit_widths(rows)
+    sizes = dtype.itemsize + packed_bytes(1) * widths
+    ends = np.cumsum((sizes + 7) // 8 * 8)
+    starts = ends - (sizes + 7) // 8 * 8
+    data = np.zeros(int(ends[-1]), np.uint8)
+    words = data.view(dtype)
+    words[starts // dtype.itemsize] = widths.astype(dtype)
+    for width in np.unique(widths).tolist():
+        if width == 0:
+            continue
+        members = np.flatnonzero(widths == width)
+        places = starts[members] // dtype.itemsize + 1
+        count = packed_bytes(width) // dtype.itemsize
+        step = equal_steps(places) if members.size > 1 else count
+        chosen = rows if members.size == rows.shape[0] else rows[members]
+        if step is not None:
+            strides = (step * dtype.itemsize, dtype.itemsize)
+            pack(
+                chosen, width, np.ndarray((members.size, count), dtype, data, int(places[0]) * dtype.itemsize, strides)
+            )
+        else:
+            packed = np.empty((members.size, count), dtype)
+            pack(chosen, width, packed)
+            for place, row in zip(places.tolist(), packed, strict=True):
+                words[place : place + count] = row
+    return ChunkBuffers(data=data, starts=starts, sizes=sizes)
+
+
+def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    if limits.max_values < BLOCK_VALUES:
+        raise InvalidInputError(f"bit-packed chunks hold {BLOCK_VALUES} values, not at most {limits.max_values}")
+    counts = chunk_counts(block.num_values, BLOCK_VALUES)
+    encoding, buffers = _encode_blocks(block, argument, counts)
+    if counts.size and buffers.sizes.max() > limits.max_bytes + 8:
+        raise InvalidInputError(f"{BLOCK_VALUES} packed values do not fit chunks of {limits.max_bytes} bytes")
+    return MiniBlockPage(encoding=encoding, buffers=(buffers,), counts=counts)
+
+
+COMPRESSION = Compression(
+    name="inline_bitpacking",
+    decode_miniblock=_decode_miniblock,
+    decode_blocks=_decode_blocks,
+    encode_miniblock=_encode_miniblock,
+    encode_blocks=_encode_blocks,
+)

@@ -1,0 +1,135 @@
+"""Out-of-line bit packing: one bit width for all values, told by the page description. Used for levels.
+
+    block   |1024 values packed|1024 values packed|...|tail|       see fastlanes; W * 128 bytes for 1024 values
+
+The tail of t = n % 1024 values is either one more packed block, filled up with zeros, or t raw words; which one it is
+follows from the size of the block. W is the `bits_per_value` of the flat `values` in the description.
+"""
+
+__all__ = ["COMPRESSION"]
+
+from typing import Any
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, OutOfLineBitpacking
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, total_count
+from lance_core.encoding.compression.fastlanes import (
+    BLOCK_VALUES,
+    Words,
+    bit_widths,
+    pack,
+    packed_bytes,
+    unpack_at,
+)
+from lance_core.encoding.compression.flat import flat_encoding
+from lance_core.encoding.compression.inline_bitpacking import joined_rows, spread_rows, word_type
+from lance_core.encoding.compression.registry import Compression
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
+from lance_core.errors import CorruptFileError, InvalidInputError
+
+
+def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:
+    values = encoding.out_of_line_bitpacking.values
+    if values.WhichOneof("compression") != "flat" or values.flat.HasField("data"):
+        raise CorruptFileError("out-of-line bit packing without a packed width")
+    if values.flat.bits_per_value > bits:
+        raise CorruptFileError(f"values of {bits} bits packed in {values.flat.bits_per_value}")
+    return values.flat.bits_per_value
+
+
+def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
+    bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
+    dtype = word_type(bits)
+    width = _packed_width(encoding, bits)
+    if width == 0:
+        return FixedWidthBlock(
+            data=np.zeros(total_count(counts) * dtype.itemsize, np.uint8),
+            bits_per_value=bits,
+            num_values=total_count(counts),
+        )
+    size = packed_bytes(width)
+    whole, tail = counts // BLOCK_VALUES, counts % BLOCK_VALUES
+    raw = (tail > 0) & (buffers.sizes == whole * size + tail * dtype.itemsize)
+    packed = np.where(raw | (tail == 0), whole, whole + 1)
+    if (buffers.sizes < packed * size + np.where(raw, tail * dtype.itemsize, 0)).any():
+        raise CorruptFileError("a bit-packed block is too short for its values")
+    first = np.cumsum(packed) - packed
+    number = np.arange(int(packed.sum()), dtype=np.int64) - np.repeat(first, packed)
+    starts = np.repeat(buffers.starts, packed) + number * size
+    rows = unpack_at(buffers.data, starts, np.full(starts.size, width, np.int64), dtype)
+    if raw.any():
+        data = _with_raw_tails(buffers, counts, rows, raw, size)
+    else:
+        last = number == np.repeat(packed, packed) - 1
+        here = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
+        data = joined_rows(rows, here) if rows.size else np.empty(0, np.uint8)
+    return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
+
+
+def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any, size: int) -> Bytes:
+    """The values of all blocks, where some end in raw words."""
+    unpacked = rows.reshape(-1).view(np.uint8)
+    width = rows.dtype.itemsize
+    pieces: list[Bytes] = []
+    row = 0
+    for index, (count, is_raw) in enumerate(zip(counts.tolist(), raw.tolist(), strict=True)):
+        whole, tail = divmod(count, BLOCK_VALUES)
+        begin = row * BLOCK_VALUES * width
+        if is_raw:
+            pieces.append(unpacked[begin : begin + whole * BLOCK_VALUES * width])
+            start = int(buffers.starts[index]) + whole * size
+            pieces.append(buffers.data[start : start + tail * width])
+        else:
+            pieces.append(unpacked[begin : begin + count * width])
+        row += whole + (tail > 0 and not is_raw)
+    return np.concatenate(pieces)
+
+
+def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+    values = require_fixed_width(block)
+    bits = values.bits_per_value
+    if bits not in (8, 16, 32, 64):
+        raise InvalidInputError(f"values of {bits} bits cannot be bit-packed")
+    words = values.view()
+    width = max(1, int(bit_widths(words.reshape(1, -1))[0])) if words.size else 1
+    encoding = CompressiveEncoding(
+        out_of_line_bitpacking=OutOfLineBitpacking(uncompressed_bits_per_value=bits, values=flat_encoding(width))
+    )
+    whole, tail = counts // BLOCK_VALUES, counts % BLOCK_VALUES
+    # Raw where that is not longer; a packed tail of the same length would be taken for a raw one.
+    raw = (tail > 0) & (tail * words.dtype.itemsize <= packed_bytes(width))
+    if raw.any():
+        return encoding, _pack_with_raw_tails(words, counts, raw, width)
+    blocks = whole + (tail > 0)
+    last = np.cumsum(blocks) - 1
+    here = np.full(int(blocks.sum()), BLOCK_VALUES, np.int64)
+    here[last[tail > 0]] = tail[tail > 0]
+    rows = spread_rows(words, here, BLOCK_VALUES)
+    packed = np.empty((rows.shape[0], packed_bytes(width) // words.dtype.itemsize), words.dtype)
+    pack(rows, width, packed)
+    sizes = blocks * packed_bytes(width)
+    starts = np.cumsum(sizes) - sizes
+    return encoding, ChunkBuffers(data=packed.reshape(-1).view(np.uint8), starts=starts, sizes=sizes)
+
+
+def _pack_with_raw_tails(words: Words, counts: Counts, raw: Any, width: int) -> ChunkBuffers:
+    pieces: list[Bytes] = []
+    sizes: list[int] = []
+    at = 0
+    for count, is_raw in zip(counts.tolist(), raw.tolist(), strict=True):
+        values = words[at : at + count]
+        at += count
+        kept = count // BLOCK_VALUES * BLOCK_VALUES if is_raw else count
+        full = -(-kept // BLOCK_VALUES)
+        rows = np.zeros((full, BLOCK_VALUES), words.dtype)
+        rows.reshape(-1)[:kept] = values[:kept]
+        packed = np.empty((full, packed_bytes(width) // words.dtype.itemsize), words.dtype)
+        pack(rows, width, packed)
+        pieces += [packed.reshape(-1).view(np.uint8), np.ascontiguousarray(values[kept:]).view(np.uint8)]
+        sizes.append(pieces[-2].size + pieces[-1].size)
+    lengths = np.array(sizes, np.int64)
+    return ChunkBuffers(data=np.concatenate(pieces), starts=np.cumsum(lengths) - lengths, sizes=lengths)
+
+
+COMPRESSION = Compression(name="out_of_line_bitpacking", decode_blocks=_decode_blocks, encode_blocks=_encode_blocks)
