@@ -1,0 +1,164 @@
+"""Deletion vectors: which rows of a fragment are gone, and the two files that say so.
+
+    .arrow   Arrow IPC file, one column `row_id: uint32 not null`, ZSTD bodies; below 5000 rows
+    .bin     portable 32-bit roaring bitmap; from 5000 rows on, and for vectors that merge others
+
+Offsets count physical rows of the fragment from 0. Readers take either form at any size and in any order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
+
+__all__ = ["BITMAP_THRESHOLD", "DeletionFile", "DeletionFileType", "DeletionVector", "new_deletion_file_id"]
+
+BITMAP_THRESHOLD = 5000
+"""Number of deleted rows from which on a bitmap is written."""
+
+_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+
+
+class DeletionFileType(IntEnum):
+    """Form of a deletion file; the values are the wire's."""
+
+    ARROW = 0
+    BITMAP = 1
+
+    @property
+    def suffix(self) -> str:
+        """End of the file's name."""
+        return "arrow" if self is DeletionFileType.ARROW else "bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionFile:
+    """The deletion file of a fragment.
+
+    Attributes:
+        file_type: Its form.
+        read_version: Version that the deleting transaction had read.
+        id: Random number that keeps names apart.
+        num_deleted_rows: Rows that it deletes; 0 = unknown in files of 2023.
+        base_id: Base path that it lies in; None for the dataset itself.
+    """
+
+    file_type: DeletionFileType
+    read_version: int
+    id: int
+    num_deleted_rows: int
+    base_id: int | None = None
+
+    def key(self, fragment_id: int) -> str:
+        """Key of the file below the root that it lies in."""
+        return f"_deletions/{fragment_id}-{self.read_version}-{self.id}.{self.file_type.suffix}"
+
+    def to_protobuf(self) -> table_pb2.DeletionFile:
+        """Return the message of the wire."""
+        return table_pb2.DeletionFile(
+            file_type=table_pb2.DeletionFile.DeletionFileType.ValueType(self.file_type),
+            read_version=self.read_version,
+            id=self.id,
+            num_deleted_rows=self.num_deleted_rows,
+            base_id=self.base_id,
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: table_pb2.DeletionFile) -> "DeletionFile":
+        """Read the message of the wire."""
+        return cls(
+            file_type=DeletionFileType(message.file_type),
+            read_version=message.read_version,
+            id=message.id,
+            num_deleted_rows=message.num_deleted_rows,
+            base_id=message.base_id if message.HasField("base_id") else None,
+        )
+
+
+class DeletionVector:
+    """An immutable set of row offsets.
+
+    Args:
+        rows: Offsets; a roaring bitmap is taken as it is.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: BitMap | Iterable[int] = ()) -> None:
+        self._rows: BitMap = rows if isinstance(rows, BitMap) else BitMap(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._rows
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeletionVector) and bool(self._rows == other._rows)
+
+    def __hash__(self) -> int:
+        return hash(self._rows.serialize())
+
+    def __repr__(self) -> str:
+        return f"DeletionVector({len(self)} rows)"
+
+    def __or__(self, other: "DeletionVector | BitMap") -> "DeletionVector":
+        return DeletionVector(self._rows | (other._rows if isinstance(other, DeletionVector) else other))
+
+    @property
+    def bitmap(self) -> BitMap:
+        """The offsets as a roaring bitmap; not to be changed."""
+        return self._rows
+
+    def to_array(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+        """Return the offsets in ascending order."""
+        return np.frombuffer(self._rows.to_array(), dtype=np.uint32) if self._rows else np.zeros(0, np.uint32)
+
+    def live_rows(self, num_rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return, for each of `num_rows` rows, whether it is still there."""
+        mask = np.ones(num_rows, dtype=np.bool_)
+        deleted = self.to_array()
+        mask[deleted[deleted < num_rows]] = False
+        return mask
+
+    def to_bytes(self, file_type: DeletionFileType | None = None) -> tuple[bytes, DeletionFileType]:
+        """Return the bytes of a deletion file and its form.
+
+        Args:
+            file_type: The form; None lets the number of rows decide.
+        """
+        if file_type is None:
+            file_type = DeletionFileType.BITMAP if len(self) >= BITMAP_THRESHOLD else DeletionFileType.ARROW
+        if file_type is DeletionFileType.BITMAP:
+            return self._rows.serialize(), file_type
+        batch = pa.record_batch([pa.array(self.to_array(), pa.uint32())], schema=_SCHEMA)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue().to_pybytes(), file_type
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, file_type: DeletionFileType) -> "DeletionVector":
+        """Read a deletion file.
+
+        Raises:
+            CorruptFileError: The bytes are no deletion file of that form.
+        """
+        try:
+            if file_type is DeletionFileType.BITMAP:
+                return cls(BitMap.deserialize(bytes(data)))
+            table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+            return cls(BitMap(table.column("row_id").to_numpy().astype(np.uint32)))
+        except (pa.ArrowException, ValueError, KeyError) as error:
+            raise CorruptFileError(f"not a deletion file of the form {file_type.suffix}: {error}") from error
+
+
+def new_deletion_file_id() -> int:
+    """Return a random number for the name of a deletion file, below 2^63 so that every reader can hold it."""
+    return int.from_bytes(np.random.default_rng().bytes(8), "little") >> 1

@@ -1,0 +1,88 @@
+"""Feature flags of manifests: what a reader and what a writer must understand.
+
+    bit  value  meaning                                   reader  writer
+    0        1  fragments have deletion files               x       x
+    1        2  stable row ids                              x       x
+    2        4  data files are 2.x (before data_format)     x       x     read, never written
+    3        8  the table has a config                              x
+    4       16  files lie in other base paths               x       x
+    5       32  no transaction files, inline only                   x
+    7      128  indices with covering fields                x       x     kept
+    8      256  data files of several 2.x versions          x       x     kept
+    15   32768  field ids are never used again                      x     with max_allocated_field_id
+
+Bits 0 to 4 are worked out afresh for every manifest. All others (overlays 64, fragment trees 512, reuse transitions
+1024, spilled row lineage 2048, managed blobs 16384, and unknown ones) are refused: a reader that ignores them would
+return wrong rows.
+"""
+
+from lance_core.errors import UnsupportedError
+
+__all__ = [
+    "BASE_PATHS",
+    "CONFIG",
+    "COVERING_INDICES",
+    "DELETION_FILES",
+    "MIXED_DATA_FILES",
+    "NO_FIELD_ID_REUSE",
+    "NO_TRANSACTION_FILES",
+    "STABLE_ROW_IDS",
+    "V2_FORMAT",
+    "check_readable",
+    "check_writable",
+]
+
+DELETION_FILES = 1
+STABLE_ROW_IDS = 2
+V2_FORMAT = 4
+CONFIG = 8
+BASE_PATHS = 16
+NO_TRANSACTION_FILES = 32
+COVERING_INDICES = 128
+MIXED_DATA_FILES = 256
+NO_FIELD_ID_REUSE = 32768
+
+_READABLE = (
+    DELETION_FILES
+    | STABLE_ROW_IDS
+    | V2_FORMAT
+    | CONFIG
+    | BASE_PATHS
+    | NO_TRANSACTION_FILES
+    | COVERING_INDICES
+    | MIXED_DATA_FILES
+)
+_WRITABLE = _READABLE | NO_FIELD_ID_REUSE
+
+_NAMES = {
+    64: "data overlay files",
+    512: "fragment trees",
+    1024: "fragment reuse transitions",
+    2048: "spilled row lineage",
+    16384: "managed blobs",
+}
+
+
+def check_readable(reader_flags: int) -> None:
+    """Refuse a manifest that this library would read wrongly.
+
+    Raises:
+        UnsupportedError: A reader flag is not known.
+    """
+    _check(reader_flags & ~_READABLE, "read")
+
+
+def check_writable(reader_flags: int, writer_flags: int) -> None:
+    """Refuse to write on top of a manifest that this library would continue wrongly.
+
+    Raises:
+        UnsupportedError: A flag is not known.
+    """
+    _check((reader_flags & ~_READABLE) | (writer_flags & ~_WRITABLE), "be written")
+
+
+def _check(unknown: int, verb: str) -> None:
+    if unknown:
+        bits = [1 << bit for bit in range(unknown.bit_length()) if unknown >> bit & 1]
+        named = ", ".join(f"{bit} ({_NAMES[bit]})" if bit in _NAMES else str(bit) for bit in bits)
+        raise UnsupportedError(f"the dataset cannot {verb} by this version of lance_core. Flags: {named}")

@@ -1,0 +1,371 @@
+"""Fragments: horizontal slices of a dataset, each a few files with different columns of the same rows.
+
+A manifest can list a hundred thousand of them, so `FragmentList` keeps the serialized messages, reads one only when
+it is asked for, and hands the bytes on unchanged when the next manifest is written.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import overload
+
+from lance_core._proto import table_pb2
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.table.deletion import DeletionFile
+
+__all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version"]
+
+TOMBSTONE = -2
+"""Stands in a data file's fields for a column that a later file replaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasePath:
+    """A place outside the dataset's root that files may lie in.
+
+    Attributes:
+        id: Number that files name it by.
+        path: URI without credentials, or an absolute local path.
+        name: Optional name.
+        is_dataset_root: Whether `data/`, `_deletions/` and `_indices/` lie below it, rather than files directly.
+    """
+
+    id: int
+    path: str
+    name: str | None = None
+    is_dataset_root: bool = False
+
+    def to_protobuf(self) -> table_pb2.BasePath:
+        """Return the message of the wire."""
+        return table_pb2.BasePath(id=self.id, name=self.name, is_dataset_root=self.is_dataset_root, path=self.path)
+
+    @classmethod
+    def from_protobuf(cls, message: table_pb2.BasePath) -> "BasePath":
+        """Read the message of the wire."""
+        return cls(
+            id=message.id,
+            path=message.path,
+            name=message.name if message.HasField("name") else None,
+            is_dataset_root=message.is_dataset_root,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of columns.
+
+    Attributes:
+        path: Below `data/` of the base that it lies in.
+        fields: Field ids in the file; `TOMBSTONE` marks one that a later file replaces.
+        column_indices: Column of each field; empty in 0.1 files.
+        file_major_version: Format version as manifests number it: 2.0 is (2, 0), 0.1 is (0, 2).
+        file_minor_version: Second part of it.
+        file_size_bytes: Size; 0 = unknown.
+        base_id: Base path that it lies in; None for the dataset itself.
+    """
+
+    path: str
+    fields: tuple[int, ...]
+    column_indices: tuple[int, ...] = ()
+    file_major_version: int
+    file_minor_version: int
+    file_size_bytes: int = 0
+    base_id: int | None = None
+
+    def to_protobuf(self) -> table_pb2.DataFile:
+        """Return the message of the wire."""
+        return table_pb2.DataFile(
+            path=self.path,
+            fields=self.fields,
+            column_indices=self.column_indices,
+            file_major_version=self.file_major_version,
+            file_minor_version=self.file_minor_version,
+            file_size_bytes=self.file_size_bytes,
+            base_id=self.base_id,
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: table_pb2.DataFile) -> "DataFile":
+        """Read the message of the wire."""
+        return cls(
+            path=message.path,
+            fields=tuple(message.fields),
+            column_indices=tuple(message.column_indices),
+            file_major_version=message.file_major_version,
+            file_minor_version=message.file_minor_version,
+            file_size_bytes=message.file_size_bytes,
+            base_id=message.base_id if message.HasField("base_id") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """One fragment.
+
+    Attributes:
+        id: Fragment id; 0 in a transaction's new fragments means that the commit picks one.
+        files: Its data files.
+        physical_rows: Rows in the files, deleted ones included; 0 = unknown in datasets of 2023.
+        deletion_file: Says which rows are deleted; None if none is.
+        row_ids: Serialized RowIdSequence; None without stable row ids.
+        last_updated_at_versions: Serialized RowDatasetVersionSequence.
+        created_at_versions: The same.
+    """
+
+    id: int = 0
+    files: tuple[DataFile, ...] = ()
+    physical_rows: int = 0
+    deletion_file: DeletionFile | None = None
+    row_ids: bytes | None = None
+    last_updated_at_versions: bytes | None = None
+    created_at_versions: bytes | None = None
+
+    @property
+    def num_deleted_rows(self) -> int:
+        """Rows that the deletion file deletes."""
+        return self.deletion_file.num_deleted_rows if self.deletion_file is not None else 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are still there."""
+        return self.physical_rows - self.num_deleted_rows
+
+    def without_dead_files(self, live_fields: Collection[int] | None = None) -> "Fragment":
+        """Drop the data files none of whose fields is alive.
+
+        Args:
+            live_fields: The fields that count; None for all but tombstones.
+        """
+        files = tuple(
+            file
+            for file in self.files
+            if any(f != TOMBSTONE if live_fields is None else f in live_fields for f in file.fields)
+        )
+        return self if len(files) == len(self.files) else replace(self, files=files)
+
+    def to_protobuf(self) -> table_pb2.DataFragment:
+        """Return the message of the wire."""
+        return table_pb2.DataFragment(
+            id=self.id,
+            files=[file.to_protobuf() for file in self.files],
+            deletion_file=self.deletion_file.to_protobuf() if self.deletion_file is not None else None,
+            physical_rows=self.physical_rows,
+            inline_row_ids=self.row_ids,  # type: ignore[arg-type]  # None = absent
+            inline_last_updated_at_versions=self.last_updated_at_versions,  # type: ignore[arg-type]  # None = absent
+            inline_created_at_versions=self.created_at_versions,  # type: ignore[arg-type]  # None = absent
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: table_pb2.DataFragment) -> "Fragment":
+        """Read the message of the wire.
+
+        Raises:
+            UnsupportedError: The fragment has overlays, or row ids in a hidden column of a file.
+        """
+        spilled = (
+            message.HasField("spilled_row_ids")
+            or message.HasField("spilled_last_updated_at_versions")
+            or message.HasField("spilled_created_at_versions")
+        )
+        if message.overlays or spilled:
+            raise UnsupportedError(f"fragment {message.id}: overlay files and spilled row ids are not read")
+        return cls(
+            id=message.id,
+            files=tuple(DataFile.from_protobuf(file) for file in message.files),
+            physical_rows=message.physical_rows,
+            deletion_file=DeletionFile.from_protobuf(message.deletion_file)
+            if message.HasField("deletion_file")
+            else None,
+            row_ids=message.inline_row_ids if message.HasField("inline_row_ids") else None,
+            last_updated_at_versions=message.inline_last_updated_at_versions
+            if message.HasField("inline_last_updated_at_versions")
+            else None,
+            created_at_versions=message.inline_created_at_versions
+            if message.HasField("inline_created_at_versions")
+            else None,
+        )
+
+
+class FragmentList(Sequence[Fragment]):
+    """The fragments of a manifest: immutable, read one by one when asked for.
+
+    Args:
+        raw: The serialized fragments.
+        has_deletions: Whether one of them has a deletion file; None = not known yet.
+    """
+
+    __slots__ = ("_fresh", "_has_deletions", "_ids", "_positions", "_raw", "_records")
+
+    def __init__(self, raw: Sequence[bytes], *, has_deletions: bool | None = None) -> None:
+        self._raw = raw
+        self._records: dict[int, Fragment] = {}
+        self._ids: list[int] | None = None
+        self._positions: dict[int, int] | None = None
+        self._has_deletions = has_deletions
+        self._fresh: tuple[Fragment, ...] = ()
+
+    @classmethod
+    def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
+        """Make a list of records."""
+        records = list(fragments)
+        result = cls([record.to_protobuf().SerializeToString() for record in records])
+        result._records = dict(enumerate(records))
+        result._fresh = tuple(records)
+        return result
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, index: int) -> Fragment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Fragment]: ...
+
+    def __getitem__(self, index: int | slice) -> Fragment | list[Fragment]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        record = self._records.get(index)
+        if record is None:
+            record = Fragment.from_protobuf(table_pb2.DataFragment.FromString(self._raw[index]))
+            self._records[index] = record
+        return record
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FragmentList) and list(self._raw) == list(other._raw)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._raw))
+
+    def __repr__(self) -> str:
+        return f"FragmentList({len(self)} fragments)"
+
+    def __reduce__(self) -> tuple[type["FragmentList"], tuple[list[bytes]]]:
+        return FragmentList, (list(self._raw),)
+
+    @property
+    def raw(self) -> Sequence[bytes]:
+        """The serialized fragments."""
+        return self._raw
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The fragment ids, in order of the list."""
+        if self._ids is None:
+            self._ids = [_id_of(raw) for raw in self._raw]
+        return self._ids
+
+    @property
+    def fresh(self) -> tuple[Fragment, ...]:
+        """The records that the last change put in; none for a list that was read."""
+        return self._fresh
+
+    @property
+    def has_deletions(self) -> bool:
+        """Whether a fragment has a deletion file."""
+        if self._has_deletions is None:
+            self._has_deletions = any(message.HasField("deletion_file") for message in self.messages())
+        return self._has_deletions
+
+    def messages(self) -> Iterator[table_pb2.DataFragment]:
+        """Yield the protobuf messages; much cheaper than records where a number per fragment is wanted."""
+        return map(table_pb2.DataFragment.FromString, self._raw)
+
+    def get(self, fragment_id: int) -> Fragment | None:
+        """Return the fragment of that id; None if there is none."""
+        if self._positions is None:
+            self._positions = {found: position for position, found in enumerate(self.ids)}
+        position = self._positions.get(fragment_id)
+        return None if position is None else self[position]
+
+    def changed(
+        self,
+        *,
+        removed: Collection[int] = (),
+        updated: Mapping[int, Fragment] | None = None,
+        added: Sequence[Fragment] = (),
+    ) -> "FragmentList":
+        """Return the list after a change, sorted by id.
+
+        Args:
+            removed: Ids that go; unknown ones are ignored.
+            updated: Records that take the place of those with the same id; removed and unknown ones are ignored.
+            added: New fragments, with ids.
+
+        Raises:
+            InvalidInputError: Two fragments would have the same id.
+        """
+        updated = {i: r for i, r in (updated or {}).items() if i not in removed and self.get(i) is not None}
+        touched = [old for i in {*removed, *updated} if (old := self.get(i)) is not None]
+        pairs: list[tuple[int, bytes]] = (
+            [
+                (i, updated[i].to_protobuf().SerializeToString() if i in updated else raw)
+                for i, raw in zip(self.ids, self._raw, strict=True)
+                if i not in removed
+            ]
+            if touched
+            else list(zip(self.ids, self._raw, strict=True))
+        )
+        pairs.extend((new.id, new.to_protobuf().SerializeToString()) for new in added)
+        result = _sorted_list(pairs)
+        result._fresh = (*updated.values(), *added)  # noqa: SLF001 - its own class
+        result._has_deletions = self._deletions_after(touched, result.fresh)  # noqa: SLF001
+        return result
+
+    def _deletions_after(self, touched: Sequence[Fragment], put: Sequence[Fragment]) -> bool | None:
+        if any(record.deletion_file is not None for record in put):
+            return True
+        if not self._has_deletions:
+            return self._has_deletions
+        return True if all(record.deletion_file is None for record in touched) else None
+
+
+def _sorted_list(pairs: list[tuple[int, bytes]]) -> FragmentList:
+    """Make a list of (id, serialized fragment) pairs in any order."""
+    ids = [i for i, _ in pairs]
+    if any(left >= right for left, right in pairwise(ids)):
+        pairs = sorted(pairs, key=lambda pair: pair[0])
+        ids = [i for i, _ in pairs]
+        for left, right in pairwise(ids):
+            if left == right:
+                raise InvalidInputError(f"the commit would produce two fragments with id {left}")
+    result = FragmentList([raw for _, raw in pairs])
+    result._ids = ids  # noqa: SLF001 - the constructor's other half
+    return result
+
+
+def data_file_version(major: int, minor: int) -> str:
+    """Return the data storage version that a data file's numbers in a manifest stand for.
+
+    Raises:
+        UnsupportedError: The numbers stand for none that is known.
+    """
+    name = _FILE_VERSIONS.get((major, minor))
+    if name is None:
+        raise UnsupportedError(f"data file version {major}.{minor} is not known")
+    return name
+
+
+_FILE_VERSIONS = {
+    (0, 0): "0.1",
+    (0, 1): "0.1",
+    (0, 2): "0.1",
+    (0, 3): "2.0",
+    (2, 0): "2.0",
+    (2, 1): "2.1",
+    (2, 2): "2.2",
+    (2, 3): "2.3",
+}
+
+
+def _id_of(raw: bytes) -> int:
+    """Read the id off a serialized fragment: field 1, which writers put first and leave out if 0."""
+    if raw[:1] == b"\x08":
+        value = shift = 0
+        for byte in raw[1:11]:
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+    return table_pb2.DataFragment.FromString(raw).id

@@ -1,0 +1,202 @@
+"""Index metadata: what the manifest knows of indices, which lance_core keeps up to date but does not read.
+
+Fragment bitmaps are immutable facts about the index's content: ids of fragments that are gone stay in them, and are
+masked by the live fragments when an index is used. An index that no longer covers a fragment is merely slower.
+"""
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
+
+__all__ = [
+    "FRAGMENT_REUSE_INDEX",
+    "MEM_WAL_INDEX",
+    "IndexFile",
+    "IndexMetadata",
+    "decode_index_section",
+    "encode_index_section",
+    "retain_relevant",
+    "without_fragments",
+]
+
+FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
+MEM_WAL_INDEX = "__lance_mem_wal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFile:
+    """A file of an index.
+
+    Attributes:
+        path: Below the index's directory.
+        size_bytes: Its size.
+    """
+
+    path: str
+    size_bytes: int
+
+    def to_protobuf(self) -> table_pb2.IndexFile:
+        """Return the message of the wire."""
+        return table_pb2.IndexFile(path=self.path, size_bytes=self.size_bytes)
+
+    @classmethod
+    def from_protobuf(cls, message: table_pb2.IndexFile) -> "IndexFile":
+        """Read the message of the wire."""
+        return cls(path=message.path, size_bytes=message.size_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexMetadata:
+    """One segment of an index.
+
+    Attributes:
+        uuid: Names its directory below `_indices/`.
+        name: Name of the index; several segments can share it.
+        fields: Ids of the indexed fields; empty for system indices.
+        dataset_version: Version that it was built on.
+        fragment_bitmap: Serialized 32-bit roaring bitmap of the fragments that it covers; None if not recorded.
+        details_type_url: Type of `details`; empty if the index has none.
+        details: Serialized details, which depend on the index's type.
+        index_version: Version of the index's own format.
+        created_at_ms: When it was made, milliseconds since the epoch.
+        base_id: Base path that it lies in; None for the dataset itself.
+        files: Its files.
+        covering_fields: Ids of fields that it stores besides the indexed ones.
+    """
+
+    uuid: uuid.UUID
+    name: str
+    fields: tuple[int, ...]
+    dataset_version: int
+    fragment_bitmap: bytes | None = None
+    details_type_url: str = ""
+    details: bytes = b""
+    index_version: int | None = None
+    created_at_ms: int | None = None
+    base_id: int | None = None
+    files: tuple[IndexFile, ...] = ()
+    covering_fields: tuple[int, ...] = ()
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the index holds book-keeping rather than values of columns."""
+        return self.name in (FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the index is for vector search."""
+        return self.details_type_url.endswith("VectorIndexDetails")
+
+    @property
+    def holds_row_ids(self) -> bool:
+        """Whether, in a dataset with stable row ids, the index holds these rather than row addresses."""
+        kind = self.details_type_url.rpartition(".")[2]
+        return not (kind == "ZoneMapIndexDetails" or (kind == "BTreeIndexDetails" and (self.index_version or 0) >= 1))
+
+    def covered_fragments(self) -> BitMap | None:
+        """Return the ids of the fragments that the index covers; None if not recorded."""
+        if self.fragment_bitmap is None:
+            return None
+        try:
+            return BitMap.deserialize(self.fragment_bitmap)
+        except ValueError as error:
+            raise CorruptFileError(f"index {self.name!r}: its fragment bitmap is no roaring bitmap") from error
+
+    def to_protobuf(self) -> table_pb2.IndexMetadata:
+        """Return the message of the wire."""
+        message = table_pb2.IndexMetadata(
+            uuid=table_pb2.UUID(uuid=self.uuid.bytes),
+            fields=self.fields,
+            name=self.name,
+            dataset_version=self.dataset_version,
+            fragment_bitmap=self.fragment_bitmap or b"",
+            index_version=self.index_version,
+            created_at=self.created_at_ms,
+            base_id=self.base_id,
+            files=[file.to_protobuf() for file in self.files],
+            covering_fields=self.covering_fields,
+        )
+        if self.details_type_url:
+            message.index_details.type_url, message.index_details.value = self.details_type_url, self.details
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: table_pb2.IndexMetadata) -> "IndexMetadata":
+        """Read the message of the wire."""
+        return cls(
+            uuid=uuid.UUID(bytes=message.uuid.uuid),
+            name=message.name,
+            fields=tuple(message.fields),
+            dataset_version=message.dataset_version,
+            fragment_bitmap=message.fragment_bitmap or None,
+            details_type_url=message.index_details.type_url,
+            details=message.index_details.value,
+            index_version=message.index_version if message.HasField("index_version") else None,
+            created_at_ms=message.created_at if message.HasField("created_at") else None,
+            base_id=message.base_id if message.HasField("base_id") else None,
+            files=tuple(IndexFile.from_protobuf(file) for file in message.files),
+            covering_fields=tuple(message.covering_fields),
+        )
+
+
+def encode_index_section(indices: Iterable[IndexMetadata]) -> bytes:
+    """Serialize the index section of a manifest file, without its length."""
+    return table_pb2.IndexSection(indices=[index.to_protobuf() for index in indices]).SerializeToString()
+
+
+def decode_index_section(data: bytes) -> tuple[IndexMetadata, ...]:
+    """Read the index section of a manifest file, without its length."""
+    return tuple(IndexMetadata.from_protobuf(message) for message in table_pb2.IndexSection.FromString(data).indices)
+
+
+def with_bitmap(index: IndexMetadata, change: Callable[[BitMap], BitMap]) -> IndexMetadata:
+    """Return the index with a changed fragment bitmap; one without a bitmap stays as it is."""
+    covered = index.covered_fragments()
+    return index if covered is None else replace(index, fragment_bitmap=change(covered).serialize())
+
+
+def without_fragments(
+    indices: Iterable[IndexMetadata], fields: Collection[int], fragment_ids: Iterable[int]
+) -> tuple[IndexMetadata, ...]:
+    """Take fragments out of the indices over some fields, whose values changed there."""
+    gone = BitMap(fragment_ids)
+    if not fields or not gone:
+        return tuple(indices)
+    return tuple(
+        with_bitmap(index, lambda covered: covered - gone)
+        if any(f in fields for f in (*index.fields, *index.covering_fields))
+        else index
+        for index in indices
+    )
+
+
+def retain_relevant(
+    indices: Sequence[IndexMetadata], field_ids: Collection[int], fragment_ids: Iterable[int]
+) -> tuple[IndexMetadata, ...]:
+    """Drop the indices that can serve no query any more.
+
+    Gone are: indices on a field that the schema lost; of several segments of a name those that cover no live
+    fragment, but for the oldest one of a scalar index when all are empty; an empty vector index.
+    """
+    kept = [index for index in indices if index.is_system or all(f in field_ids for f in index.fields)]
+    if all(index.is_system for index in kept):
+        return tuple(kept)
+    live = BitMap(fragment_ids)
+    by_name: dict[str, list[IndexMetadata]] = {}
+    for index in kept:
+        by_name.setdefault(index.name, []).append(index)
+    alive = {index.uuid for group in by_name.values() for index in _alive(group, live)}
+    return tuple(index for index in kept if index.is_system or index.uuid in alive)
+
+
+def _alive(group: list[IndexMetadata], live: BitMap) -> list[IndexMetadata]:
+    filled = [index for index in group if (index.covered_fragments() or BitMap()) & live]
+    if filled:
+        return filled
+    oldest = min(group, key=lambda index: index.dataset_version)
+    return [] if oldest.is_vector else [oldest]

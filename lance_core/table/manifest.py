@@ -1,0 +1,352 @@
+"""Manifests: one committed version of a dataset.
+
+    offset 0   sections, each u32 LE length and that many bytes of protobuf:
+               IndexSection (if there are indices), Transaction
+    P          u32 LE length, then the Manifest message
+    end - 16   i64 LE  P
+    end - 8    u16 LE  major version 0
+    end - 6    u16 LE  minor version 2
+    end - 4    "LANC"
+
+The sections are found by the positions in the message's fields `index_section` and `transaction_section` (older files
+use field 21 for the latter). The footer's version numbers are not judged: readers go by the feature flags.
+
+Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
+from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.table import flags
+from lance_core.table.fragment import BasePath, FragmentList, data_file_version
+from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
+from lance_core.table.paths import Naming
+
+__all__ = ["WRITER", "Manifest", "ManifestLocation", "WriterVersion"]
+
+_FOOTER = struct.Struct("<qHH4s")
+_LENGTH = struct.Struct("<I")
+_MAGIC = b"LANC"
+_MAX_MESSAGE = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterVersion:
+    """Which library wrote a manifest.
+
+    Attributes:
+        library: Its name.
+        version: Its version, three numbers.
+        prerelease: What follows a dash in the version.
+        build_metadata: What follows a plus in the version.
+    """
+
+    library: str
+    version: str
+    prerelease: str | None = None
+    build_metadata: str | None = None
+
+
+WRITER = WriterVersion(library="lance_core", version="0.1.0")
+"""What this library writes into its manifests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestLocation:
+    """Where a manifest was read from or written to.
+
+    Attributes:
+        key: Its key below the dataset's root.
+        size_bytes: Its size.
+        naming: The scheme of its name.
+    """
+
+    key: str
+    size_bytes: int
+    naming: Naming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One version of a dataset.
+
+    Attributes:
+        version: Its number; of a detached version with the top bit set.
+        schema: The columns.
+        fragments: The rows, in order.
+        timestamp_ns: When it was committed, nanoseconds since the epoch; 0 = unknown.
+        tag: A text of the transaction; empty in practice.
+        reader_flags: What a reader must understand (`table.flags`).
+        writer_flags: What a writer must understand.
+        max_fragment_id: Highest fragment id ever used; None while there was none.
+        transaction_file: Name of the transaction file; empty if there is none.
+        writer_version: Who wrote it; None before that was recorded.
+        next_row_id: Next stable row id to hand out.
+        data_storage_version: Version of the data files: "0.1", "2.0", "2.1", "2.2".
+        config: Table configuration.
+        table_metadata: Free texts about the table.
+        base_paths: Other places that files lie in.
+        branch: Name of the branch; None on main.
+        max_allocated_field_id: Highest field id ever used, if the dataset keeps track of it.
+        indices: Its indices.
+        transaction_bytes: The inline transaction, serialized; None if there is none.
+        location: Where it lies; None if it was not committed yet.
+    """
+
+    version: int
+    schema: Schema
+    fragments: FragmentList
+    timestamp_ns: int = 0
+    tag: str = ""
+    reader_flags: int = 0
+    writer_flags: int = 0
+    max_fragment_id: int | None = None
+    transaction_file: str = ""
+    writer_version: WriterVersion | None = None
+    next_row_id: int = 0
+    data_storage_version: str = "2.2"
+    config: Mapping[str, str] = field(default_factory=dict)
+    table_metadata: Mapping[str, str] = field(default_factory=dict)
+    base_paths: tuple[BasePath, ...] = ()
+    branch: str | None = None
+    max_allocated_field_id: int | None = None
+    indices: tuple[IndexMetadata, ...] = ()
+    transaction_bytes: bytes | None = field(default=None, repr=False, compare=False)
+    location: ManifestLocation | None = field(default=None, compare=False)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the version was committed, in UTC."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.timestamp_ns // 1000)
+
+    @property
+    def uses_stable_row_ids(self) -> bool:
+        """Whether rows have ids that survive moves."""
+        return bool(self.reader_flags & flags.STABLE_ROW_IDS)
+
+    @property
+    def max_field_id(self) -> int:
+        """Highest field id that was ever used, as far as schema and files show; -1 if none."""
+        highest = max(
+            self.schema.max_field_id, -1 if self.max_allocated_field_id is None else self.max_allocated_field_id
+        )
+        for message in self.fragments.messages():
+            for file in message.files:
+                highest = max(highest, *file.fields) if file.fields else highest
+        return highest
+
+    def base_path(self, base_id: int) -> BasePath:
+        """Return the base path of that id.
+
+        Raises:
+            CorruptFileError: The manifest has none.
+        """
+        for base in self.base_paths:
+            if base.id == base_id:
+                return base
+        raise CorruptFileError(f"version {self.version} refers to base path {base_id}, which it does not have")
+
+    def to_bytes(self, transaction: bytes | None = None) -> bytes:
+        """Return the bytes of the manifest file.
+
+        Args:
+            transaction: The serialized transaction that made the version; None writes no transaction section.
+        """
+        parts: list[bytes] = []
+        index_section = transaction_section = None
+        position = 0
+        if self.indices:
+            index_section = position
+            position += _append_section(parts, encode_index_section(self.indices))
+        if transaction is not None:
+            transaction_section = position
+            position += _append_section(parts, transaction)
+        _append_section(parts, self._message_bytes(index_section, transaction_section))
+        parts.append(_FOOTER.pack(position, 0, 2, _MAGIC))
+        return b"".join(parts)
+
+    def _message_bytes(self, index_section: int | None, transaction_section: int | None) -> bytes:
+        """Serialize the message: fields, fragments and the rest one after the other, in the order of field numbers."""
+        fields = table_pb2.Manifest(fields=schema_to_protobuf(self.schema))
+        fragments = _Shallow()
+        fragments.fragments.extend(self.fragments.raw)  # type: ignore[attr-defined]
+        rest = table_pb2.Manifest(
+            version=self.version,
+            schema_metadata=dict(self.schema.metadata),
+            index_section=index_section,
+            tag=self.tag,
+            reader_feature_flags=self.reader_flags,
+            writer_feature_flags=self.writer_flags,
+            max_fragment_id=self.max_fragment_id,
+            transaction_file=self.transaction_file,
+            next_row_id=self.next_row_id,
+            data_format=table_pb2.Manifest.DataStorageFormat(file_format="lance", version=self.data_storage_version),
+            config=dict(self.config),
+            base_paths=[base.to_protobuf() for base in self.base_paths],
+            table_metadata=dict(self.table_metadata),
+            branch=self.branch,
+            transaction_section=transaction_section,
+            max_allocated_field_id=self.max_allocated_field_id,
+        )
+        rest.timestamp.seconds, rest.timestamp.nanos = divmod(self.timestamp_ns, 1_000_000_000)
+        if self.writer_version is not None:
+            rest.writer_version.library, rest.writer_version.version = (
+                self.writer_version.library,
+                self.writer_version.version,
+            )
+            if self.writer_version.prerelease is not None:
+                rest.writer_version.prerelease = self.writer_version.prerelease
+            if self.writer_version.build_metadata is not None:
+                rest.writer_version.build_metadata = self.writer_version.build_metadata
+        return b"".join(message.SerializeToString(deterministic=True) for message in (fields, fragments, rest))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, location: ManifestLocation | None = None) -> "Manifest":
+        """Read a manifest file.
+
+        Args:
+            data: The whole file.
+            location: Where it lies.
+
+        Raises:
+            CorruptFileError: The bytes are no manifest file; the error names the key if it is known.
+            UnsupportedError: The manifest needs features that this library does not read.
+        """
+        try:
+            view = memoryview(data)
+            start, end = _message_range(view)
+            shallow = _Shallow.FromString(bytes(view[start:end]))
+            fragments = list(shallow.fragments)  # type: ignore[attr-defined]
+            shallow.ClearField("fragments")
+            message = table_pb2.Manifest.FromString(shallow.SerializeToString())
+            flags.check_readable(message.reader_feature_flags)
+            return cls._from_message(message, fragments, view, location)
+        except (CorruptFileError, DecodeError, ValueError) as error:
+            name = location.key if location is not None else "manifest"
+            raise CorruptFileError(f"{name}: {error}") from error
+
+    @classmethod
+    def _from_message(
+        cls, message: table_pb2.Manifest, raw: list[bytes], view: memoryview, location: ManifestLocation | None
+    ) -> "Manifest":
+        has_deletions = None if message.reader_feature_flags & flags.DELETION_FILES else False
+        indices = (
+            decode_index_section(_section(view, message.index_section)) if message.HasField("index_section") else ()
+        )
+        return cls(
+            version=message.version,
+            schema=schema_from_protobuf(message.fields, message.schema_metadata),
+            fragments=FragmentList(raw, has_deletions=has_deletions),
+            timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
+            tag=message.tag,
+            reader_flags=message.reader_feature_flags,
+            writer_flags=message.writer_feature_flags,
+            max_fragment_id=_max_fragment_id(message, raw),
+            transaction_file=message.transaction_file,
+            writer_version=_writer_version(message),
+            next_row_id=message.next_row_id,
+            data_storage_version=message.data_format.version or _guessed_version(message, raw),
+            config=dict(message.config),
+            table_metadata=dict(message.table_metadata),
+            base_paths=tuple(BasePath.from_protobuf(base) for base in message.base_paths),
+            branch=message.branch if message.HasField("branch") else None,
+            max_allocated_field_id=message.max_allocated_field_id
+            if message.HasField("max_allocated_field_id")
+            else None,
+            indices=indices,
+            transaction_bytes=_transaction_section(message, view),
+            location=location,
+        )
+
+
+def _shallow_message_class() -> type[Message]:
+    """Make a message that reads a Manifest's fragments as plain bytes and keeps all else as unknown fields."""
+    file = descriptor_pb2.FileDescriptorProto(name="lance_core/shallow_manifest.proto", package="lance_core")
+    message = file.message_type.add(name="ShallowManifest")
+    message.field.add(
+        name="fragments",
+        number=table_pb2.Manifest.FRAGMENTS_FIELD_NUMBER,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+        label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.ShallowManifest"))
+
+
+_Shallow = _shallow_message_class()
+
+
+def _append_section(parts: list[bytes], data: bytes) -> int:
+    """Append a length-prefixed section and return how many bytes that took."""
+    parts.extend((_LENGTH.pack(len(data)), data))
+    return _LENGTH.size + len(data)
+
+
+def _section(view: memoryview, position: int) -> bytes:
+    """Return the bytes of the length-prefixed section at a position."""
+    if not 0 <= position <= len(view) - _LENGTH.size:
+        raise CorruptFileError(f"a section at byte {position} of {len(view)}")
+    (length,) = _LENGTH.unpack_from(view, position)
+    start = position + _LENGTH.size
+    if start + length > len(view):
+        raise CorruptFileError(f"a section of {length} bytes at byte {position} of {len(view)}")
+    return bytes(view[start : start + length])
+
+
+def _message_range(view: memoryview) -> tuple[int, int]:
+    """Find the Manifest message."""
+    if len(view) < _FOOTER.size + _LENGTH.size:
+        raise CorruptFileError(f"{len(view)} bytes are too few for a manifest")
+    position, _, _, magic = _FOOTER.unpack_from(view, len(view) - _FOOTER.size)
+    if magic != _MAGIC:
+        raise CorruptFileError("does not end with LANC")
+    if not 0 <= position <= len(view) - _FOOTER.size - _LENGTH.size:
+        raise CorruptFileError(f"the manifest message is said to be at byte {position} of {len(view)}")
+    (length,) = _LENGTH.unpack_from(view, position)
+    start = position + _LENGTH.size
+    if length > _MAX_MESSAGE or start + length > len(view) - _FOOTER.size:
+        raise CorruptFileError(f"the manifest message is said to have {length} bytes at byte {position}")
+    return start, start + length
+
+
+def _transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes | None:
+    if message.HasField("transaction_section"):
+        return _section(view, message.transaction_section)
+    if message.HasField("transaction_section_deprecated"):
+        return _section(view, message.transaction_section_deprecated)
+    return None
+
+
+def _max_fragment_id(message: table_pb2.Manifest, raw: list[bytes]) -> int | None:
+    if message.HasField("max_fragment_id"):
+        return message.max_fragment_id
+    return max(FragmentList(raw).ids, default=None)
+
+
+def _writer_version(message: table_pb2.Manifest) -> WriterVersion | None:
+    if not message.HasField("writer_version"):
+        return None
+    wire = message.writer_version
+    return WriterVersion(
+        library=wire.library,
+        version=wire.version,
+        prerelease=wire.prerelease if wire.HasField("prerelease") else None,
+        build_metadata=wire.build_metadata if wire.HasField("build_metadata") else None,
+    )
+
+
+def _guessed_version(message: table_pb2.Manifest, raw: list[bytes]) -> str:
+    """Work out the data storage version of a manifest that does not say it: by its files, else by its flags."""
+    for fragment in FragmentList(raw).messages():
+        for file in fragment.files:
+            return data_file_version(file.file_major_version, file.file_minor_version)
+    return "2.2" if message.writer_feature_flags & flags.V2_FORMAT else "0.1"

@@ -1,0 +1,143 @@
+"""What an operation is: a record, its message on the wire, and a pure function from one manifest to the next."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self
+
+from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.index import IndexMetadata, retain_relevant
+from lance_core.table.manifest import Manifest
+from lance_core.table.rowids import assign_row_ids, with_versions
+
+__all__ = [
+    "ApplyContext",
+    "Operation",
+    "add_fragments",
+    "check_not_empty_files",
+    "next_fragment_id",
+    "number_fragments",
+    "retained_indices",
+    "the_manifest",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyContext:
+    """What an operation may know besides the manifest that it changes.
+
+    Attributes:
+        version: Version that is being made.
+        data_storage_version: Version of data files that the caller asks for; None to keep or infer it.
+        stable_row_ids: Whether a dataset that is created shall have stable row ids.
+        source: Manifest that Restore goes back to, or that Clone copies.
+    """
+
+    version: int
+    data_storage_version: str | None = None
+    stable_row_ids: bool = False
+    source: Manifest | None = None
+
+
+class Operation(Protocol):
+    """One kind of change to a dataset.
+
+    `name` is how conflicts and histories call it, `field` the name of its member in the wire's `Transaction`.
+    """
+
+    name: ClassVar[str]
+    wire_name: ClassVar[str]
+
+    def to_protobuf(self) -> Any:
+        """Return the message of the wire."""
+        ...
+
+    @classmethod
+    def from_protobuf(cls, message: Any) -> Self:
+        """Read the message of the wire."""
+        ...
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Return the next manifest.
+
+        Version, time, flags and transaction are filled in by `Transaction.apply`.
+
+        Args:
+            manifest: The latest manifest; None if there is no dataset yet.
+            context: What else there is to know.
+
+        Raises:
+            InvalidInputError: The operation does not fit the manifest.
+            DatasetNotFoundError: The operation needs a dataset and there is none.
+        """
+        ...
+
+
+def the_manifest(manifest: Manifest | None, operation: str) -> Manifest:
+    """Return the manifest that an operation needs.
+
+    Raises:
+        DatasetNotFoundError: There is none.
+    """
+    if manifest is None:
+        raise DatasetNotFoundError(f"Cannot apply operation {operation} to non-existent dataset")
+    return manifest
+
+
+def next_fragment_id(manifest: Manifest) -> int:
+    """Return the lowest fragment id that was never used."""
+    recorded = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
+    return max(recorded, max(manifest.fragments.ids, default=-1)) + 1
+
+
+def number_fragments(fragments: Iterable[Fragment], next_id: int) -> list[Fragment]:
+    """Give ids to the fragments that have id 0, which stands for none; other ids were reserved and are kept."""
+    result = []
+    for fragment in fragments:
+        if fragment.id == 0:
+            result.append(replace(fragment, id=next_id))
+            next_id += 1
+        else:
+            result.append(fragment)
+    return result
+
+
+def add_fragments(
+    manifest: Manifest, fragments: Sequence[Fragment], context: ApplyContext
+) -> tuple[list[Fragment], int]:
+    """Number new fragments and, with stable row ids, their rows.
+
+    Returns:
+        The fragments, and the next free row id.
+    """
+    numbered = number_fragments(fragments, next_fragment_id(manifest))
+    if not manifest.uses_stable_row_ids:
+        return numbered, manifest.next_row_id
+    numbered, next_row_id = assign_row_ids(numbered, manifest.next_row_id)
+    return [with_versions(fragment, context.version) for fragment in numbered], next_row_id
+
+
+def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
+    """Refuse data files without fields, which no reader accepts.
+
+    Raises:
+        InvalidInputError: There is one.
+    """
+    for fragment in fragments:
+        for file in fragment.files:
+            if not file.fields:
+                raise InvalidInputError(f"Datafile {file.path} does not contain any fields")
+
+
+def retained_indices(manifest: Manifest) -> tuple[IndexMetadata, ...]:
+    """Return the indices that still serve the manifest's schema and fragments."""
+    if not manifest.indices:
+        return ()
+    field_ids = {node.id for node, _ in manifest.schema.walk()}
+    return retain_relevant(manifest.indices, field_ids, manifest.fragments.ids)
+
+
+def data_files(fragments: Iterable[Fragment]) -> Iterable[DataFile]:
+    """Yield the data files of fragments."""
+    for fragment in fragments:
+        yield from fragment.files

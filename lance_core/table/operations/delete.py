@@ -1,0 +1,57 @@
+"""Delete: take rows away, by deletion files or whole fragments at a time."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lance_core._proto import transaction_pb2
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext, retained_indices, the_manifest
+
+__all__ = ["Delete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete rows.
+
+    Attributes:
+        updated_fragments: Fragments that got a new deletion file.
+        deleted_fragment_ids: Fragments all rows of which are gone.
+        predicate: What was asked for, as text, for people.
+    """
+
+    updated_fragments: tuple[Fragment, ...] = ()
+    deleted_fragment_ids: tuple[int, ...] = ()
+    predicate: str = ""
+
+    name: ClassVar[str] = "Delete"
+    wire_name: ClassVar[str] = "delete"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Delete:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.Delete(
+            updated_fragments=[fragment.to_protobuf() for fragment in self.updated_fragments],
+            deleted_fragment_ids=self.deleted_fragment_ids,
+            predicate=self.predicate,
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Delete) -> "Delete":
+        """Read the message of the wire."""
+        return cls(
+            updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),
+            deleted_fragment_ids=tuple(message.deleted_fragment_ids),
+            predicate=message.predicate,
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Drop the deleted fragments and put the updated ones in place of their predecessors."""
+        del context
+        base = the_manifest(manifest, self.name)
+        fragments = base.fragments.changed(
+            removed=frozenset(self.deleted_fragment_ids),
+            updated={fragment.id: fragment for fragment in self.updated_fragments},
+        )
+        result = replace(base, fragments=fragments)
+        return replace(result, indices=retained_indices(result))

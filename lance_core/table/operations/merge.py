@@ -1,0 +1,85 @@
+"""Merge: add columns, or replace them by others with new ids."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pyroaring import BitMap
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
+from lance_core.table.index import IndexMetadata, with_bitmap
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
+
+__all__ = ["Merge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Replace the schema and the complete fragment list.
+
+    Attributes:
+        fragments: All fragments of the new version, with their ids.
+        schema: The new schema.
+        preserves_nullability: Whether new columns are nullable, so that concurrent appends stay valid.
+    """
+
+    fragments: tuple[Fragment, ...]
+    schema: Schema
+    preserves_nullability: bool = False
+
+    name: ClassVar[str] = "Merge"
+    wire_name: ClassVar[str] = "merge"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Merge:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.Merge(
+            fragments=[fragment.to_protobuf() for fragment in self.fragments],
+            schema=schema_to_protobuf(self.schema),
+            schema_metadata=dict(self.schema.metadata),
+            preserves_nullability=self.preserves_nullability,
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Merge) -> "Merge":
+        """Read the message of the wire."""
+        return cls(
+            fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),
+            schema=schema_from_protobuf(message.schema, message.schema_metadata),
+            preserves_nullability=message.preserves_nullability,
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Set schema and fragments; none of the fragments may be lost."""
+        del context
+        base = the_manifest(manifest, self.name)
+        check_not_empty_files(self.fragments)
+        lost = set(base.fragments.ids) - {fragment.id for fragment in self.fragments}
+        if lost:
+            raise InvalidInputError(f"Merge operation must keep all fragments, but fragment {min(lost)} is missing")
+        fragments = FragmentList([]).changed(added=[fragment.without_dead_files() for fragment in self.fragments])
+        result = replace(
+            base,
+            schema=self.schema,
+            fragments=fragments,
+            indices=tuple(_pruned(index, base.fragments, fragments) for index in base.indices),
+        )
+        return replace(result, indices=retained_indices(result))
+
+
+def _pruned(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
+    """Take out the fragments in which an indexed field lies in another file than before."""
+    covered = index.covered_fragments()
+    if covered is None or index.is_system:
+        return index
+    fields = {*index.fields, *index.covering_fields}
+    moved = [i for i in covered if _files_of(before.get(i), fields) != _files_of(after.get(i), fields)]
+    return with_bitmap(index, lambda bitmap: bitmap - BitMap(moved))
+
+
+def _files_of(fragment: Fragment | None, fields: Collection[int]) -> set[tuple[int, str]]:
+    files = fragment.files if fragment is not None else ()
+    return {(f, file.path) for file in files for f in file.fields if f in fields and f != TOMBSTONE}

@@ -1,0 +1,105 @@
+"""Overwrite: new content and schema; also how a dataset begins."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.table import flags
+from lance_core.table.fragment import BasePath, Fragment, FragmentList, data_file_version
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import (
+    ApplyContext,
+    add_fragments,
+    check_not_empty_files,
+    data_files,
+)
+
+__all__ = ["Overwrite"]
+
+_DEFAULT_DATA_STORAGE_VERSION = "2.2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overwrite:
+    """Replace all fragments and the schema, or create the dataset.
+
+    Attributes:
+        fragments: The new fragments; their ids are ignored.
+        schema: The new schema, with field ids.
+        config_upserts: Table configuration to set on top of the existing one.
+        initial_bases: Base paths, with ids; for a dataset that is created only.
+    """
+
+    fragments: tuple[Fragment, ...]
+    schema: Schema
+    config_upserts: Mapping[str, str] = field(default_factory=dict)
+    initial_bases: tuple[BasePath, ...] = ()
+
+    name: ClassVar[str] = "Overwrite"
+    wire_name: ClassVar[str] = "overwrite"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Overwrite:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.Overwrite(
+            fragments=[fragment.to_protobuf() for fragment in self.fragments],
+            schema=schema_to_protobuf(self.schema),
+            schema_metadata=dict(self.schema.metadata),
+            config_upsert_values=dict(self.config_upserts),
+            initial_bases=[base.to_protobuf() for base in self.initial_bases],
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Overwrite) -> "Overwrite":
+        """Read the message of the wire."""
+        return cls(
+            fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),
+            schema=schema_from_protobuf(message.schema, message.schema_metadata),
+            config_upserts=dict(message.config_upsert_values),
+            initial_bases=tuple(BasePath.from_protobuf(base) for base in message.initial_bases),
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Start anew, but for ids, configuration and base paths, which go on."""
+        check_not_empty_files(self.fragments)
+        if any(fragment.deletion_file is not None for fragment in self.fragments):
+            raise InvalidInputError("Overwrite cannot take fragments with deletion files")
+        base = self._created(context) if manifest is None else manifest
+        if manifest is not None and self.initial_bases:
+            raise InvalidInputError("base paths can be given only when a dataset is created")
+        fresh = [replace(fragment, id=0) for fragment in self.fragments]
+        added, next_row_id = add_fragments(base, fresh, context)
+        return replace(
+            base,
+            schema=self.schema,
+            fragments=FragmentList.of(added),
+            indices=(),
+            next_row_id=next_row_id,
+            config={**base.config, **self.config_upserts},
+            data_storage_version=context.data_storage_version or self._file_version() or base.data_storage_version,
+            # No file of an earlier version is left.
+            reader_flags=base.reader_flags & ~flags.MIXED_DATA_FILES,
+            writer_flags=base.writer_flags & ~flags.MIXED_DATA_FILES,
+        )
+
+    def _file_version(self) -> str | None:
+        """Return the version that all data files have; None without files, or if they differ."""
+        used = {data_file_version(f.file_major_version, f.file_minor_version) for f in data_files(self.fragments)}
+        return used.pop() if len(used) == 1 else None
+
+    def _created(self, context: ApplyContext) -> Manifest:
+        if len({base.id for base in self.initial_bases}) < len(self.initial_bases):
+            raise InvalidInputError("two base paths have the same id")
+        version = context.data_storage_version or self._file_version() or _DEFAULT_DATA_STORAGE_VERSION
+        stable = flags.STABLE_ROW_IDS if context.stable_row_ids else 0
+        return Manifest(
+            version=0,
+            schema=self.schema,
+            fragments=FragmentList([], has_deletions=False),
+            reader_flags=stable,
+            writer_flags=stable,
+            data_storage_version=version,
+            base_paths=self.initial_bases,
+        )

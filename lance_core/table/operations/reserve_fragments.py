@@ -1,0 +1,39 @@
+"""ReserveFragments: take fragment ids out of circulation, for a Rewrite that follows."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lance_core._proto import transaction_pb2
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
+
+__all__ = ["ReserveFragments"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveFragments:
+    """Reserve the next fragment ids; the last reserved one is the new manifest's `max_fragment_id`.
+
+    Attributes:
+        num_fragments: How many.
+    """
+
+    num_fragments: int
+
+    name: ClassVar[str] = "ReserveFragments"
+    wire_name: ClassVar[str] = "reserve_fragments"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.ReserveFragments:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.ReserveFragments(num_fragments=self.num_fragments)
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.ReserveFragments) -> "ReserveFragments":
+        """Read the message of the wire."""
+        return cls(num_fragments=message.num_fragments)
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Raise the highest id; on a dataset that never had a fragment id 0 stays free, as it means no id."""
+        del context
+        base = the_manifest(manifest, self.name)
+        return replace(base, max_fragment_id=max(0, next_fragment_id(base) - 1) + self.num_fragments)

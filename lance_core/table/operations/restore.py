@@ -1,0 +1,50 @@
+"""Restore: make an earlier version the latest again."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import InvalidInputError
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
+
+__all__ = ["Restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """Go back to an earlier version.
+
+    Attributes:
+        version: The version to go back to.
+    """
+
+    version: int
+
+    name: ClassVar[str] = "Restore"
+    wire_name: ClassVar[str] = "restore"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Restore:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.Restore(version=self.version)
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Restore) -> "Restore":
+        """Read the message of the wire."""
+        return cls(version=message.version)
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Return the restored version's content; ids that were handed out since are not handed out again."""
+        base = the_manifest(manifest, self.name)
+        source = context.source
+        if source is None or source.version != self.version:
+            raise InvalidInputError(f"Restore: the manifest of version {self.version} is needed")
+        highest = max(next_fragment_id(base), next_fragment_id(source)) - 1
+        return replace(
+            source,
+            max_fragment_id=highest if highest >= 0 else None,
+            next_row_id=max(base.next_row_id, source.next_row_id),
+            base_paths=base.base_paths,
+            branch=base.branch,
+            max_allocated_field_id=base.max_allocated_field_id,
+        )

@@ -1,0 +1,190 @@
+"""Rewrite: the same rows in other files; what compaction commits."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pyroaring import BitMap
+
+from lance_core._proto import table_pb2, transaction_pb2
+from lance_core.errors import InvalidInputError
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext, next_fragment_id, number_fragments, the_manifest
+
+__all__ = ["Rewrite", "RewriteGroup", "RewrittenIndex"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteGroup:
+    """Some fragments, and those that hold the same rows from now on.
+
+    Attributes:
+        old_fragments: The fragments as they were read.
+        new_fragments: The new ones, with reserved ids.
+    """
+
+    old_fragments: tuple[Fragment, ...]
+    new_fragments: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenIndex:
+    """An index that was written anew because it refers to row addresses.
+
+    Attributes:
+        old_id: UUID that goes.
+        new_id: UUID that comes.
+        details_type_url: Type of the new details; empty if they stay.
+        details: New serialized details.
+        index_version: New version of the index's format.
+        files: New files.
+    """
+
+    old_id: uuid.UUID
+    new_id: uuid.UUID
+    details_type_url: str = ""
+    details: bytes = b""
+    index_version: int = 0
+    files: tuple[IndexFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """Replace groups of fragments by others with the same rows.
+
+    An index that covers old fragments and is not among the rewritten ones keeps its bitmap: it merely no longer helps
+    with the new fragments. With stable row ids an index by row id goes on covering them.
+
+    Attributes:
+        groups: What replaces what.
+        rewritten_indices: Indices that were rewritten along.
+    """
+
+    groups: tuple[RewriteGroup, ...]
+    rewritten_indices: tuple[RewrittenIndex, ...] = ()
+
+    name: ClassVar[str] = "Rewrite"
+    wire_name: ClassVar[str] = "rewrite"
+
+    @property
+    def old_fragment_ids(self) -> frozenset[int]:
+        """Ids of all fragments that are replaced."""
+        return frozenset(fragment.id for group in self.groups for fragment in group.old_fragments)
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Rewrite:
+        """Return the message of the wire."""
+        message = transaction_pb2.Transaction.Rewrite()
+        for group in self.groups:
+            message.groups.add(
+                old_fragments=[fragment.to_protobuf() for fragment in group.old_fragments],
+                new_fragments=[fragment.to_protobuf() for fragment in group.new_fragments],
+            )
+        for index in self.rewritten_indices:
+            wire = message.rewritten_indices.add(
+                old_id=table_pb2.UUID(uuid=index.old_id.bytes),
+                new_id=table_pb2.UUID(uuid=index.new_id.bytes),
+                new_index_version=index.index_version,
+                new_index_files=[file.to_protobuf() for file in index.files],
+            )
+            if index.details_type_url:
+                wire.new_index_details.type_url = index.details_type_url
+                wire.new_index_details.value = index.details
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Rewrite) -> "Rewrite":
+        """Read the message of the wire; the fields of 2023 become one group."""
+        groups = [_group(group.old_fragments, group.new_fragments) for group in message.groups]
+        if message.old_fragments:
+            groups.append(_group(message.old_fragments, message.new_fragments))
+        return cls(
+            groups=tuple(groups),
+            rewritten_indices=tuple(_rewritten_index(index) for index in message.rewritten_indices),
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Put the new fragments in place of the old ones."""
+        del context
+        base = the_manifest(manifest, self.name)
+        missing = [i for i in sorted(self.old_fragment_ids) if base.fragments.get(i) is None]
+        if missing:
+            raise InvalidInputError(f"Rewrite: the dataset has no fragment {missing[0]} to replace")
+        new = [fragment for group in self.groups for fragment in group.new_fragments]
+        numbered = number_fragments(new, next_fragment_id(base))
+        groups, start = [], 0
+        for group in self.groups:
+            end = start + len(group.new_fragments)
+            groups.append(replace(group, new_fragments=tuple(numbered[start:end])))
+            start = end
+        return replace(
+            base,
+            fragments=base.fragments.changed(removed=self.old_fragment_ids, added=numbered),
+            indices=self._indices(base, groups),
+        )
+
+    def _indices(self, base: Manifest, groups: Sequence[RewriteGroup]) -> tuple[IndexMetadata, ...]:
+        rewritten = {index.old_id: index for index in self.rewritten_indices}
+        unknown = rewritten.keys() - {index.uuid for index in base.indices}
+        if unknown:
+            raise InvalidInputError(f"Rewrite: the dataset has no index {min(unknown)}")
+        result = []
+        for index in base.indices:
+            new = rewritten.get(index.uuid)
+            if new is not None:
+                result.append(_replaced(_moved(index, groups), new))
+            elif base.uses_stable_row_ids and index.holds_row_ids and not index.is_system:
+                result.append(_moved(index, groups))
+            else:
+                result.append(index)
+        return tuple(result)
+
+
+def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]) -> RewriteGroup:
+    return RewriteGroup(
+        old_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in old),
+        new_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in new),
+    )
+
+
+def _rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
+    return RewrittenIndex(
+        old_id=uuid.UUID(bytes=message.old_id.uuid),
+        new_id=uuid.UUID(bytes=message.new_id.uuid),
+        details_type_url=message.new_index_details.type_url,
+        details=message.new_index_details.value,
+        index_version=message.new_index_version,
+        files=tuple(IndexFile.from_protobuf(file) for file in message.new_index_files),
+    )
+
+
+def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
+    details = (new.details_type_url, new.details) if new.details_type_url else (index.details_type_url, index.details)
+    return replace(
+        index,
+        uuid=new.new_id,
+        details_type_url=details[0],
+        details=details[1],
+        index_version=new.index_version or index.index_version,
+        files=new.files or index.files,
+    )
+
+
+def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
+    """Let the index cover the new fragments of the groups that it covers."""
+
+    def change(covered: BitMap) -> BitMap:
+        result = BitMap(covered)
+        for group in groups:
+            old = BitMap(fragment.id for fragment in group.old_fragments)
+            if not old & covered:
+                continue
+            if not old <= covered:
+                raise InvalidInputError(f"Rewrite: a group is only partly covered by the index {index.name!r}")
+            result -= old
+            result |= BitMap(fragment.id for fragment in group.new_fragments)
+        return result
+
+    return with_bitmap(index, change)

@@ -1,0 +1,50 @@
+"""Operations that this library does not know: they occur in histories and conflict with everything."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+from lance_core.errors import UnsupportedError
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext
+
+__all__ = ["UnknownOperation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownOperation:
+    """An operation of a newer library, or one with parts that this library does not read.
+
+    Attributes:
+        described: What is known about it.
+    """
+
+    described: str
+
+    name: ClassVar[str] = "Unknown"
+    wire_name: ClassVar[str] = ""
+
+    def to_protobuf(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(f"operation {self.described} is not written")
+
+    @classmethod
+    def from_protobuf(cls, message: object) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(f"operation {type(message).__name__} is not read")
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del manifest, context
+        raise UnsupportedError(f"operation {self.described} is not carried out")

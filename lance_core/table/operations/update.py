@@ -1,0 +1,243 @@
+"""Update: take rows or column values away and add others, in one version."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core._proto import table_pb2, transaction_pb2
+from lance_core.errors import UnsupportedError
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import IndexMetadata, with_bitmap, without_fragments
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import (
+    ApplyContext,
+    check_not_empty_files,
+    next_fragment_id,
+    number_fragments,
+    retained_indices,
+    the_manifest,
+)
+from lance_core.table.rowids import (
+    assign_row_ids,
+    created_versions_of,
+    decode_row_ids,
+    decode_versions,
+    encode_versions,
+    with_versions,
+)
+
+__all__ = ["CompactedSsTable", "KeyExistenceFilter", "Update", "UpdateMode"]
+
+
+class UpdateMode(IntEnum):
+    """How an update changed rows; the values are the wire's."""
+
+    REWRITE_ROWS = 0
+    REWRITE_COLUMNS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedSsTable:
+    """A level of a write-ahead log that was merged into the dataset.
+
+    Attributes:
+        shard_id: The log's shard.
+        generation: The level's number.
+    """
+
+    shard_id: uuid.UUID
+    generation: int
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.CompactedSsTable:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.CompactedSsTable(
+            shard_id=table_pb2.UUID(uuid=self.shard_id.bytes), generation=self.generation
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.CompactedSsTable) -> "CompactedSsTable":
+        """Read the message of the wire."""
+        return cls(shard_id=uuid.UUID(bytes=message.shard_id.uuid), generation=message.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyExistenceFilter:
+    """Which primary keys an update inserted.
+
+    Attributes:
+        field_ids: Fields of the key.
+        key_hashes: Hashes of the keys, if they are listed exactly.
+        bloom: Serialized Bloom filter, if they are not.
+    """
+
+    field_ids: tuple[int, ...]
+    key_hashes: frozenset[int] | None = None
+    bloom: bytes | None = None
+
+    def may_intersect(self, other: "KeyExistenceFilter") -> bool:
+        """Whether both may have inserted the same key; Bloom filters are not looked into."""
+        if self.field_ids != other.field_ids or self.key_hashes is None or other.key_hashes is None:
+            return True
+        return not self.key_hashes.isdisjoint(other.key_hashes)
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.KeyExistenceFilter:
+        """Return the message of the wire."""
+        message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=self.field_ids)
+        if self.key_hashes is not None:
+            message.exact.key_hashes.extend(sorted(self.key_hashes))
+        elif self.bloom is not None:
+            message.bloom.ParseFromString(self.bloom)
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.KeyExistenceFilter) -> "KeyExistenceFilter":
+        """Read the message of the wire."""
+        kind = message.WhichOneof("data")
+        return cls(
+            field_ids=tuple(message.field_ids),
+            key_hashes=frozenset(message.exact.key_hashes) if kind == "exact" else None,
+            bloom=message.bloom.SerializeToString() if kind == "bloom" else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Remove, change and add fragments.
+
+    Attributes:
+        removed_fragment_ids: Fragments all rows of which are gone or moved.
+        updated_fragments: Fragments with a new deletion file or new column files.
+        new_fragments: New rows and moved ones; id 0.
+        fields_modified: Fields whose values changed in `updated_fragments`.
+        fields_for_preserving_frag_bitmap: Fields whose values changed in moved rows.
+        update_mode: How rows were changed.
+        inserted_rows: Keys that were inserted; guards against concurrent inserts of the same.
+        compacted_sstables: Merged levels of a write-ahead log.
+        updated_fragment_fields: Fields changed per fragment.
+        updated_fragment_offset_bitmaps: Serialized roaring bitmaps of the rows whose values changed, per fragment.
+    """
+
+    removed_fragment_ids: tuple[int, ...] = ()
+    updated_fragments: tuple[Fragment, ...] = ()
+    new_fragments: tuple[Fragment, ...] = ()
+    fields_modified: tuple[int, ...] = ()
+    fields_for_preserving_frag_bitmap: tuple[int, ...] = ()
+    update_mode: UpdateMode = UpdateMode.REWRITE_ROWS
+    inserted_rows: KeyExistenceFilter | None = None
+    compacted_sstables: tuple[CompactedSsTable, ...] = ()
+    updated_fragment_fields: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    updated_fragment_offset_bitmaps: Mapping[int, bytes] = field(default_factory=dict)
+
+    name: ClassVar[str] = "Update"
+    wire_name: ClassVar[str] = "update"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.Update:
+        """Return the message of the wire."""
+        message = transaction_pb2.Transaction.Update(
+            removed_fragment_ids=self.removed_fragment_ids,
+            updated_fragments=[fragment.to_protobuf() for fragment in self.updated_fragments],
+            new_fragments=[fragment.to_protobuf() for fragment in self.new_fragments],
+            fields_modified=self.fields_modified,
+            compacted_sstables=[table.to_protobuf() for table in self.compacted_sstables],
+            fields_for_preserving_frag_bitmap=self.fields_for_preserving_frag_bitmap,
+            update_mode=transaction_pb2.Transaction.UpdateMode.ValueType(self.update_mode),
+            inserted_rows=self.inserted_rows.to_protobuf() if self.inserted_rows is not None else None,
+            updated_fragment_offset_bitmaps=dict(self.updated_fragment_offset_bitmaps),
+        )
+        for fragment_id, fields in self.updated_fragment_fields.items():
+            message.updated_fragment_fields[fragment_id].values.extend(fields)
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> "Update":
+        """Read the message of the wire."""
+        return cls(
+            removed_fragment_ids=tuple(message.removed_fragment_ids),
+            updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),
+            new_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.new_fragments),
+            fields_modified=tuple(message.fields_modified),
+            fields_for_preserving_frag_bitmap=tuple(message.fields_for_preserving_frag_bitmap),
+            update_mode=UpdateMode(message.update_mode),
+            inserted_rows=KeyExistenceFilter.from_protobuf(message.inserted_rows)
+            if message.HasField("inserted_rows")
+            else None,
+            compacted_sstables=tuple(CompactedSsTable.from_protobuf(table) for table in message.compacted_sstables),
+            updated_fragment_fields={i: tuple(f.values) for i, f in message.updated_fragment_fields.items()},
+            updated_fragment_offset_bitmaps=dict(message.updated_fragment_offset_bitmaps),
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Remove, replace and add fragments; keep indices and row versions in step."""
+        base = the_manifest(manifest, self.name)
+        if self.compacted_sstables:
+            raise UnsupportedError("Update with compacted_sstables: write-ahead logs are not written")
+        check_not_empty_files((*self.updated_fragments, *self.new_fragments))
+        added = number_fragments(self.new_fragments, next_fragment_id(base))
+        updated = [fragment.without_dead_files() for fragment in self.updated_fragments]
+        next_row_id = base.next_row_id
+        moved_ids: list[int] = []
+        if base.uses_stable_row_ids:
+            moved_ids = [
+                f.id for f in added if f.row_ids is not None and len(decode_row_ids(f.row_ids)) == f.physical_rows
+            ]
+            added, next_row_id = assign_row_ids(added, next_row_id)
+            added = self._with_versions(base, added, context.version)
+            updated = [self._touched(fragment, context.version) for fragment in updated]
+        result = replace(
+            base,
+            fragments=base.fragments.changed(
+                removed=frozenset(self.removed_fragment_ids),
+                updated={fragment.id: fragment for fragment in updated},
+                added=added,
+            ),
+            next_row_id=next_row_id,
+            indices=self._indices(base, moved_ids),
+        )
+        return replace(result, indices=retained_indices(result))
+
+    def _with_versions(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
+        """Say when the rows of new fragments were made: moved rows keep the version of their origin."""
+        touched = (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
+        origins = [origin for i in touched if (origin := base.fragments.get(i)) is not None]
+        result = []
+        for fragment in added:
+            if fragment.row_ids is None or fragment.created_at_versions is not None:
+                result.append(fragment)
+                continue
+            created = created_versions_of(decode_row_ids(fragment.row_ids), origins, version)
+            result.append(with_versions(fragment, version, created))
+        return result
+
+    def _touched(self, fragment: Fragment, version: int) -> Fragment:
+        """Say that rows of a fragment whose columns were rewritten changed in this version."""
+        offsets = self.updated_fragment_offset_bitmaps.get(fragment.id)
+        if offsets is None or fragment.last_updated_at_versions is None:
+            return fragment
+        versions = decode_versions(fragment.last_updated_at_versions).copy()
+        rows = np.array(BitMap.deserialize(offsets), dtype=np.int64)
+        versions[rows[rows < len(versions)]] = version
+        return replace(fragment, last_updated_at_versions=encode_versions(versions))
+
+    def _indices(self, base: Manifest, moved_ids: Sequence[int]) -> tuple[IndexMetadata, ...]:
+        indices = without_fragments(base.indices, set(self.fields_modified), (f.id for f in self.updated_fragments))
+        if not moved_ids or self.update_mode is not UpdateMode.REWRITE_ROWS:
+            return indices
+        changed = set(self.fields_for_preserving_frag_bitmap)
+        origins = BitMap([*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments)])
+        # An index by row id still points at rows that merely moved, unless their indexed values changed.
+        return tuple(
+            with_bitmap(index, lambda covered: covered | BitMap(moved_ids) if origins <= covered else covered)
+            if index.holds_row_ids and not index.is_system and changed.isdisjoint(index.fields)
+            else index
+            for index in indices
+        )
+
+
+def _has_all_row_ids(fragment: Fragment) -> bool:
+    """Whether all rows of a new fragment were moved, none inserted."""
+    return fragment.row_ids is not None and len(decode_row_ids(fragment.row_ids)) == fragment.physical_rows

@@ -1,0 +1,148 @@
+"""UpdateConfig: change table configuration and the metadata of table, schema and fields."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Field, Schema
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext, the_manifest
+
+__all__ = ["UpdateConfig", "UpdateMap"]
+
+_Value = TypeVar("_Value", str, bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMap:
+    """A change to a map of texts.
+
+    Attributes:
+        entries: New values; None removes a key.
+        replace: Whether the entries are the whole new map.
+    """
+
+    entries: Mapping[str, str | None]
+    replace: bool = False
+
+    def apply(self, current: Mapping[str, _Value], convert: Callable[[str], _Value]) -> dict[str, _Value]:
+        """Return the changed map."""
+        result = {} if self.replace else dict(current)
+        for key, value in self.entries.items():
+            if value is None:
+                result.pop(key, None)
+            else:
+                result[key] = convert(value)
+        return result
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.UpdateMap:
+        """Return the message of the wire."""
+        message = transaction_pb2.Transaction.UpdateMap(replace=self.replace)
+        for key, value in self.entries.items():
+            message.update_entries.add(key=key, value=value)
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMap) -> "UpdateMap":
+        """Read the message of the wire."""
+        entries = {entry.key: entry.value if entry.HasField("value") else None for entry in message.update_entries}
+        return cls(entries=entries, replace=message.replace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateConfig:
+    """Change configuration and metadata.
+
+    Attributes:
+        config: Change to the table configuration.
+        table_metadata: Change to the table metadata.
+        schema_metadata: Change to the schema metadata.
+        field_metadata: Changes to the metadata of fields, by field id.
+    """
+
+    config: UpdateMap | None = None
+    table_metadata: UpdateMap | None = None
+    schema_metadata: UpdateMap | None = None
+    field_metadata: Mapping[int, UpdateMap] = field(default_factory=dict)
+
+    name: ClassVar[str] = "UpdateConfig"
+    wire_name: ClassVar[str] = "update_config"
+
+    @property
+    def changes_schema(self) -> bool:
+        """Whether metadata of the schema or of a field changes."""
+        return self.schema_metadata is not None or bool(self.field_metadata)
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.UpdateConfig:
+        """Return the message of the wire."""
+        message = transaction_pb2.Transaction.UpdateConfig()
+        if self.config is not None:
+            message.config_updates.CopyFrom(self.config.to_protobuf())
+        if self.table_metadata is not None:
+            message.table_metadata_updates.CopyFrom(self.table_metadata.to_protobuf())
+        if self.schema_metadata is not None:
+            message.schema_metadata_updates.CopyFrom(self.schema_metadata.to_protobuf())
+        for field_id, change in self.field_metadata.items():
+            message.field_metadata_updates[field_id].CopyFrom(change.to_protobuf())
+        return message
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateConfig) -> "UpdateConfig":
+        """Read the message of the wire, the fields of early 2025 among it."""
+        config = _update_map(message, "config_updates")
+        schema = _update_map(message, "schema_metadata_updates")
+        fields = {i: UpdateMap.from_protobuf(change) for i, change in message.field_metadata_updates.items()}
+        if message.upsert_values or message.delete_keys:
+            config = UpdateMap(entries={**dict.fromkeys(message.delete_keys), **message.upsert_values})
+        if message.schema_metadata:
+            schema = UpdateMap(entries=dict(message.schema_metadata), replace=True)
+        for field_id, old in message.field_metadata.items():
+            fields[field_id] = UpdateMap(entries=dict(old.metadata), replace=True)
+        return cls(
+            config=config,
+            table_metadata=_update_map(message, "table_metadata_updates"),
+            schema_metadata=schema,
+            field_metadata=fields,
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
+        """Change the maps."""
+        del context
+        result = the_manifest(manifest, self.name)
+        if self.config is not None:
+            result = replace(result, config=self.config.apply(result.config, str))
+        if self.table_metadata is not None:
+            result = replace(result, table_metadata=self.table_metadata.apply(result.table_metadata, str))
+        schema = result.schema
+        if self.schema_metadata is not None:
+            schema = replace(schema, metadata=self.schema_metadata.apply(schema.metadata, str.encode))
+        for field_id, change in self.field_metadata.items():
+            schema = _with_field_metadata(schema, field_id, change)
+        return replace(result, schema=schema)
+
+
+def _update_map(message: transaction_pb2.Transaction.UpdateConfig, name: str) -> UpdateMap | None:
+    return UpdateMap.from_protobuf(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
+
+
+_PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+
+
+def _with_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Schema:
+    if field_id not in schema.by_id():
+        raise InvalidInputError(f"Field with id {field_id} does not exist")
+
+    def changed(node: Field) -> Field:
+        node = replace(node, children=tuple(changed(child) for child in node.children))
+        if node.id != field_id:
+            return node
+        metadata = change.apply(node.metadata, str.encode)
+        marked = metadata.get(_PRIMARY_KEY, b"").lower() in (b"true", b"1")
+        if node.primary_key_position is not None and _PRIMARY_KEY in change.entries and not marked:
+            raise InvalidInputError(f"field {node.name!r}: the unenforced primary key cannot be changed once set")
+        position = 0 if marked and node.primary_key_position is None else node.primary_key_position
+        return replace(node, metadata=metadata, primary_key_position=position)
+
+    return replace(schema, fields=tuple(changed(node) for node in schema.fields))

@@ -1,0 +1,46 @@
+"""UpdateMemWalState: progress of merging a write-ahead log; understood in histories, not written."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import UnsupportedError
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations.base import ApplyContext
+from lance_core.table.operations.update import CompactedSsTable
+
+__all__ = ["UpdateMemWalState"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMemWalState:
+    """Levels of write-ahead logs were merged.
+
+    Attributes:
+        compacted_sstables: The levels.
+    """
+
+    compacted_sstables: tuple[CompactedSsTable, ...]
+
+    name: ClassVar[str] = "UpdateMemWalState"
+    wire_name: ClassVar[str] = "update_mem_wal_state"
+
+    def to_protobuf(self) -> transaction_pb2.Transaction.UpdateMemWalState:
+        """Return the message of the wire."""
+        return transaction_pb2.Transaction.UpdateMemWalState(
+            compacted_sstables=[table.to_protobuf() for table in self.compacted_sstables]
+        )
+
+    @classmethod
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMemWalState) -> "UpdateMemWalState":
+        """Read the message of the wire."""
+        return cls(compacted_sstables=tuple(CompactedSsTable.from_protobuf(t) for t in message.compacted_sstables))
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:
+        """Refuse: the state lies in an index whose content this library does not write.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del manifest, context
+        raise UnsupportedError("UpdateMemWalState: write-ahead logs are not written")

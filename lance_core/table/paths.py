@@ -1,0 +1,162 @@
+"""Names of all files of a dataset, relative to its root.
+
+    data/<name>.lance                                     data files
+    _versions/<20 digits>.manifest                        manifests, V2: the digits are 2^64 - 1 - version
+    _versions/<version>.manifest                          manifests, V1
+    _versions/d<version>.manifest                         detached manifests: versions with the top bit set
+    _versions/latest_version_hint.json                    {"version":3}; only a hint
+    _transactions/<read version>-<uuid>.txn
+    _deletions/<fragment>-<read version>-<id>.arrow|.bin
+    _indices/<uuid>/...
+    _refs/tags/<name>.json, _refs/branches/<name, quoted>.json
+    tree/<branch>/...                                     the same again for a branch
+
+V2 names sort newest first, so that one short listing finds the latest version. One dataset uses one scheme.
+"""
+
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+__all__ = [
+    "BRANCHES_PREFIX",
+    "DATA_PREFIX",
+    "DELETIONS_PREFIX",
+    "DETACHED_BIT",
+    "HINT_KEY",
+    "INDICES_PREFIX",
+    "TAGS_PREFIX",
+    "TRANSACTIONS_PREFIX",
+    "TREE_PREFIX",
+    "VERSIONS_PREFIX",
+    "ManifestName",
+    "Naming",
+    "branch_of_ref_key",
+    "branch_ref_key",
+    "branch_root",
+    "data_key",
+    "is_detached",
+    "manifest_key",
+    "new_data_file_name",
+    "parse_manifest_key",
+    "tag_of_ref_key",
+    "tag_ref_key",
+    "transaction_key",
+]
+
+VERSIONS_PREFIX = "_versions/"
+TRANSACTIONS_PREFIX = "_transactions/"
+DATA_PREFIX = "data/"
+DELETIONS_PREFIX = "_deletions/"
+INDICES_PREFIX = "_indices/"
+TAGS_PREFIX = "_refs/tags/"
+BRANCHES_PREFIX = "_refs/branches/"
+TREE_PREFIX = "tree/"
+HINT_KEY = "_versions/latest_version_hint.json"
+
+DETACHED_BIT = 1 << 63
+_LAST = (1 << 64) - 1
+_SUFFIX = ".manifest"
+
+
+class Naming(StrEnum):
+    """How a dataset names its manifests."""
+
+    V1 = "v1"
+    V2 = "v2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestName:
+    """What the name of a manifest says.
+
+    Attributes:
+        version: The version; of a detached one with the top bit set.
+        naming: The scheme; detached manifests occur with V2 only.
+    """
+
+    version: int
+    naming: Naming
+
+
+def manifest_key(version: int, naming: Naming = Naming.V2) -> str:
+    """Key of the manifest of a version, detached or not."""
+    if is_detached(version):
+        return f"{VERSIONS_PREFIX}d{version}{_SUFFIX}"
+    if naming is Naming.V1:
+        return f"{VERSIONS_PREFIX}{version}{_SUFFIX}"
+    return f"{VERSIONS_PREFIX}{_LAST - version:020d}{_SUFFIX}"
+
+
+def parse_manifest_key(key: str) -> ManifestName | None:
+    """Return what a key below `_versions/` names; None if that is no manifest."""
+    stem = key.removeprefix(VERSIONS_PREFIX)
+    if not stem.endswith(_SUFFIX):
+        return None
+    digits = stem.removesuffix(_SUFFIX)
+    if digits.startswith("d") and _is_number(digits[1:]) and is_detached(int(digits[1:])):
+        return ManifestName(version=int(digits[1:]), naming=Naming.V2)
+    if not _is_number(digits):
+        return None
+    if len(digits) == 20:
+        return ManifestName(version=_LAST - int(digits), naming=Naming.V2)
+    return ManifestName(version=int(digits), naming=Naming.V1)
+
+
+def is_detached(version: int) -> bool:
+    """Whether a version number belongs to a detached version."""
+    return bool(version & DETACHED_BIT)
+
+
+def transaction_key(file_name: str) -> str:
+    """Key of a transaction file, from the name in the manifest."""
+    return TRANSACTIONS_PREFIX + file_name
+
+
+def data_key(path: str) -> str:
+    """Key of a data file, from the path in the fragment."""
+    return DATA_PREFIX + path
+
+
+def new_data_file_name() -> str:
+    """Return a fresh name for a data file: 24 binary digits, which spread keys over S3's partitions, and 26 hex."""
+    raw = uuid.uuid4().bytes
+    return f"{int.from_bytes(raw[:3], 'big'):024b}{raw[3:].hex()}.lance"
+
+
+def branch_root(branch: str) -> str:
+    """Prefix of a branch's own files, without a slash at the end."""
+    return TREE_PREFIX + branch
+
+
+def tag_ref_key(tag: str) -> str:
+    """Key of the file that describes a tag."""
+    return f"{TAGS_PREFIX}{tag}.json"
+
+
+def branch_ref_key(branch: str) -> str:
+    """Key of the file that describes a branch; slashes in the name are percent-encoded."""
+    return f"{BRANCHES_PREFIX}{quote(branch, safe='')}.json"
+
+
+def tag_of_ref_key(key: str) -> str | None:
+    """Return the tag that a key describes; None if it describes none."""
+    return _ref_name(key, TAGS_PREFIX)
+
+
+def branch_of_ref_key(key: str) -> str | None:
+    """Return the branch that a key describes; None if it describes none."""
+    name = _ref_name(key, BRANCHES_PREFIX)
+    return None if name is None else unquote(name)
+
+
+def _ref_name(key: str, prefix: str) -> str | None:
+    if not (key.startswith(prefix) and key.endswith(".json")):
+        return None
+    name = key.removeprefix(prefix).removesuffix(".json")
+    return name if name and "/" not in name else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

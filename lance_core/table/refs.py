@@ -1,0 +1,194 @@
+"""Tags and branches: the JSON files below `_refs/`.
+
+    tag      {"branch":null,"version":2,"createdAt":"2026-01-01T00:00:00.000000000Z","updatedAt":...,"manifestSize":N,
+              "metadata":{}}
+    branch   {"parentBranch":null,"identifier":{"version_mapping":[[4,"<32 hex>"]]},"parentVersion":4,
+              "createAt":1767225600,"manifestSize":N,"metadata":{}}
+
+The identifier is the branch's lineage: its parent's, and the version that it forked from with a fresh UUID. A branch
+descends from another if its identifier starts with the other's. Unknown keys are ignored.
+
+Names are ASCII: other tools accept more but cannot list it afterwards.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from lance_core.errors import CorruptFileError, InvalidInputError
+
+__all__ = ["MAIN", "BranchRef", "TagRef", "check_branch_name", "check_tag_name", "new_identifier"]
+
+MAIN = "main"
+"""What the branch at the dataset's root is called."""
+
+_PART = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagRef:
+    """What a tag points to.
+
+    Attributes:
+        version: The tagged version.
+        branch: Its branch; None for main.
+        manifest_size: Size of the version's manifest in bytes.
+        created_at: When the tag was made, RFC 3339.
+        updated_at: When it was last moved, RFC 3339.
+        metadata: Free texts.
+    """
+
+    version: int
+    branch: str | None = None
+    manifest_size: int = 0
+    created_at: str | None = None
+    updated_at: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON file."""
+        return _dump(
+            {
+                "branch": self.branch,
+                "version": self.version,
+                "createdAt": self.created_at,
+                "updatedAt": self.updated_at,
+                "manifestSize": self.manifest_size,
+                "metadata": dict(self.metadata),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> "TagRef":
+        """Read the JSON file.
+
+        Raises:
+            CorruptFileError: It is no JSON, or lacks a key.
+        """
+        content = _load(data, "tag", ("version", "manifestSize"))
+        return cls(
+            version=content["version"],
+            branch=content.get("branch"),
+            manifest_size=content["manifestSize"],
+            created_at=content.get("createdAt"),
+            updated_at=content.get("updatedAt"),
+            metadata=content.get("metadata") or {},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRef:
+    """Where a branch comes from.
+
+    Attributes:
+        parent_version: Version that it forked from.
+        parent_branch: Branch that it forked from; None for main.
+        identifier: Lineage: pairs of fork version and UUID, from main down.
+        created_at: When it was made, seconds since the epoch.
+        manifest_size: Size of its first manifest in bytes.
+        metadata: Free texts.
+    """
+
+    parent_version: int
+    parent_branch: str | None = None
+    identifier: tuple[tuple[int, str], ...] = ()
+    created_at: int = 0
+    manifest_size: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def descends_from(self, other: "BranchRef") -> bool:
+        """Whether the branch was forked from another, directly or not."""
+        length = len(other.identifier)
+        return 0 < length < len(self.identifier) and self.identifier[:length] == other.identifier
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON file."""
+        return _dump(
+            {
+                "parentBranch": self.parent_branch,
+                "identifier": {"version_mapping": [list(pair) for pair in self.identifier]},
+                "parentVersion": self.parent_version,
+                "createAt": self.created_at,
+                "manifestSize": self.manifest_size,
+                "metadata": dict(self.metadata),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> "BranchRef":
+        """Read the JSON file.
+
+        Raises:
+            CorruptFileError: It is no JSON, or lacks a key.
+        """
+        content = _load(data, "branch", ("parentVersion", "createAt", "manifestSize"))
+        mapping = (content.get("identifier") or {}).get("version_mapping", [])
+        return cls(
+            parent_version=content["parentVersion"],
+            parent_branch=content.get("parentBranch"),
+            identifier=tuple((int(version), str(name)) for version, name in mapping),
+            created_at=content["createAt"],
+            manifest_size=content["manifestSize"],
+            metadata=content.get("metadata") or {},
+        )
+
+
+def new_identifier(parent: BranchRef | None, fork_version: int) -> tuple[tuple[int, str], ...]:
+    """Return the lineage of a new branch off `parent`, or off main."""
+    return (*(parent.identifier if parent is not None else ()), (fork_version, uuid.uuid4().hex))
+
+
+def check_branch_name(name: str) -> str:
+    """Return a name that a branch may have.
+
+    Raises:
+        InvalidInputError: Readers of the format would refuse it, or could not list it.
+    """
+    if name == MAIN:
+        raise InvalidInputError(f"Ref is invalid: {MAIN!r} is reserved for the branch at the dataset's root")
+    return _checked(name, name.split("/"), "branch")
+
+
+def check_tag_name(name: str) -> str:
+    """Return a name that a tag may have; slashes are not allowed.
+
+    Raises:
+        InvalidInputError: Readers of the format would refuse it, or could not list it.
+    """
+    return _checked(name, [name], "tag")
+
+
+def timestamp_text(when: datetime) -> str:
+    """Return a time as tags store it: RFC 3339 in UTC with nine decimals."""
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
+
+
+def _checked(name: str, parts: Sequence[str], kind: str) -> str:
+    good = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+    if not good or ".." in name or name.endswith(".lock") or (kind == "tag" and name.startswith(".")):
+        raise InvalidInputError(
+            f"Ref is invalid: {kind} name {name!r} must be made of ASCII letters, digits, '.', '-' and '_'"
+            + (", with single slashes between its parts" if kind == "branch" else "")
+            + ", without '..', and not end with '.lock'"
+        )
+    return name
+
+
+def _dump(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode()
+
+
+def _load(data: bytes | memoryview, kind: str, required: Sequence[str]) -> dict[str, Any]:
+    try:
+        content = json.loads(bytes(data))
+    except ValueError as error:
+        raise CorruptFileError(f"{kind} file: not JSON") from error
+    missing = [key for key in required if key not in content] if isinstance(content, dict) else list(required)
+    if missing:
+        raise CorruptFileError(f"{kind} file: lacks {', '.join(missing)}")
+    result: dict[str, Any] = content
+    return result

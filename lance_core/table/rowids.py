@@ -1,0 +1,251 @@
+"""Stable row ids and row versions: sequences with one number per physical row of a fragment.
+
+    RowIdSequence { segments* }               concatenated, in row order
+      range          start .. end
+      with holes     start .. end without some
+      with bitmap    start + i for every bit i that is set, least significant bit first
+      sorted_array, array                     any numbers, 2, 4 or 8 bytes each above a base
+
+    RowDatasetVersionSequence { runs* }       (number of rows, version); of a run's span only the length counts
+
+Both are kept inline in fragments. Ids are handed out by the commit, from the manifest's `next_row_id` on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from lance_core._proto import rowids_pb2
+from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.table.fragment import Fragment
+
+__all__ = [
+    "U64Array",
+    "assign_row_ids",
+    "created_versions_of",
+    "decode_row_ids",
+    "decode_versions",
+    "encode_row_ids",
+    "encode_versions",
+    "with_versions",
+]
+
+U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+_MAX_ROWS = 1 << 32
+
+
+def decode_row_ids(data: bytes) -> U64Array:
+    """Return the row ids of a serialized RowIdSequence, in row order.
+
+    Raises:
+        CorruptFileError: The bytes are no such sequence.
+    """
+    try:
+        message = rowids_pb2.RowIdSequence.FromString(data)
+    except DecodeError as error:
+        raise CorruptFileError("row ids: not a RowIdSequence") from error
+    return _concatenated([_decode_segment(segment) for segment in message.segments])
+
+
+def encode_row_ids(row_ids: U64Array) -> bytes:
+    """Serialize row ids as one segment of the smallest form."""
+    if len(row_ids) == 0:
+        return b""
+    return rowids_pb2.RowIdSequence(segments=[_encode_segment(np.asarray(row_ids, np.uint64))]).SerializeToString()
+
+
+def decode_versions(data: bytes) -> U64Array:
+    """Return the version of each row of a serialized RowDatasetVersionSequence.
+
+    Raises:
+        CorruptFileError: The bytes are no such sequence.
+    """
+    try:
+        message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
+    except DecodeError as error:
+        raise CorruptFileError("row versions: not a RowDatasetVersionSequence") from error
+    lengths = [_segment_length(run.span) for run in message.runs]
+    if sum(lengths) > _MAX_ROWS:
+        raise CorruptFileError("row versions: more rows than a fragment can have")
+    return np.repeat(np.array([run.version for run in message.runs], np.uint64), lengths)
+
+
+def encode_versions(versions: U64Array) -> bytes:
+    """Serialize one version per row as runs of equal versions."""
+    versions = np.asarray(versions, np.uint64)
+    if len(versions) == 0:
+        return b""
+    starts = np.concatenate(([0], np.flatnonzero(versions[1:] != versions[:-1]) + 1))
+    ends = [*starts[1:].tolist(), len(versions)]
+    message = rowids_pb2.RowDatasetVersionSequence()
+    for start, end in zip(starts.tolist(), ends, strict=True):
+        run = message.runs.add(version=int(versions[start]))
+        run.span.range.start, run.span.range.end = start, end
+    return message.SerializeToString()
+
+
+def assign_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[Fragment], int]:
+    """Give row ids to the rows that have none.
+
+    A fragment may bring ids for its first rows, which are moved rows; the rest are new ones.
+
+    Returns:
+        The fragments, and the next free row id.
+
+    Raises:
+        InvalidInputError: A fragment brings more ids than it has rows.
+    """
+    result = []
+    for fragment in fragments:
+        if fragment.row_ids is None:
+            ids = np.arange(next_row_id, next_row_id + fragment.physical_rows, dtype=np.uint64)
+        else:
+            ids = decode_row_ids(fragment.row_ids)
+            if len(ids) > fragment.physical_rows:
+                raise InvalidInputError(f"fragment {fragment.id} has {len(ids)} row ids for fewer rows")
+            if len(ids) == fragment.physical_rows:
+                result.append(fragment)
+                continue
+            fresh = np.arange(next_row_id, next_row_id + fragment.physical_rows - len(ids), dtype=np.uint64)
+            next_row_id += len(fresh)
+            result.append(replace(fragment, row_ids=encode_row_ids(np.concatenate([ids, fresh]))))
+            continue
+        next_row_id += len(ids)
+        result.append(replace(fragment, row_ids=encode_row_ids(ids)))
+    return result, next_row_id
+
+
+def with_versions(fragment: Fragment, version: int, created: U64Array | None = None) -> Fragment:
+    """Say that all rows of a fragment were written in `version`.
+
+    Args:
+        fragment: The fragment.
+        version: Version of the commit.
+        created: In which version each row was first made; None for `version`.
+    """
+    written = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
+    made = written if created is None else encode_versions(created)
+    return replace(fragment, last_updated_at_versions=written, created_at_versions=made)
+
+
+def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default: int) -> U64Array:
+    """Look up in which version rows were made.
+
+    Args:
+        row_ids: The rows.
+        origins: Fragments that the rows may come from.
+        default: Version of rows that none of them holds: they are new.
+    """
+    known_ids, known_versions = [], []
+    for origin in origins:
+        if origin.row_ids is None:
+            continue
+        ids = decode_row_ids(origin.row_ids)
+        made = (
+            decode_versions(origin.created_at_versions) if origin.created_at_versions else np.ones(len(ids), np.uint64)
+        )
+        length = min(len(ids), len(made))
+        known_ids.append(ids[:length])
+        known_versions.append(made[:length])
+    ids, made = _concatenated(known_ids), _concatenated(known_versions)
+    result = np.full(len(row_ids), default, np.uint64)
+    if len(ids):
+        order = np.argsort(ids, kind="stable")
+        at = np.minimum(np.searchsorted(ids[order], row_ids), len(ids) - 1)
+        found = ids[order][at] == row_ids
+        result[found] = made[order][at][found]
+    return result
+
+
+def _concatenated(parts: Sequence[U64Array]) -> U64Array:
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+
+def _decode_segment(segment: rowids_pb2.U64Segment) -> U64Array:
+    kind = segment.WhichOneof("segment")
+    if kind == "range":
+        return _checked_range(segment.range.start, segment.range.end)
+    if kind == "range_with_holes":
+        holes = segment.range_with_holes
+        return np.setdiff1d(_checked_range(holes.start, holes.end), _decode_array(holes.holes), assume_unique=True)
+    if kind == "range_with_bitmap":
+        span = segment.range_with_bitmap
+        ids = _checked_range(span.start, span.end)
+        bits = np.unpackbits(np.frombuffer(span.bitmap, np.uint8), bitorder="little")
+        if len(bits) < len(ids):
+            raise CorruptFileError("row ids: a bitmap is shorter than its range")
+        return ids[bits[: len(ids)].astype(np.bool_)]
+    if kind == "sorted_array":
+        return _decode_array(segment.sorted_array)
+    if kind == "array":
+        return _decode_array(segment.array)
+    raise CorruptFileError("row ids: a segment of an unknown kind")
+
+
+def _segment_length(segment: rowids_pb2.U64Segment) -> int:
+    if segment.WhichOneof("segment") == "range":
+        return max(0, segment.range.end - segment.range.start)
+    return len(_decode_segment(segment))
+
+
+def _checked_range(start: int, end: int) -> U64Array:
+    if not start <= end <= start + _MAX_ROWS:
+        raise CorruptFileError(f"row ids: a range of {end - start} rows")
+    return np.arange(start, end, dtype=np.uint64)
+
+
+def _decode_array(array: rowids_pb2.EncodedU64Array) -> U64Array:
+    kind = array.WhichOneof("array")
+    try:
+        if kind == "u16_array":
+            return np.frombuffer(array.u16_array.offsets, "<u2").astype(np.uint64) + np.uint64(array.u16_array.base)
+        if kind == "u32_array":
+            return np.frombuffer(array.u32_array.offsets, "<u4").astype(np.uint64) + np.uint64(array.u32_array.base)
+        return np.frombuffer(array.u64_array.values, "<u8").astype(np.uint64)
+    except ValueError as error:
+        raise CorruptFileError("row ids: an array is cut off") from error
+
+
+def _encode_array(values: U64Array) -> rowids_pb2.EncodedU64Array:
+    base = int(values.min()) if len(values) else 0
+    span = int(values.max()) - base if len(values) else 0
+    offsets = values - np.uint64(base)
+    array = rowids_pb2.EncodedU64Array()
+    if span < 1 << 16:
+        array.u16_array.base, array.u16_array.offsets = base, offsets.astype("<u2").tobytes()
+    elif span < 1 << 32:
+        array.u32_array.base, array.u32_array.offsets = base, offsets.astype("<u4").tobytes()
+    else:
+        array.u64_array.values = values.astype("<u8").tobytes()
+    return array
+
+
+def _encode_segment(ids: U64Array) -> rowids_pb2.U64Segment:
+    segment = rowids_pb2.U64Segment()
+    if len(ids) > 1 and not bool((ids[1:] > ids[:-1]).all()):
+        segment.array.CopyFrom(_encode_array(ids))
+        return segment
+    start, end = int(ids[0]), int(ids[-1]) + 1
+    span = end - start
+    if span == len(ids):
+        segment.range.start, segment.range.end = start, end
+        return segment
+    width = 2 if span <= 1 << 16 else 4 if span <= 1 << 32 else 8
+    if span // 8 <= min(len(ids), span - len(ids)) * width:
+        present = np.zeros(span, np.uint8)
+        present[(ids - np.uint64(start)).astype(np.int64)] = 1
+        bitmap = segment.range_with_bitmap
+        bitmap.start, bitmap.end = start, end
+        bitmap.bitmap = np.packbits(present, bitorder="little").tobytes()
+    elif span - len(ids) < len(ids):
+        holes = segment.range_with_holes
+        holes.start, holes.end = start, end
+        missing = np.setdiff1d(np.arange(start, end, dtype=np.uint64), ids, assume_unique=True)
+        holes.holes.CopyFrom(_encode_array(missing))
+    else:
+        segment.sorted_array.CopyFrom(_encode_array(ids))
+    return segment

@@ -1,0 +1,178 @@
+"""Transactions: what a commit changed, kept beside the manifest so that concurrent writers can judge each other.
+
+`_transactions/{read_version}-{uuid}.txn` is the bare `Transaction` message, without framing. The same bytes lie in
+the manifest's transaction section.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+from lance_core.table import flags
+from lance_core.table.fragment import data_file_version
+from lance_core.table.manifest import WRITER, Manifest
+from lance_core.table.operations import OPERATIONS, ApplyContext, Clone, Operation, UnknownOperation
+from lance_core.table.operations.base import data_files
+
+__all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "Transaction"]
+
+COMMIT_MESSAGE_KEY = "__lance_commit_message"
+"""Property that holds the commit message."""
+
+SLICES_KEY = "lance.slices"
+"""Property that names the parts of the table that a replacement fills, as a JSON list of texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One change to a dataset.
+
+    Attributes:
+        read_version: Version that the change was made from; 0 for a new dataset.
+        operation: The change.
+        uuid: Names the transaction; it survives rebases and tells a writer whether a version is its own.
+        properties: Free texts that describe the change.
+        tag: A text that goes into the manifest; empty in practice.
+    """
+
+    read_version: int
+    operation: Operation
+    uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    properties: Mapping[str, str] = field(default_factory=dict)
+    tag: str = ""
+
+    @property
+    def transaction_properties(self) -> Mapping[str, str]:
+        """The properties, under the name that they have in pylance."""
+        return self.properties
+
+    @property
+    def file_name(self) -> str:
+        """Name of the transaction file below `_transactions/`."""
+        return f"{self.read_version}-{self.uuid}.txn"
+
+    def to_bytes(self) -> bytes:
+        """Return the serialized message.
+
+        Raises:
+            UnsupportedError: The operation is one that is not written.
+        """
+        body: dict[str, Any] = {self.operation.wire_name: self.operation.to_protobuf()}
+        message = transaction_pb2.Transaction(
+            read_version=self.read_version,
+            uuid=self.uuid,
+            tag=self.tag,
+            transaction_properties=dict(self.properties),
+            **body,
+        )
+        return message.SerializeToString(deterministic=True)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> "Transaction":
+        """Read a serialized message.
+
+        An operation that is not known is read as an `UnknownOperation`, so that histories stay legible.
+
+        Raises:
+            CorruptFileError: The bytes are no transaction.
+        """
+        try:
+            message = transaction_pb2.Transaction.FromString(bytes(data))
+        except DecodeError as error:
+            raise CorruptFileError("not a transaction") from error
+        return cls(
+            read_version=message.read_version,
+            uuid=message.uuid,
+            tag=message.tag,
+            properties=dict(message.transaction_properties),
+            operation=_operation(message),
+        )
+
+    def apply(self, manifest: Manifest | None, context: ApplyContext, timestamp_ns: int) -> Manifest:
+        """Return the manifest that the transaction makes of the latest one.
+
+        Args:
+            manifest: The latest manifest; None if there is no dataset yet.
+            context: Version to make, and what else the operation may need.
+            timestamp_ns: Time of the commit, nanoseconds since the epoch.
+
+        Raises:
+            InvalidInputError: The operation does not fit the manifest.
+            DatasetNotFoundError: The operation needs a dataset and there is none.
+            UnsupportedError: The manifest must not be continued by this library.
+        """
+        if manifest is not None:
+            flags.check_writable(manifest.reader_flags, manifest.writer_flags)
+        result = self.operation.apply(manifest, context)
+        highest = max(result.fragments.ids, default=-1)
+        if result.max_fragment_id is not None:
+            highest = max(highest, result.max_fragment_id)
+        field_ids = result.max_allocated_field_id
+        result = replace(
+            result,
+            version=context.version,
+            timestamp_ns=result.timestamp_ns if isinstance(self.operation, Clone) else timestamp_ns,
+            tag=self.tag,
+            max_fragment_id=highest if highest >= 0 else None,
+            max_allocated_field_id=None if field_ids is None else max(field_ids, result.schema.max_field_id),
+            transaction_file=self.file_name,
+            writer_version=WRITER,
+            transaction_bytes=None,
+            location=None,
+        )
+        return _with_flags(result)
+
+
+def _operation(message: transaction_pb2.Transaction) -> Operation:
+    kind = message.WhichOneof("operation")
+    known = OPERATIONS.get(kind or "")
+    if kind is None or known is None:
+        return UnknownOperation(described=kind or "of a newer library")
+    try:
+        return known.from_protobuf(getattr(message, kind))
+    except UnsupportedError as error:
+        return UnknownOperation(described=f"{known.name} ({error})")
+
+
+def _with_flags(manifest: Manifest) -> Manifest:
+    """Work out the feature flags, and refuse fragments that do not fit them."""
+    both = (manifest.reader_flags | manifest.writer_flags) & (flags.COVERING_INDICES | flags.MIXED_DATA_FILES)
+    if manifest.fragments.has_deletions:
+        both |= flags.DELETION_FILES
+    if manifest.uses_stable_row_ids:
+        both |= flags.STABLE_ROW_IDS
+        if any(fragment.row_ids is None for fragment in manifest.fragments.fresh):
+            raise InvalidInputError("All fragments must have row ids in a dataset with stable row ids")
+    if manifest.base_paths:
+        both |= flags.BASE_PATHS
+    if any(index.covering_fields for index in manifest.indices):
+        both |= flags.COVERING_INDICES
+    if _has_other_data_files(manifest):
+        both |= flags.MIXED_DATA_FILES
+    writer = both
+    if manifest.config:
+        writer |= flags.CONFIG
+    if manifest.max_allocated_field_id is not None:
+        writer |= flags.NO_FIELD_ID_REUSE
+    return replace(manifest, reader_flags=both, writer_flags=writer)
+
+
+def _has_other_data_files(manifest: Manifest) -> bool:
+    """Whether new data files have another version than the dataset.
+
+    Raises:
+        InvalidInputError: One is 0.1 and the other is not; no reader can mix these.
+    """
+    numbers = {(file.file_major_version, file.file_minor_version) for file in data_files(manifest.fragments.fresh)}
+    others = {data_file_version(*pair) for pair in numbers} - {manifest.data_storage_version}
+    if others and "0.1" in (*others, manifest.data_storage_version):
+        raise InvalidInputError(
+            f"data files of version {min(others)} cannot be added to a dataset of version "
+            f"{manifest.data_storage_version}"
+        )
+    return bool(others)
