@@ -1,0 +1,221 @@
+"""Decoded levels and values to Arrow arrays.
+
+A column is one path from a top-level field to a leaf. Its array is built from the leaf outwards, one layer at a time,
+with structs that hold only the child on the path; `merge_columns` joins the columns of one top-level field.
+"""
+
+__all__ = ["assemble", "merge_columns", "take_rows"]
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array
+from lance_core.encoding.paths import is_column, is_packed, layer_kind
+from lance_core.encoding.repdef import ItemLayer, ListLayer, Mask, unravel
+from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
+from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.schema import Field, arrow_type_of, field_to_arrow
+
+
+def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
+    """Build the array of a column.
+
+    Args:
+        path: The fields from the top-level one down to the column.
+        decoded: What a structural decoder returned.
+
+    Returns:
+        An array with one slot per covered row.
+
+    Raises:
+        CorruptFileError: Levels and values do not fit each other or the path.
+    """
+    if len(decoded.levels.layers) != len(path):
+        raise CorruptFileError(f"{len(decoded.levels.layers)} layers for {len(path)} levels of nesting")
+    unraveled = unravel(decoded.levels)
+    leaf_layer = unraveled.layers[0]
+    if not isinstance(leaf_layer, ItemLayer):
+        raise CorruptFileError("the innermost layer is a list")
+    array = _leaf_array(path[-1], decoded, unraveled.num_slots, leaf_layer.validity)
+    child = path[-1]
+    for field, layer in zip(reversed(path[:-1]), unraveled.layers[1:], strict=True):
+        array = _wrap(field, field_to_arrow(child), layer, array)
+        child = field
+    return array
+
+
+def take_rows(array: pa.Array, covered: RowRuns, wanted: RowRuns) -> pa.Array:
+    """Of an array that has one slot per covered row, the slots of the wanted rows."""
+    if covered.starts.size == wanted.starts.size and bool(
+        (covered.starts == wanted.starts).all() and (covered.ends == wanted.ends).all()
+    ):
+        return array
+    if covered.is_one_run and wanted.is_one_run:
+        return array.slice(int(wanted.starts[0] - covered.starts[0]), wanted.count)
+    return array.take(pa.array(wanted.positions_in(covered)))
+
+
+def merge_columns(field: Field, arrays: Sequence[pa.Array]) -> pa.Array:
+    """Join the arrays of the columns of one field, in the order of `leaf_paths`, row by row.
+
+    Raises:
+        CorruptFileError: The columns do not agree on the nesting.
+    """
+    if is_column(field):
+        return arrays[0]
+    merged, rest = _merge(field, list(arrays))
+    if rest:
+        raise CorruptFileError(f"field {field.name!r} has more columns than its type")
+    return merged
+
+
+def _merge(field: Field, arrays: list[Any]) -> tuple[Any, list[Any]]:
+    """Join the arrays that belong to `field`; returns the joined one and those left over."""
+    if is_column(field):
+        return arrays[0], arrays[1:]
+    first = arrays[0]
+    target = arrow_type_of(field)
+    if layer_kind(field) == "item":
+        children, rest = [], arrays
+        for child in field.children:
+            num_columns = _num_columns(child)
+            below = [array.field(0) for array in rest[:num_columns]]
+            children.append(_merge(child, below)[0])
+            rest = rest[num_columns:]
+        if any(len(child) != len(first) for child in children):
+            raise CorruptFileError(f"the children of {field.name!r} have different lengths")
+        return pa.Array.from_buffers(target, len(first), [_validity(first)], children=children), rest
+    num_columns = _num_columns(field)
+    mine, rest = arrays[:num_columns], arrays[num_columns:]
+    if num_columns == 1 and first.type == target:
+        return first, rest
+    if layer_kind(field) == "fixed_size_list":
+        size = first.type.list_size
+        values = [array.values.slice(array.offset * size, len(array) * size) for array in mine]
+        child, _ = _merge(field.children[0], values)
+        return pa.Array.from_buffers(target, len(first), [_validity(first)], children=[child]), rest
+    offsets, values = zip(*(_list_parts(array) for array in mine), strict=True)
+    if any(not np.array_equal(offsets[0], other) for other in offsets[1:]):
+        raise CorruptFileError(f"the columns of {field.name!r} do not have the same lists")
+    child, _ = _merge(field.children[0], list(values))
+    return pa.Array.from_buffers(
+        target, len(first), [_validity(first), pa.py_buffer(offsets[0])], children=[child]
+    ), rest
+
+
+def _num_columns(field: Field) -> int:
+    return 1 if is_column(field) else sum(_num_columns(child) for child in field.children)
+
+
+def _validity(array: pa.Array) -> pa.Buffer | None:
+    """The validity bitmap of an array, beginning at its first slot."""
+    bitmap = array.buffers()[0]
+    if bitmap is None or array.null_count == 0:
+        return None
+    if array.offset == 0:
+        return bitmap
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8)[array.offset // 8 :], bitorder="little")
+    start = array.offset % 8
+    return pa.py_buffer(np.packbits(bits[start : start + len(array)], bitorder="little"))
+
+
+def _list_parts(array: Any) -> tuple[Any, Any]:
+    """Offsets from 0 on, and the values that they point into."""
+    large = pa.types.is_large_list(array.type)
+    raw = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)
+    offsets = raw[array.offset : array.offset + len(array) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    return offsets - offsets[0] if first else offsets, array.values.slice(first, last - first)
+
+
+def _wrap(field: Field, child: pa.Field, layer: ItemLayer | ListLayer, array: pa.Array) -> pa.Array:
+    kind = layer_kind(field)
+    if (kind == "list") != isinstance(layer, ListLayer):
+        raise CorruptFileError(f"field {field.name!r} of type {field.logical_type} does not fit its layer")
+    child = child.with_type(array.type)
+    if isinstance(layer, ListLayer):
+        return _wrap_list(field, child, layer, array)
+    if kind == "fixed_size_list":
+        size = int(field.logical_type.rsplit(":", 1)[-1])
+        if size == 0 or layer.length % size:
+            raise CorruptFileError(f"{layer.length} items do not make lists of {size}")
+        validity = None if layer.validity is None else layer.validity[::size]
+        target: pa.DataType = pa.list_(child, size)
+        return pa.Array.from_buffers(target, layer.length // size, [_bitmap(validity)], children=[array])
+    _check_length(len(array), layer.length)
+    return pa.Array.from_buffers(pa.struct([child]), layer.length, [_bitmap(layer.validity)], children=[array])
+
+
+def _wrap_list(field: Field, child: pa.Field, layer: ListLayer, array: pa.Array) -> pa.Array:
+    _check_length(len(array), int(layer.offsets[-1]))
+    large = field.logical_type.startswith("large_list")
+    if not large and int(layer.offsets[-1]) > 2**31 - 1:
+        raise UnsupportedError(f"field {field.name!r}: more than 2^31 items in one array; read fewer rows at a time")
+    offsets = layer.offsets if large else layer.offsets.astype(np.int32)
+    if field.logical_type == "map":
+        # The entries of a map have one child at a time here, so they cannot make a map yet.
+        target: pa.DataType = pa.list_(child)
+        if pa.types.is_struct(child.type) and child.type.num_fields == 2:
+            target = arrow_type_of(field)
+    else:
+        target = pa.large_list(child) if large else pa.list_(child)
+    buffers = [_bitmap(layer.validity), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(target, layer.length, buffers, children=[array])
+
+
+def _check_length(found: int, expected: int) -> None:
+    if found != expected:
+        raise CorruptFileError(f"levels ask for {expected} items, there are {found}")
+
+
+def _bitmap(valid: Mask | None) -> pa.Buffer | None:
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Mask | None) -> pa.Array:
+    kind = arrow_type_of(field)
+    values = decoded.values
+    if values is None or pa.types.is_null(kind):
+        return pa.nulls(num_slots, kind)
+    _check_length(values.num_values, num_slots)
+    bitmap = _bitmap(validity)
+    if pa.types.is_dictionary(kind):
+        return _dictionary_array(kind, values, decoded.items, bitmap)
+    if decoded.items is None:
+        return block_to_array(values, kind, bitmap)
+    if is_packed(field):
+        raise CorruptFileError(f"field {field.name!r}: packed structs have no dictionary")
+    items = _items_array(decoded.items, kind)
+    return items.take(_indices(values, len(items), bitmap))
+
+
+def _items_array(items: DataBlock, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(kind) and isinstance(items, FixedWidthBlock) and items.num_values == 1:
+        items = FixedWidthBlock(data=items.data, bits_per_value=1, num_values=1)
+    return block_to_array(items, kind)
+
+
+def _indices(values: DataBlock, num_items: int, bitmap: pa.Buffer | None) -> pa.Array:
+    if not isinstance(values, FixedWidthBlock) or values.bits_per_value not in (8, 16, 32, 64):
+        raise CorruptFileError("the indices of a dictionary are not integers")
+    kind = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[values.bits_per_value]
+    indices = block_to_array(values, kind, bitmap)
+    highest = values.view().max() if values.num_values and bitmap is None else None
+    if bitmap is not None and len(indices) > indices.null_count:
+        highest = pa.compute.max(indices).as_py()
+    if highest is not None and highest >= num_items:
+        raise CorruptFileError(f"index {highest} into a dictionary of {num_items} items")
+    return indices
+
+
+def _dictionary_array(
+    kind: Any, values: DataBlock, items: DataBlock | None, bitmap: pa.Buffer | None
+) -> pa.Array:
+    if items is None:
+        return block_to_array(values, kind.value_type, bitmap).dictionary_encode().cast(kind)
+    dictionary = _items_array(items, kind.value_type)
+    indices = _indices(values, len(dictionary), bitmap).cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(indices, dictionary)

@@ -1,0 +1,95 @@
+"""Decoding pages of 2.1 and 2.2 files: which structural layout, and what becomes of its rows."""
+
+__all__ = ["decode_page", "parse_layers"]
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core.encoding.assemble import assemble, take_rows
+from lance_core.encoding.page import PageInfo, Steps
+from lance_core.encoding.paths import layer_kind
+from lance_core.encoding.repdef import Layer
+from lance_core.encoding.structural import blob, constant, fullzip, miniblock
+from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
+from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.schema import Field
+
+_MAX_LAYERS: Final = 128
+
+
+def decode_page(page: PageInfo, path: Sequence[Field], rows: RowRuns) -> Steps[pa.Array]:
+    """Read rows of a page of one column.
+
+    Args:
+        page: Where the page is; its `encoding` is a `PageLayout`.
+        path: The fields from the top-level one down to the column.
+        rows: Which rows of the page are wanted, ascending.
+
+    Returns:
+        An array of the wanted rows. Structs in it have only the child on the path.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the format.
+        UnsupportedError: The layout or a compression is not known.
+    """
+    if not isinstance(page.encoding, PageLayout):
+        raise CorruptFileError("the page has no page layout")
+    factor = items_per_row(path)
+    inner = page if factor == 1 else replace(page, num_rows=page.num_rows * factor)
+    wanted = rows if factor == 1 else RowRuns(starts=rows.starts * factor, ends=rows.ends * factor)
+    decoded = yield from _decode_layout(inner, page.encoding, path[-1], wanted)
+    array = assemble(path, decoded)
+    covered = decoded.covered
+    if factor != 1:
+        covered = RowRuns(starts=covered.starts // factor, ends=covered.ends // factor)
+        if bool((covered.starts * factor != decoded.covered.starts).any()):
+            # A chunk may begin inside a fixed size list; such pages are read whole.
+            raise UnsupportedError("chunks that cut fixed size lists of structs")
+    if len(array) != covered.count:
+        raise CorruptFileError(f"levels make {len(array)} rows, {covered.count} are expected")
+    return take_rows(array, covered, rows)
+
+
+def items_per_row(path: Sequence[Field]) -> int:
+    """How many items the page counts per row: fixed size lists of structs are counted by their items."""
+    factor = 1
+    for field in path:
+        if layer_kind(field) == "fixed_size_list":
+            factor *= int(field.logical_type.rsplit(":", 1)[-1])
+    return factor
+
+
+def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:
+    """The layers that a description names.
+
+    Raises:
+        UnsupportedError: One of them is not known.
+    """
+    if not 0 < len(numbers) <= _MAX_LAYERS:
+        raise CorruptFileError(f"a page of {len(numbers)} layers")
+    try:
+        return tuple(Layer(number) for number in numbers)
+    except ValueError as error:
+        raise UnsupportedError(f"a layer of kind {error}") from error
+
+
+def _decode_layout(page: PageInfo, layout: PageLayout, field: Field, rows: RowRuns) -> Steps[DecodedRows]:
+    name = layout.WhichOneof("layout")
+    if name == "mini_block_layout":
+        mini = layout.mini_block_layout
+        return (yield from miniblock.decode(page, mini, parse_layers(mini.layers), rows))
+    if name == "full_zip_layout":
+        zipped = layout.full_zip_layout
+        return (yield from fullzip.decode(page, zipped, parse_layers(zipped.layers), rows))
+    if name == "constant_layout":
+        same = layout.constant_layout
+        return (yield from constant.decode(page, same, parse_layers(same.layers), rows))
+    if name == "blob_layout":
+        outer = parse_layers(layout.blob_layout.layers)
+        inner = _decode_layout(page, layout.blob_layout.inner_layout, field, rows)
+        return (yield from blob.decode(inner, outer, field, rows))
+    raise UnsupportedError("a page layout that is unknown or missing")

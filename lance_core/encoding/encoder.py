@@ -1,0 +1,187 @@
+"""Encoding the columns of 2.1 and 2.2 files: arrays to pages."""
+
+__all__ = ["encode_field"]
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
+from lance_core.encoding.datablock import (
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    PackedStructBlock,
+    VariableBlock,
+    array_to_block,
+)
+from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.repdef import Levels
+from lance_core.encoding.shred import ShreddedColumn, null_mask, shred
+from lance_core.encoding.strategy import (
+    Choice,
+    Limits,
+    Request,
+    choose_fixed,
+    choose_items,
+    choose_list,
+    choose_packed,
+    choose_variable,
+    requested,
+)
+from lance_core.encoding.structural import constant, fullzip, miniblock
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema import Field
+
+
+def encode_field(field: Field, array: pa.Array, limits: Limits) -> list[list[EncodedPage]]:
+    """Encode some rows of a top-level field.
+
+    Args:
+        field: The field.
+        array: Its values; at least one row.
+        limits: What the version of the file allows.
+
+    Returns:
+        For each column of the field, in the order of `leaf_paths`, its pages; they cover all rows.
+
+    Raises:
+        UnsupportedError: The format cannot hold such values.
+    """
+    return [_encode_column(column, array, index, limits) for index, column in enumerate(shred(field, array))]
+
+
+def _encode_column(column: ShreddedColumn, array: pa.Array, index: int, limits: Limits) -> list[EncodedPage]:
+    """One page, or several where so many levels stand between two values that they do not fit a chunk."""
+    page = _encode_page(column, limits)
+    if page is not None:
+        return [page]
+    if len(array) < 2:
+        raise UnsupportedError(f"field {column.field.name!r}: one row has too many null or empty lists in a row")
+    pages = []
+    for part in (array.slice(0, len(array) // 2), array.slice(len(array) // 2)):
+        smaller = next(c for i, c in enumerate(shred(column.top, part)) if i == index)
+        pages += _encode_column(smaller, part, index, limits)
+    return pages
+
+
+def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
+    levels, values, num_rows = column.levels, column.values, column.num_rows
+    if _is_all_null(levels, values):
+        return constant.encode(levels, None, num_rows=num_rows)
+    wish = requested(column.field.metadata)
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_dictionary(values.type):
+        return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits)
+    block = _fill_nulls(array_to_block(values), values)
+    choice = _choose(block, levels, limits, wish)
+    if choice.layout == "dictionary":
+        encoded = values.dictionary_encode()
+        if len(encoded.dictionary) * 2 < len(values):
+            page = _encode_dictionary(levels, encoded, num_rows, limits)
+            if page is not None:
+                return page
+        choice = Choice(layout="miniblock", compression="variable" if isinstance(block, VariableBlock) else "flat")
+    return _encode_choice(levels, block, num_rows, limits, choice)
+
+
+def _is_all_null(levels: Levels, values: pa.Array) -> bool:
+    if pa.types.is_null(values.type) or len(values) == 0 or values.null_count == len(values):
+        return True
+    return levels.definition is not None and bool((levels.definition != 0).all())
+
+
+def _plain_dictionary(values: Any) -> Any:
+    """A dictionary array without nulls among its items."""
+    return values.dictionary_decode().dictionary_encode() if values.dictionary.null_count else values
+
+
+def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
+    """Put a value that occurs into the slots of nulls, so that they cost little and show nothing."""
+    if not values.null_count or not isinstance(block, FixedWidthBlock) or block.bits_per_value not in (8, 16, 32, 64):
+        return block
+    nulls = null_mask(values)
+    if nulls is None:
+        return block
+    words = block.view()[: block.num_values]
+    filled = np.where(nulls, words[int(np.argmin(nulls))], words)
+    return FixedWidthBlock(
+        data=filled.view(np.uint8), bits_per_value=block.bits_per_value, num_values=block.num_values
+    )
+
+
+def _choose(block: DataBlock, levels: Levels, limits: Limits, wish: Request) -> Choice:
+    has_levels = levels.repetition is not None or levels.definition is not None
+    if isinstance(block, FixedWidthBlock):
+        return choose_fixed(block, has_levels=has_levels, limits=limits, wish=wish)
+    if isinstance(block, VariableBlock):
+        return choose_variable(block, limits=limits, wish=wish)
+    if isinstance(block, FixedSizeListBlock):
+        return choose_list(block, has_levels=has_levels, wish=wish)
+    if isinstance(block, PackedStructBlock):
+        return choose_packed(block)
+    raise UnsupportedError(f"writing a {type(block).__name__}")
+
+
+def _encode_choice(
+    levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: Choice
+) -> EncodedPage | None:
+    if choice.layout == "constant":
+        return constant.encode(levels, _first_value(block), num_rows=num_rows)
+    if choice.layout == "miniblock":
+        page = _encode_miniblock(levels, block, num_rows, limits, choice)
+        if page is not None:
+            return page
+        if isinstance(block, FixedWidthBlock) and block.bits_per_value % 8:
+            return None
+    encoding, values = encode_per_value(block, _per_value_name(block))
+    return fullzip.encode(levels, values, encoding, num_rows=num_rows)
+
+
+def _encode_miniblock(
+    levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: Choice
+) -> EncodedPage | None:
+    try:
+        values = encode_miniblock(
+            block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes
+        )
+    except InvalidInputError:
+        # A value is too large for a chunk: the page is zipped.
+        return None
+    return miniblock.encode(levels, values, num_rows=num_rows, dictionary=None, large_chunks=limits.large_chunks)
+
+
+def _per_value_name(block: DataBlock) -> str:
+    if isinstance(block, FixedSizeListBlock):
+        return f"fixed_size_list({_per_value_name(block.items)})"
+    if isinstance(block, PackedStructBlock):
+        fixed = all(isinstance(child, FixedWidthBlock) for child in block.children)
+        return "packed_struct" if fixed else "variable_packed_struct"
+    return "variable" if isinstance(block, VariableBlock) else "flat"
+
+
+def _first_value(block: DataBlock) -> bytes | VariableBlock:
+    if isinstance(block, VariableBlock):
+        return VariableBlock(offsets=block.offsets[:2], data=block.data, num_values=1)
+    assert isinstance(block, FixedWidthBlock)
+    if block.bits_per_value == 1:
+        return bytes([int(block.data[0]) & 1])
+    return block.data[: block.bits_per_value // 8].tobytes()
+
+
+def _encode_dictionary(levels: Levels, values: Any, num_rows: int, limits: Limits) -> EncodedPage | None:
+    indices = values.indices
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    words = np.ascontiguousarray(indices.to_numpy(zero_copy_only=False)).astype(np.uint32)
+    block = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=32, num_values=words.size)
+    items = array_to_block(values.dictionary)
+    encoding, data = encode_block(items, choose_items(items, limits))
+    dictionary = miniblock.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
+    name = choose_fixed(block, has_levels=True, limits=limits, wish=Request(compression=None, layout=None), words=True)
+    chunks = encode_miniblock(block, name.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
+    return miniblock.encode(
+        levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks
+    )

@@ -1,0 +1,136 @@
+"""What encoders hand to a file writer and a file reader hands to decoders: pages.
+
+A page is a run of rows of one column: a message that describes it and the buffers that the message refers to by
+index. Neither encoders nor decoders do I/O:
+
+    encoder   arrays  ->  EncodedPage      its buffers are laid into the file by whoever has the file
+    decoder   PageInfo -> Steps            a generator that yields byte ranges of the file, is sent their bytes,
+                                           and returns what it decoded
+
+A decoder that must read an index before it knows which values to read simply yields twice. `lock_step` runs many
+decoders together, so that the ranges of all columns reach the store in one request.
+"""
+
+__all__ = ["ByteRange", "Bytes", "BytesLike", "EncodedPage", "PageInfo", "Steps", "as_bytes", "lock_step", "run_steps"]
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
+
+from lance_core.errors import CorruptFileError
+
+ByteRange: TypeAlias = tuple[int, int]
+"""Start and end (excluded) of a run of bytes of a file."""
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+BytesLike: TypeAlias = Any
+"""Anything with the buffer protocol: bytes, memoryview, numpy and Arrow buffers."""
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Sequence[ByteRange], Sequence[BytesLike], T]
+"""A decoder at work: yields ranges, is sent one buffer per range, returns a `T`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedPage:
+    """A page that is ready to be written.
+
+    Attributes:
+        num_rows: Top-level rows in the page.
+        length: What the page says its length is: rows, or items where the format counts those.
+        encoding: The description: `PageLayout` (2.1 and later) or `ArrayEncoding` (2.0).
+        buffers: Bytes of the page buffers, in the order in which the description counts them.
+    """
+
+    num_rows: int
+    length: int
+    encoding: Message
+    buffers: tuple[BytesLike, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all buffers, without padding."""
+        return sum(memoryview(b).nbytes for b in self.buffers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageInfo:
+    """A page as it lies in a file.
+
+    Attributes:
+        first_row: Row of the file at which the page begins.
+        num_rows: Rows in the page.
+        length: The length that the page claims (see `EncodedPage.length`).
+        encoding: The parsed description.
+        buffers: Where the page buffers are, as ranges of the file.
+    """
+
+    first_row: int
+    num_rows: int
+    length: int
+    encoding: Message
+    buffers: tuple[ByteRange, ...]
+
+    def buffer(self, index: int) -> ByteRange:
+        """The range of one buffer.
+
+        Raises:
+            CorruptFileError: The page has no such buffer.
+        """
+        if index >= len(self.buffers):
+            raise CorruptFileError(f"buffer {index} is missing: the page has {len(self.buffers)} buffers")
+        return self.buffers[index]
+
+
+def as_bytes(buffer: BytesLike) -> Bytes:
+    """A view of any buffer as an array of bytes."""
+    return np.frombuffer(buffer, np.uint8)
+
+
+def run_steps(steps: Steps[T], fetch: Callable[[Sequence[ByteRange]], Sequence[BytesLike]]) -> T:
+    """Run one decoder to its end, with `fetch` reading the ranges that it asks for."""
+    try:
+        ranges = next(steps)
+        while True:
+            ranges = steps.send(fetch(ranges))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def lock_step(many: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Several decoders as one that asks for the ranges of all of them together.
+
+    Each round collects what every unfinished decoder asks for, so that a column whose index must be read first costs
+    one more round, not one more round per column.
+    """
+    results: dict[int, T] = {}
+    waiting: dict[int, Sequence[ByteRange]] = {}
+    for index, steps in enumerate(many):
+        _advance(steps, None, index, waiting, results)
+    while waiting:
+        asked = dict(waiting)
+        answers = yield [r for ranges in asked.values() for r in ranges]
+        waiting.clear()
+        position = 0
+        for index, ranges in asked.items():
+            _advance(many[index], answers[position : position + len(ranges)], index, waiting, results)
+            position += len(ranges)
+    return [results[index] for index in range(len(many))]
+
+
+def _advance(
+    steps: Steps[T],
+    answer: Sequence[BytesLike] | None,
+    index: int,
+    waiting: dict[int, Sequence[ByteRange]],
+    results: dict[int, T],
+) -> None:
+    try:
+        waiting[index] = next(steps) if answer is None else steps.send(answer)
+    except StopIteration as stop:
+        results[index] = stop.value

@@ -1,0 +1,64 @@
+"""Which fields of a schema have a column of their own.
+
+In 2.1 and 2.2 files only leaves have columns; lists, structs and maps exist as layers of the repetition and
+definition levels of the leaves below them:
+
+    schema                      columns         layers of that column, from the leaf outwards
+    a: int64                    a               item
+    b: struct<x, y>             b.x, b.y        item (x or y), item (b)
+    c: list<struct<x>>          c.item.x        item (x), item (struct), list
+    m: map<key, value>          key, value      item (key or value), item (entries), list
+    f: fixed_size_list<T, n>    f               item
+    p: packed struct            p               item
+"""
+
+__all__ = ["LIST_TYPES", "column_fields", "is_column", "is_packed", "leaf_paths", "layer_kind"]
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from lance_core.schema import Field, Schema
+
+LIST_TYPES: Final = ("list", "list.struct", "large_list", "large_list.struct", "map")
+"""Logical types that are a layer of lists."""
+
+_PACKED: Final = ("lance-encoding:packed", "packed")
+BLOB_V2_NAME: Final = "lance.blob.v2"
+
+
+def is_packed(field: Field) -> bool:
+    """Whether the field is a struct that is stored row by row in one column."""
+    if field.logical_type != "struct":
+        return False
+    if field.extension_name == BLOB_V2_NAME or field.metadata.get("ARROW:extension:name") == BLOB_V2_NAME.encode():
+        return True
+    return any(field.metadata.get(key, b"").lower() == b"true" for key in _PACKED)
+
+
+def is_column(field: Field) -> bool:
+    """Whether the field has a column of its own in 2.1 and later files."""
+    return not field.children or is_packed(field)
+
+
+def leaf_paths(field: Field) -> Iterator[tuple[Field, ...]]:
+    """The columns below a field, depth-first, each as the fields from `field` down to the column."""
+    if is_column(field):
+        yield (field,)
+        return
+    for child in field.children:
+        for path in leaf_paths(child):
+            yield (field, *path)
+
+
+def column_fields(schema: Schema) -> list[Field]:
+    """The fields of a schema that have columns, in the order of their columns."""
+    return [path[-1] for top in schema.fields for path in leaf_paths(top)]
+
+
+def layer_kind(field: Field) -> Literal["list", "item", "fixed_size_list"]:
+    """What a field is as a layer of levels."""
+    if field.logical_type in LIST_TYPES:
+        return "list"
+    if field.children and field.logical_type.startswith("fixed_size_list:"):
+        return "fixed_size_list"
+    return "item"

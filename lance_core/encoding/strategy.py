@@ -1,0 +1,218 @@
+"""Which encoding a page gets: cheap statistics of its values decide.
+
+    all values equal                             constant page
+    few distinct values                          dictionary
+    long runs                                    rle
+    high bits are zero                           inline bit packing
+    general compression pays on a sample         lz4 or zstd per chunk, numbers as byte planes first
+    fixed width otherwise, without levels        full-zip: the raw values
+    values of 4 KiB and more                     full-zip
+    everything else                              mini-block, flat or variable
+
+A page is looked at through a sample of a few contiguous stretches; only what the sample promises is tried on the
+whole page. Field metadata overrules: `lance-encoding:compression` and `lance-encoding:structural-encoding`.
+"""
+
+__all__ = [
+    "Choice",
+    "Limits",
+    "Request",
+    "choose_fixed",
+    "choose_items",
+    "choose_list",
+    "choose_packed",
+    "choose_variable",
+    "requested",
+]
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.encoding.datablock import (
+    DataBlock,
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    PackedStructBlock,
+    VariableBlock,
+)
+from lance_core.errors import InvalidInputError
+
+_SAMPLE_STRETCHES: Final = 8
+_SAMPLE_LENGTH: Final = 512
+_COMPRESSION_KEY: Final = "lance-encoding:compression"
+_STRUCTURAL_KEY: Final = "lance-encoding:structural-encoding"
+
+# A step to a more costly encoding must save at least this part of the bytes.
+_WORTHWHILE: Final = 0.8
+_LARGE_VALUE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the version of the file allows.
+
+    Attributes:
+        large_chunks: 2.2: chunks of more than 32 KiB, constant pages with a value.
+    """
+
+    large_chunks: bool
+
+    @property
+    def max_values(self) -> int:
+        """Values per chunk."""
+        return 4096
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of values per chunk."""
+        return 64 * 1024 if self.large_chunks else 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to do with a page.
+
+    Attributes:
+        layout: The structural layout; `dictionary` is a mini-block page of indices.
+        compression: Of the values (or of the indices), by the names of `encode_miniblock`.
+    """
+
+    layout: Literal["constant", "dictionary", "miniblock", "fullzip"]
+    compression: str = "flat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the metadata of a field asks for; None where it does not say."""
+
+    compression: str | None
+    layout: str | None
+
+
+def requested(metadata: Mapping[str, bytes]) -> Request:
+    """Read the encoding wishes of a field.
+
+    Raises:
+        InvalidInputError: A wish is not known.
+    """
+    compression = metadata.get(_COMPRESSION_KEY, b"").decode().lower() or None
+    layout = metadata.get(_STRUCTURAL_KEY, b"").decode().lower() or None
+    if compression not in (None, "none", "lz4", "zstd", "fsst"):
+        raise InvalidInputError(f"{_COMPRESSION_KEY} is {compression!r}; known are none, lz4, zstd and fsst")
+    if layout not in (None, "miniblock", "fullzip"):
+        raise InvalidInputError(f"{_STRUCTURAL_KEY} is {layout!r}; known are miniblock and fullzip")
+    return Request(compression=compression, layout=layout)
+
+
+def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A few contiguous stretches, evenly spread."""
+    total = _SAMPLE_STRETCHES * _SAMPLE_LENGTH
+    if values.shape[0] <= total:
+        return values
+    starts = np.linspace(0, values.shape[0] - _SAMPLE_LENGTH, _SAMPLE_STRETCHES).astype(np.int64)
+    return np.concatenate([values[start : start + _SAMPLE_LENGTH] for start in starts])
+
+
+def choose_fixed(
+    block: FixedWidthBlock, *, has_levels: bool, limits: Limits, wish: Request, words: bool = False
+) -> Choice:
+    """Choose for values of one width.
+
+    Args:
+        block: The values.
+        has_levels: Whether the page has repetition or definition levels.
+        limits: What the version allows.
+        wish: What the field asks for.
+        words: Whether these are the indices of a dictionary already.
+    """
+    plain = Choice(layout="miniblock" if has_levels else "fullzip")
+    if wish.layout is not None:
+        plain = Choice(layout="fullzip" if wish.layout == "fullzip" else "miniblock")
+    bits = block.bits_per_value
+    if wish.layout == "fullzip":
+        return plain
+    if bits == 1:
+        return Choice(layout="miniblock")
+    if wish.compression in ("lz4", "zstd"):
+        return Choice(layout="miniblock", compression=f"general:{wish.compression}(flat)")
+    if bits not in (8, 16, 32, 64) or wish.compression == "none":
+        return plain
+    return _choose_words(block.view(), bits, plain)
+
+
+def _choose_words(values: npt.NDArray[Any], bits: int, plain: Choice) -> Choice:
+    part = sample(values)
+    width = bits // 8
+    best, best_bits = plain, float(bits)
+    used = int(np.bitwise_or.reduce(values)).bit_length()
+    if used <= 0.95 * bits:
+        best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), used + 8 * width / 1024
+    runs = 1 + int(np.count_nonzero(part[1:] != part[:-1]))
+    run_bits = (bits + 8) * runs / part.size
+    if run_bits < _WORTHWHILE * best_bits:
+        best, best_bits = Choice(layout="miniblock", compression="rle"), run_bits
+    if bits >= 32:
+        distinct = np.unique(part).size
+        index_bits = max(1, int(2 * distinct).bit_length())
+        if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
+            best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
+        planes = np.ascontiguousarray(part.view(np.uint8).reshape(-1, width).T)
+        squeezed = len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(part.size, 1)
+        if squeezed < 0.7 * best_bits:
+            best = Choice(layout="miniblock", compression="general:lz4(byte_stream_split)")
+    return best
+
+
+def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> Choice:
+    """Choose for values of varying length.
+
+    Args:
+        block: The values.
+        limits: What the version allows.
+        wish: What the field asks for.
+    """
+    count = block.num_values
+    total = int(block.offsets[-1] - block.offsets[0])
+    average = total / max(count, 1)
+    if wish.layout == "fullzip":
+        return Choice(layout="fullzip", compression="variable")
+    longest = int(np.diff(block.offsets).max()) if count else 0
+    if longest * 2 + 16 > limits.max_bytes or average >= _LARGE_VALUE:
+        return Choice(layout="fullzip", compression="variable")
+    if wish.compression in ("lz4", "zstd"):
+        return Choice(layout="miniblock", compression=f"general:{wish.compression}(variable)")
+    if wish.compression == "fsst":
+        return Choice(layout="miniblock", compression="fsst")
+    return Choice(layout="miniblock", compression="variable")
+
+
+def choose_items(items: DataBlock, limits: Limits) -> str:
+    """How the items of a dictionary are written."""
+    del limits
+    return "variable" if isinstance(items, VariableBlock) else "flat"
+
+
+def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -> Choice:
+    """Choose for fixed size lists: raw values, unless lists are short and have nulls."""
+    items: DataBlock = block.items
+    bits, dimension = 0, block.dimension
+    while isinstance(items, FixedSizeListBlock):
+        items, dimension = items.items, dimension * items.dimension
+    if isinstance(items, FixedWidthBlock):
+        bits = items.bits_per_value
+    is_small = bits * dimension < 256 * 8
+    if wish.layout == "miniblock" or bits == 1 or (is_small and wish.layout is None and has_levels):
+        return Choice(layout="miniblock", compression="fixed_size_list(flat)")
+    return Choice(layout="fullzip")
+
+
+def choose_packed(block: PackedStructBlock) -> Choice:
+    """Choose for packed structs: rows of fixed width go into chunks, others are zipped."""
+    if all(isinstance(child, FixedWidthBlock) for child in block.children):
+        return Choice(layout="miniblock", compression="packed_struct")
+    return Choice(layout="fullzip")

@@ -1,0 +1,1 @@
+"""Structural layouts of pages: mini-block, full-zip, constant and blob, one module each."""

@@ -1,0 +1,175 @@
+"""One mini-block chunk: a header, levels, and value buffers, all padded to 8 bytes.
+
+    u16                 number of levels; 0 in a page without levels
+    u16                 size of the repetition levels    only in a page that has them
+    u16                 size of the definition levels    only in a page that has them
+    u16 (2.1) u32 (2.2) size of each value buffer
+    padding             to 8 bytes, 0xFE
+    repetition levels   padded to 8
+    definition levels   padded to 8
+    value buffers       each padded to 8
+
+Sizes are without padding. Integers are little-endian. All chunks of a page are laid out and taken apart together.
+"""
+
+__all__ = ["ChunkParts", "lay_out", "take_apart"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from lance_core.encoding.compression import ChunkBuffers
+from lance_core.encoding.compression.chunks import Counts, equal_steps
+from lance_core.encoding.page import Bytes
+from lance_core.errors import CorruptFileError
+
+_PADDING: Final = 0xFE
+_ALIGNMENT: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkParts:
+    """The parts of all chunks of a page.
+
+    Attributes:
+        num_levels: Levels per chunk.
+        repetition: Their repetition levels, compressed; None in a page without.
+        definition: Their definition levels, likewise.
+        values: The value buffers.
+    """
+
+    num_levels: Counts
+    repetition: ChunkBuffers | None
+    definition: ChunkBuffers | None
+    values: tuple[ChunkBuffers, ...]
+
+    def buffers(self) -> list[ChunkBuffers]:
+        """All parts in the order in which they lie in a chunk."""
+        levels = [part for part in (self.repetition, self.definition) if part is not None]
+        return [*levels, *self.values]
+
+    @property
+    def num_level_buffers(self) -> int:
+        """How many of the parts are levels."""
+        return (self.repetition is not None) + (self.definition is not None)
+
+
+def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | None:
+    """Put chunks together.
+
+    Args:
+        parts: What they are made of.
+        wide_sizes: Whether sizes of value buffers take 32 bits (2.2).
+
+    Returns:
+        The bytes of all chunks and the size of each; None if a number does not fit its place in the header.
+    """
+    buffers = parts.buffers()
+    num_chunks = parts.num_levels.size
+    header = _header_size(parts.num_level_buffers, len(parts.values), wide_sizes=wide_sizes)
+    limits = [2**16] * parts.num_level_buffers + [2**32 if wide_sizes else 2**16] * len(parts.values)
+    if num_chunks and int(parts.num_levels.max()) >= 2**16:
+        return None
+    offsets: list[Counts] = []
+    end = np.full(num_chunks, header, np.int64)
+    for buffer, limit in zip(buffers, limits, strict=True):
+        if num_chunks and int(buffer.sizes.max()) >= limit:
+            return None
+        offsets.append(end)
+        end = end + _padded(buffer.sizes)
+    starts = np.cumsum(end) - end
+    out = np.full(int(end.sum()), _PADDING, np.uint8)
+    _write_numbers(out, starts, parts.num_levels, 2)
+    position = 2
+    for index, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):
+        width = 4 if wide_sizes and index >= parts.num_level_buffers else 2
+        _write_numbers(out, starts + position, buffer.sizes, width)
+        position += width
+        _copy_pieces(out, starts + offset, buffer)
+    return out, end
+
+
+def take_apart(
+    data: Bytes, starts: Counts, sizes: Counts, *, levels: tuple[bool, bool], num_values: int, wide_sizes: bool
+) -> ChunkParts:
+    """Find the parts of chunks.
+
+    Args:
+        data: Memory that holds the chunks, at multiples of 8 bytes.
+        starts: Where each chunk begins.
+        sizes: How large it is.
+        levels: Whether the page has repetition and definition levels.
+        num_values: Value buffers per chunk.
+        wide_sizes: See `lay_out`.
+
+    Raises:
+        CorruptFileError: A part would end after its chunk.
+    """
+    if starts.size and (int(starts.min()) < 0 or int((starts + sizes).max()) > data.size):
+        raise CorruptFileError("a chunk ends after the chunk data")
+    num_level_buffers = sum(levels)
+    header = _header_size(num_level_buffers, num_values, wide_sizes=wide_sizes)
+    if sizes.size and int(sizes.min()) < header:
+        raise CorruptFileError("a chunk is smaller than its header")
+    num_levels = _read_numbers(data, starts, 2)
+    end = np.full(starts.size, header, np.int64)
+    position = 2
+    found: list[ChunkBuffers] = []
+    for index in range(num_level_buffers + num_values):
+        width = 4 if wide_sizes and index >= num_level_buffers else 2
+        part = _read_numbers(data, starts + position, width)
+        position += width
+        found.append(ChunkBuffers(data=data, starts=starts + end, sizes=part))
+        if sizes.size and int((end + part - sizes).max()) > 0:
+            raise CorruptFileError("a buffer ends after its chunk")
+        end = end + _padded(part)
+    return ChunkParts(
+        num_levels=num_levels,
+        repetition=found.pop(0) if levels[0] else None,
+        definition=found.pop(0) if levels[1] else None,
+        values=tuple(found),
+    )
+
+
+def _header_size(num_level_buffers: int, num_values: int, *, wide_sizes: bool) -> int:
+    return -(-(2 + 2 * num_level_buffers + (4 if wide_sizes else 2) * num_values) // _ALIGNMENT) * _ALIGNMENT
+
+
+def _padded(sizes: Counts) -> Counts:
+    return (sizes + (_ALIGNMENT - 1)) & -_ALIGNMENT
+
+
+def _write_numbers(out: Bytes, positions: Counts, numbers: Counts, width: int) -> None:
+    for byte in range(width):
+        out[positions + byte] = (numbers >> (8 * byte)) & 0xFF
+
+
+def _read_numbers(data: Bytes, positions: Counts, width: int) -> Counts:
+    found = np.zeros(positions.size, np.int64)
+    for byte in range(width):
+        found |= data[positions + byte].astype(np.int64) << (8 * byte)
+    return found
+
+
+def _copy_pieces(out: Bytes, targets: Counts, source: ChunkBuffers) -> None:
+    """Copy every chunk's piece of `source` to its target; equally spaced pieces of one size at once."""
+    count = targets.size
+    if not count:
+        return
+    size = int(source.sizes[0])
+    steps = equal_steps(source.starts), equal_steps(targets)
+    done = 0
+    if steps[0] is not None and steps[1] is not None and bool((source.sizes[:-1] == size).all()) and size:
+        done = count - 1
+        shape = (done, size)
+        np.ndarray(shape, np.uint8, out, int(targets[0]), (steps[1], 1))[...] = np.ndarray(
+            shape, np.uint8, source.data, int(source.starts[0]), (steps[0], 1)
+        )
+    to, origin = memoryview(out), memoryview(source.data)
+    rest: Sequence[tuple[int, int, int]] = list(
+        zip(targets[done:].tolist(), source.starts[done:].tolist(), source.sizes[done:].tolist(), strict=True)
+    )
+    for target, start, length in rest:
+        to[target : target + length] = origin[start : start + length]

@@ -1,0 +1,157 @@
+"""Constant pages: one value, or nothing but nulls.
+
+                                         no levels                 levels
+    all null                             no buffer                 repetition, definition
+    value of at most 32 bytes, inline    no buffer                 repetition, definition
+    value in a buffer                    scalar                    scalar, repetition, definition
+
+Where a page has levels both level buffers are there, and may be empty: u16 each, or compressed, with their number in
+the description. A page of nulls without buffers is a flat column. 2.1 knows only pages of nulls.
+
+    scalar      u32 number of buffers, u32 size of each, the buffers: of a string its two i32 offsets and its bytes
+"""
+
+__all__ = ["MAX_INLINE_BYTES", "decode", "encode"]
+
+from typing import Final
+
+import numpy as np
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLayout, PageLayout
+from lance_core.encoding.compression import decode_block
+from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
+from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask
+from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
+from lance_core.errors import CorruptFileError
+
+MAX_INLINE_BYTES: Final = 32
+
+
+def encode(levels: Levels, value: bytes | VariableBlock | None, *, num_rows: int) -> EncodedPage:
+    """Write a page.
+
+    Args:
+        levels: Nesting and nulls; all null if there is no value.
+        value: The bytes of a fixed width value, a block of one string, or None.
+        num_rows: Top-level rows.
+    """
+    layout = ConstantLayout(layers=[int(layer) for layer in levels.layers])
+    buffers: list[BytesLike] = []
+    if isinstance(value, bytes) and len(value) <= MAX_INLINE_BYTES:
+        layout.inline_value = value
+    elif isinstance(value, bytes):
+        buffers.append(_pack_scalar([value]))
+    elif value is not None:
+        first, last = int(value.offsets[0]), int(value.offsets[-1])
+        offsets = np.array([0, last - first], value.offsets.dtype)
+        buffers.append(_pack_scalar([offsets.tobytes(), value.data[first:last].tobytes()]))
+    if not _is_flat(levels, has_value=value is not None):
+        for array in (levels.repetition, levels.definition):
+            buffers.append(np.empty(0, np.uint16) if array is None else array)
+    return EncodedPage(
+        num_rows=num_rows, length=num_rows, encoding=PageLayout(constant_layout=layout), buffers=tuple(buffers)
+    )
+
+
+def _is_flat(levels: Levels, *, has_value: bool) -> bool:
+    if has_value:
+        return levels.repetition is None and levels.definition is None
+    return levels.layers == (Layer.NULLABLE_ITEM,)
+
+
+def _pack_scalar(parts: list[bytes]) -> bytes:
+    sizes = np.array([len(parts), *(len(part) for part in parts)], "<u4")
+    return b"".join([sizes.tobytes(), *parts])
+
+
+def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], rows: RowRuns) -> Steps[DecodedRows]:
+    """Read rows of a page.
+
+    Args:
+        page: Where it is.
+        layout: Its description.
+        layers: The layers that the description names.
+        rows: Which rows are wanted.
+
+    Returns:
+        The wanted rows; all rows of a page that has levels.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the format.
+    """
+    has_levels, has_scalar = len(page.buffers) >= 2, len(page.buffers) in (1, 3)
+    if len(page.buffers) > 3 or (has_scalar and layout.HasField("inline_value")):
+        raise CorruptFileError(f"a constant page with {len(page.buffers)} buffers")
+    answers = (yield list(page.buffers)) if page.buffers else []
+    items: DataBlock | None = None
+    if layout.HasField("inline_value"):
+        items = _inline(layout.inline_value)
+    elif has_scalar:
+        items = _unpack_scalar(as_bytes(answers[0]))
+    if has_levels:
+        levels = Levels(
+            layers=layers,
+            num_levels=0,
+            repetition=_levels(layout, "rep", as_bytes(answers[-2])),
+            definition=_levels(layout, "def", as_bytes(answers[-1])),
+        )
+        levels = _counted(levels, page.num_rows)
+        covered = RowRuns.of_range(0, page.num_rows)
+    else:
+        definition = None if items is not None else np.ones(rows.count, np.uint16)
+        levels = Levels(layers=layers, num_levels=rows.count, repetition=None, definition=definition)
+        covered = rows
+    if items is None:
+        return DecodedRows(covered=covered, levels=levels, values=None)
+    slots = slot_mask(levels)
+    count = levels.num_levels if slots is None else int(np.count_nonzero(slots))
+    indices = FixedWidthBlock(data=np.zeros(count * 4, np.uint8), bits_per_value=32, num_values=count)
+    return DecodedRows(covered=covered, levels=levels, values=indices, items=items)
+
+
+def _counted(levels: Levels, num_rows: int) -> Levels:
+    sizes = [array.size for array in (levels.repetition, levels.definition) if array is not None]
+    return Levels(
+        layers=levels.layers,
+        num_levels=sizes[0] if sizes else num_rows,
+        repetition=levels.repetition,
+        definition=levels.definition,
+    )
+
+
+def _levels(layout: ConstantLayout, kind: str, data: Bytes) -> LevelArray | None:
+    if not data.size:
+        return None
+    if not layout.HasField("rep_compression" if kind == "rep" else "def_compression"):
+        if data.size % 2:
+            raise CorruptFileError("levels of an odd number of bytes")
+        return data.view("<u2")
+    encoding: CompressiveEncoding = layout.rep_compression if kind == "rep" else layout.def_compression
+    block = decode_block(encoding, data, layout.num_rep_values if kind == "rep" else layout.num_def_values)
+    if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
+        raise CorruptFileError("levels are not 16 bits wide")
+    return block.data.view("<u2")[: block.num_values]
+
+
+def _inline(value: bytes) -> FixedWidthBlock:
+    return FixedWidthBlock(data=np.frombuffer(value, np.uint8), bits_per_value=len(value) * 8, num_values=1)
+
+
+def _unpack_scalar(data: Bytes) -> DataBlock:
+    count = int(data[:4].view("<u4")[0]) if data.size >= 4 else 0
+    if count not in (1, 2) or data.size < 4 + 4 * count:
+        raise CorruptFileError(f"a constant value of {count} buffers")
+    sizes = data[4 : 4 + 4 * count].view("<u4").astype(np.int64)
+    if int(sizes.sum()) != data.size - 4 - 4 * count:
+        raise CorruptFileError("the buffers of a constant value do not fill their place")
+    first = data[4 + 4 * count : 4 + 4 * count + int(sizes[0])]
+    if count == 1:
+        return FixedWidthBlock(data=first, bits_per_value=first.size * 8, num_values=1)
+    payload = data[data.size - int(sizes[1]) :]
+    if first.size not in (8, 16):
+        raise CorruptFileError(f"offsets of {first.size} bytes in a constant value")
+    offsets = first.copy().view("<i4" if first.size == 8 else "<i8")
+    if int(offsets[0]) != 0 or int(offsets[1]) != payload.size:
+        raise CorruptFileError("the offsets of a constant value do not fit its bytes")
+    return VariableBlock(offsets=offsets, data=payload, num_values=1)

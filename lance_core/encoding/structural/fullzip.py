@@ -1,0 +1,337 @@
+"""Full-zip pages: every value can be reached by itself.
+
+Buffer 0 is a row of entries, one per level:
+
+    control word    repetition << bits_def | definition, little-endian; bits_rep + bits_def bits take
+                    none if 0, 1 byte up to 8, 2 up to 16, else 4
+    value           fixed width (`bits_per_value`): the bytes, if the level has a slot, also that of a null item
+                    varying (`bits_per_offset`): length, u32 or u64, and the bytes, if the definition is 0
+
+    fixed width without levels      |v0|v1|v2|...            the raw values: nothing to zip
+    fixed width, nulls              |c|v0|c|v1|...           equal steps
+    varying width, nulls            |c|len|bytes|c|c|len|bytes|
+    fixed width in lists            |c|v|c|v|c|c|v|          null and empty lists are a control word only
+
+Buffer 1, the repetition index, is there if entries have no equal steps: where each row begins, and the end, as
+integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
+"""
+
+__all__ = ["decode", "encode"]
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLayout, PageLayout
+from lance_core.encoding.compression import decode_per_value
+from lance_core.encoding.compression.chunks import Counts, gather_ranges
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
+from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, Mask, count_lists, max_definition, slot_mask
+from lance_core.encoding.structural.decoded import DecodedRows, RowRuns, expand_runs
+from lance_core.encoding.structural.entries import find_entries
+from lance_core.errors import CorruptFileError
+
+_SMALL_PAGE = 64 * 1024
+
+
+def encode(
+    levels: Levels, values: FixedWidthBlock | VariableBlock, encoding: CompressiveEncoding, *, num_rows: int
+) -> EncodedPage:
+    """Write a page.
+
+    Args:
+        levels: Nesting and nulls.
+        values: The values of the slots as they go into the page (see `compression.encode_per_value`).
+        encoding: How they were compressed.
+        num_rows: Top-level rows.
+    """
+    lists, highest = count_lists(levels.layers), max_definition(levels.layers)
+    bits_rep = lists.bit_length() if levels.repetition is not None else 0
+    bits_def = highest.bit_length() if levels.definition is not None else 0
+    layout = FullZipLayout(
+        bits_rep=bits_rep,
+        bits_def=bits_def,
+        num_items=levels.num_levels,
+        num_visible_items=values.num_values,
+        value_compression=encoding,
+        layers=[int(layer) for layer in levels.layers],
+    )
+    control = _control_words(levels, bits_rep, bits_def)
+    buffers: list[BytesLike]
+    if isinstance(values, FixedWidthBlock):
+        layout.bits_per_value = values.bits_per_value
+        data, starts = _zip_fixed(levels, values, control)
+        buffers = [data] if levels.repetition is None else [data, _index(levels, starts, data.size, lists)]
+    else:
+        layout.bits_per_offset = values.offsets.itemsize * 8
+        data, starts = _zip_variable(levels, values, control)
+        buffers = [data, _index(levels, starts, data.size, lists)]
+    return EncodedPage(
+        num_rows=num_rows, length=num_rows, encoding=PageLayout(full_zip_layout=layout), buffers=tuple(buffers)
+    )
+
+
+def _control_bytes(bits_rep: int, bits_def: int) -> int:
+    bits = bits_rep + bits_def
+    if bits == 0:
+        return 0
+    return 1 if bits <= 8 else 2 if bits <= 16 else 4
+
+
+def _control_words(levels: Levels, bits_rep: int, bits_def: int) -> npt.NDArray[np.uint8]:
+    """Control words as rows of bytes: shape (levels, bytes per word)."""
+    width = _control_bytes(bits_rep, bits_def)
+    words = np.zeros(levels.num_levels, np.uint32)
+    if levels.repetition is not None:
+        words |= levels.repetition.astype(np.uint32) << np.uint32(bits_def)
+    if levels.definition is not None:
+        words |= levels.definition
+    return words.view(np.uint8).reshape(-1, 4)[:, :width]
+
+
+def _zip_fixed(levels: Levels, values: FixedWidthBlock, control: npt.NDArray[np.uint8]) -> tuple[Bytes, Counts]:
+    width, size = control.shape[1], values.bits_per_value // 8
+    if width == 0:
+        return values.data, np.empty(0, np.int64)
+    slots = slot_mask(levels)
+    if slots is None:
+        out = np.empty((levels.num_levels, width + size), np.uint8)
+        out[:, :width] = control
+        out[:, width:] = values.data.reshape(-1, size)
+        return out.ravel(), np.arange(levels.num_levels, dtype=np.int64) * (width + size)
+    sizes = np.where(slots, width + size, width).astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    flat = np.empty(int(sizes.sum()), np.uint8)
+    for byte in range(width):
+        flat[starts + byte] = control[:, byte]
+    target, source = memoryview(flat), memoryview(values.data)
+    for index, start in enumerate((starts[slots] + width).tolist()):
+        target[start : start + size] = source[index * size : (index + 1) * size]
+    return flat, starts
+
+
+def _zip_variable(levels: Levels, values: VariableBlock, control: npt.NDArray[np.uint8]) -> tuple[Bytes, Counts]:
+    width, prefix = control.shape[1], values.offsets.itemsize
+    value_starts, lengths = values.offsets[:-1].astype(np.int64), np.diff(values.offsets).astype(np.int64)
+    has_value = np.ones(levels.num_levels, np.bool_)
+    if levels.definition is not None:
+        has_value = levels.definition == 0
+        slots = slot_mask(levels)
+        present = has_value if slots is None else has_value[slots]
+        value_starts, lengths = value_starts[present], lengths[present]
+    sizes = np.full(levels.num_levels, width, np.int64)
+    sizes[has_value] += prefix + lengths
+    starts = np.cumsum(sizes) - sizes
+    flat = np.empty(int(sizes.sum()), np.uint8)
+    for byte in range(width):
+        flat[starts + byte] = control[:, byte]
+    targets = starts[has_value] + width
+    for byte in range(prefix):
+        flat[targets + byte] = (lengths >> (8 * byte)) & 0xFF
+    target, source = memoryview(flat), memoryview(values.data)
+    for to, start, length in zip(
+        (targets + prefix).tolist(), value_starts.tolist(), lengths.tolist(), strict=True
+    ):
+        target[to : to + length] = source[start : start + length]
+    return flat, starts
+
+
+def _index(levels: Levels, starts: Counts, total: int, row_level: int) -> npt.NDArray[Any]:
+    rows = starts if levels.repetition is None else starts[levels.repetition == row_level]
+    return np.append(rows, total).astype(f"<u{_index_width(total)}")
+
+
+def _index_width(total: int) -> int:
+    return next(width for width in (1, 2, 4, 8) if total < 1 << (8 * width))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Zip:
+    """How the entries of a page are built."""
+
+    layers: tuple[Layer, ...]
+    bits_rep: int
+    bits_def: int
+    size: int
+    """Bytes of a fixed width value, or of a length."""
+    is_variable: bool
+
+    @property
+    def width(self) -> int:
+        return _control_bytes(self.bits_rep, self.bits_def)
+
+
+def decode(page: PageInfo, layout: FullZipLayout, layers: tuple[Layer, ...], rows: RowRuns) -> Steps[DecodedRows]:
+    """Read rows of a page.
+
+    Args:
+        page: Where it is.
+        layout: Its description.
+        layers: The layers that the description names.
+        rows: Which rows are wanted.
+
+    Returns:
+        Exactly the wanted rows.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the format.
+        UnsupportedError: A compression is not known.
+    """
+    details = layout.WhichOneof("details")
+    bits = layout.bits_per_offset if details == "bits_per_offset" else layout.bits_per_value
+    if details is None or bits % 8 or bits == 0 or (details == "bits_per_offset" and bits not in (32, 64)):
+        raise CorruptFileError(f"a full-zip page of {bits} bits per value or offset")
+    if layout.bits_rep > 16 or layout.bits_def > 16:
+        raise CorruptFileError("levels of more than 16 bits")
+    kind = _Zip(
+        layers=layers,
+        bits_rep=layout.bits_rep,
+        bits_def=layout.bits_def,
+        size=bits // 8,
+        is_variable=details == "bits_per_offset",
+    )
+    start, end = page.buffer(0)
+    if kind.is_variable or kind.bits_rep:
+        data, row_starts, row_ends = yield from _read_indexed(page, rows)
+    else:
+        step = kind.width + kind.size
+        if (end - start) // step < page.num_rows:
+            raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
+        pieces = yield [
+            (start + a * step, start + b * step)
+            for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
+        ]
+        data = _join(pieces)
+        row_starts = np.arange(rows.count, dtype=np.int64) * step
+        row_ends = row_starts + step
+    levels, values = _unzip(kind, data, row_starts, row_ends)
+    return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, values))
+
+
+def _join(pieces: Any) -> Bytes:
+    return as_bytes(pieces[0]) if len(pieces) == 1 else np.concatenate([as_bytes(piece) for piece in pieces])
+
+
+def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, Counts]]:
+    """The bytes of some rows, and where in them each row begins and ends."""
+    (start, end), (index_start, index_end) = page.buffer(0), page.buffer(1)
+    width, rest = divmod(index_end - index_start, page.num_rows + 1)
+    if rest or width not in (1, 2, 4, 8):
+        raise CorruptFileError(f"a repetition index of {index_end - index_start} bytes for {page.num_rows} rows")
+    whole = rows.covers(page.num_rows) or end - start <= _SMALL_PAGE
+    if whole:
+        answers = yield [(index_start, index_end), (start, end)]
+        index = as_bytes(answers[0]).view(f"<u{width}").astype(np.int64)
+        _check_index(index, end - start)
+        wanted = slice(None) if rows.covers(page.num_rows) else rows.rows()
+        return as_bytes(answers[1]), index[:-1][wanted], index[1:][wanted]
+    answers = yield [
+        (index_start + a * width, index_start + (b + 1) * width)
+        for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
+    ]
+    indices = [as_bytes(answer).view(f"<u{width}").astype(np.int64) for answer in answers]
+    for index in indices:
+        _check_index(index, end - start)
+    pieces = yield [(start + int(index[0]), start + int(index[-1])) for index in indices]
+    shift, row_starts, row_ends = 0, [], []
+    for index in indices:
+        row_starts.append(index[:-1] - index[0] + shift)
+        row_ends.append(index[1:] - index[0] + shift)
+        shift += int(index[-1] - index[0])
+    return _join(pieces), np.concatenate(row_starts), np.concatenate(row_ends)
+
+
+def _check_index(index: Counts, size: int) -> None:
+    if index.size and (int(index[0]) < 0 or int(index[-1]) > size or bool((np.diff(index) < 0).any())):
+        raise CorruptFileError(f"the repetition index points outside the {size} bytes of the values")
+
+
+def _unzip(
+    kind: _Zip, data: Bytes, row_starts: Counts, row_ends: Counts
+) -> tuple[Levels, FixedWidthBlock | VariableBlock]:
+    if kind.width == 0 and not kind.is_variable:
+        levels = Levels(layers=kind.layers, num_levels=row_starts.size, repetition=None, definition=None)
+        return levels, FixedWidthBlock(data=data, bits_per_value=kind.size * 8, num_values=row_starts.size)
+    starts = row_starts
+    if kind.bits_rep:
+        starts = find_entries(data, row_starts, row_ends, lambda at: _entry_sizes(kind, data, at))
+    repetition, definition = _levels_at(kind, data, starts)
+    levels = Levels(layers=kind.layers, num_levels=starts.size, repetition=repetition, definition=definition)
+    slots = slot_mask(levels)
+    at = (starts if slots is None else starts[slots]) + kind.width
+    if not kind.is_variable:
+        if at.size and int(at[-1]) + kind.size > data.size:
+            raise CorruptFileError("a value ends after the page")
+        cut = _cut_fixed(data, at, kind.size)
+        return levels, FixedWidthBlock(data=cut, bits_per_value=kind.size * 8, num_values=at.size)
+    valid = None
+    if definition is not None:
+        valid = (definition if slots is None else definition[slots]) == 0
+    return levels, _cut_variable(data, at, kind.size, valid)
+
+
+def _levels_at(kind: _Zip, data: Bytes, starts: Counts) -> tuple[LevelArray | None, LevelArray | None]:
+    words = _little_endian(data, starts, kind.width)
+    repetition = (words >> kind.bits_def).astype(np.uint16) if kind.bits_rep else None
+    definition = (words & ((1 << kind.bits_def) - 1)).astype(np.uint16) if kind.bits_def else None
+    return repetition, definition
+
+
+def _little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
+    found = np.zeros(starts.size, np.int64)
+    if starts.size and int(starts.max()) + width > data.size:
+        raise CorruptFileError("an entry ends after the page")
+    for byte in range(width):
+        found |= data[starts + byte].astype(np.int64) << (8 * byte)
+    return found
+
+
+def _entry_sizes(kind: _Zip, data: Bytes, starts: Counts) -> Counts:
+    """Sizes of the entries that begin at `starts`."""
+    _, definition = _levels_at(kind, data, starts)
+    present: Mask = np.ones(starts.size, np.bool_)
+    if definition is not None and kind.is_variable:
+        present = definition == 0
+    elif definition is not None:
+        slots = slot_mask(Levels(layers=kind.layers, num_levels=starts.size, repetition=None, definition=definition))
+        present = present if slots is None else slots
+    sizes = np.full(starts.size, kind.width, np.int64)
+    sizes[present] += kind.size
+    if kind.is_variable:
+        lengths = _little_endian(data, starts[present] + kind.width, kind.size)
+        if lengths.size and (int(lengths.min()) < 0 or int(lengths.max()) > data.size):
+            raise CorruptFileError("a value is longer than its page")
+        sizes[present] += lengths
+    return sizes
+
+
+def _cut_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
+    if starts.size > 1:
+        step = int(starts[1] - starts[0])
+        if bool((np.diff(starts) == step).all()):
+            rows = np.ndarray((starts.size, size), np.uint8, data, int(starts[0]), (step, 1))
+            return np.ascontiguousarray(rows).ravel()
+    if size <= 64:
+        return data[expand_runs(starts, np.full(starts.size, size, np.int64))]
+    return gather_ranges(data, starts, np.full(starts.size, size, np.int64))
+
+
+def _cut_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) -> VariableBlock:
+    lengths = np.zeros(starts.size, np.int64)
+    present = starts if valid is None else starts[valid]
+    found = _little_endian(data, present, prefix)
+    if found.size and (int(found.min()) < 0 or int((present + prefix + found).max()) > data.size):
+        raise CorruptFileError("a value is longer than its page")
+    lengths[slice(None) if valid is None else valid] = found
+    offsets = np.zeros(starts.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if int(offsets[-1]) > data.size:
+        raise CorruptFileError("values overlap")
+    values = gather_ranges(data, present + prefix, found)
+    narrow = prefix == 4 and int(offsets[-1]) < 2**31
+    return VariableBlock(
+        offsets=offsets.astype(np.int32) if narrow else offsets, data=values, num_values=starts.size
+    )

@@ -1,0 +1,245 @@
+"""What stands between the pages and the footer of a 2.x data file.
+
+    page buffers and global buffers     each at a multiple of 64 bytes, filled up with "H"
+    column metadata                     one ColumnMetadata message per column, back to back
+    column metadata offset table        (u64 position, u64 size) per column
+    global buffer offset table          (u64 position, u64 size) per global buffer
+    footer                              see `footer`
+
+Global buffer 0 is the FileDescriptor: the schema and the number of rows. Descriptions of columns and pages are
+google.protobuf.Any messages, usually inside the column metadata (`direct`), possibly elsewhere (`indirect`).
+"""
+
+__all__ = [
+    "ALIGNMENT",
+    "PADDING",
+    "ColumnPages",
+    "FileMetadata",
+    "column_to_bytes",
+    "columns_from_bytes",
+    "descriptor_from_bytes",
+    "descriptor_to_bytes",
+    "table_from_bytes",
+    "table_to_bytes",
+]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError, Message
+
+from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, ColumnEncoding
+from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
+from lance_core._proto.file_pb2 import FileDescriptor
+from lance_core.encoding.page import ByteRange, PageInfo
+from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.file.footer import Footer
+from lance_core.file.version import FileVersion
+from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+
+ALIGNMENT: Final = 64
+PADDING: Final = b"H"
+
+_TYPES: Final[dict[str, type[Message]]] = {
+    "/lance.encodings.ArrayEncoding": ArrayEncoding,
+    "/lance.encodings21.PageLayout": PageLayout,
+}
+_TYPE_URLS: Final = {kind: url for url, kind in _TYPES.items()}
+_COLUMN_ENCODING: Final = "/lance.encodings.ColumnEncoding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPages:
+    """The pages of one column, parsed when they are first asked for.
+
+    Attributes:
+        messages: The pages as the column metadata describes them.
+        num_items: Length of each page.
+        size: Size of the file.
+        column: The column's encoding.
+    """
+
+    messages: Sequence[ColumnMetadata.Page]
+    num_items: np.ndarray[tuple[int], np.dtype[np.int64]]
+    size: int
+    column: ColumnEncoding
+
+    def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
+        """One page.
+
+        Raises:
+            CorruptFileError: Its buffers lie outside the file, or its description cannot be parsed.
+            UnsupportedError: Its description is of an unknown kind.
+        """
+        message = self.messages[index]
+        if len(message.buffer_offsets) != len(message.buffer_sizes):
+            raise CorruptFileError("a page has more buffer offsets than sizes, or fewer")
+        buffers = []
+        for offset, length in zip(message.buffer_offsets, message.buffer_sizes, strict=True):
+            if offset + length > self.size:
+                raise CorruptFileError(f"a buffer ends at {offset + length}, after the {self.size} bytes of the file")
+            buffers.append((offset, offset + length))
+        return PageInfo(
+            first_row=first_row,
+            num_rows=num_rows,
+            length=int(self.num_items[index]),
+            encoding=_parse_page_encoding(message.encoding),
+            buffers=tuple(buffers),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMetadata:
+    """All that a file says about itself.
+
+    Attributes:
+        version: Its format.
+        schema: The columns, with the ids they had when the file was written.
+        num_rows: Rows in the file.
+        columns: The columns' pages, by column index.
+        global_buffers: Where the global buffers are.
+    """
+
+    version: FileVersion
+    schema: Schema
+    num_rows: int
+    columns: tuple[ColumnPages, ...]
+    global_buffers: tuple[ByteRange, ...]
+
+
+def column_to_bytes(pages: Sequence[ColumnMetadata.Page], column: ColumnEncoding) -> bytes:
+    """The metadata of one column."""
+    wrapped = AnyMessage(type_url=_COLUMN_ENCODING, value=column.SerializeToString())
+    message = ColumnMetadata(pages=pages)
+    message.encoding.direct.encoding = wrapped.SerializeToString()
+    return message.SerializeToString()
+
+
+def page_encoding(description: Message) -> Encoding:
+    """The description of a page as it stands in the column metadata."""
+    wrapped = AnyMessage(type_url=_TYPE_URLS[type(description)], value=description.SerializeToString())
+    encoding = Encoding()
+    encoding.direct.encoding = wrapped.SerializeToString()
+    return encoding
+
+
+def columns_from_bytes(
+    metadata: memoryview, start: int, footer: Footer, table: Sequence[ByteRange]
+) -> tuple[ColumnPages, ...]:
+    """Parse the metadata of all columns.
+
+    Args:
+        metadata: Bytes of the file from `start` on, at least up to the footer.
+        start: Their position in the file.
+        footer: The file's footer.
+        table: The column metadata offset table.
+
+    Raises:
+        CorruptFileError: A message cannot be parsed or lies outside.
+    """
+    size = start + len(metadata)
+    columns = []
+    for index, (position, end) in enumerate(table):
+        if position < start or end > footer.column_table:
+            raise CorruptFileError(f"the metadata of column {index} lies outside of its place in the file")
+        message = ColumnMetadata()
+        try:
+            message.ParseFromString(bytes(metadata[position - start : end - start]))
+        except DecodeError as error:
+            raise CorruptFileError(f"the metadata of column {index} cannot be parsed") from error
+        lengths = [page.length for page in message.pages]
+        if sum(lengths) >= 2**62:
+            raise CorruptFileError(f"column {index} has {sum(lengths)} items")
+        columns.append(
+            ColumnPages(
+                messages=message.pages,
+                num_items=np.array(lengths, np.int64),
+                size=size,
+                column=_parse_column_encoding(message.encoding),
+            )
+        )
+    return tuple(columns)
+
+
+def descriptor_to_bytes(schema: Schema, num_rows: int) -> bytes:
+    """Global buffer 0."""
+    descriptor = FileDescriptor(length=num_rows)
+    descriptor.schema.fields.extend(schema_to_protobuf(schema))
+    for key, value in schema.metadata.items():
+        descriptor.schema.metadata[key] = value
+    return descriptor.SerializeToString()
+
+
+def descriptor_from_bytes(data: bytes) -> tuple[Schema, int]:
+    """Schema and number of rows of global buffer 0.
+
+    Raises:
+        CorruptFileError: It cannot be parsed.
+    """
+    try:
+        descriptor = FileDescriptor.FromString(data)
+    except DecodeError as error:
+        raise CorruptFileError("the file descriptor cannot be parsed") from error
+    return schema_from_protobuf(descriptor.schema.fields, descriptor.schema.metadata), descriptor.length
+
+
+def table_to_bytes(ranges: Sequence[ByteRange]) -> bytes:
+    """An offset table: position and size of each range."""
+    return np.array([(start, end - start) for start, end in ranges], "<u8").tobytes()
+
+
+def table_from_bytes(data: memoryview, count: int, size: int) -> list[ByteRange]:
+    """Parse an offset table.
+
+    Args:
+        data: The bytes that begin with the table.
+        count: How many entries it has.
+        size: Size of the file; no range may end after it.
+
+    Raises:
+        CorruptFileError: The table is cut short, or a range lies outside the file.
+    """
+    if count * 16 > len(data):
+        raise CorruptFileError(f"an offset table of {count} entries in {len(data)} bytes")
+    entries = np.frombuffer(data[: count * 16], "<u8").reshape(count, 2).tolist()
+    for position, length in entries:
+        if position + length > size:
+            raise CorruptFileError(f"a range ends at {position + length}, after the {size} bytes of the file")
+    return [(position, position + length) for position, length in entries]
+
+
+def _any_of(encoding: Encoding) -> AnyMessage:
+    where = encoding.WhichOneof("location")
+    if where == "indirect":
+        raise UnsupportedError("descriptions that lie outside of the column metadata")
+    if where != "direct":
+        raise CorruptFileError("a description is missing")
+    try:
+        return AnyMessage.FromString(encoding.direct.encoding)
+    except DecodeError as error:
+        raise CorruptFileError("a description cannot be parsed") from error
+
+
+def _parse_page_encoding(encoding: Encoding) -> Message:
+    wrapped = _any_of(encoding)
+    kind = _TYPES.get(wrapped.type_url)
+    if kind is None:
+        raise UnsupportedError(f"pages described by {wrapped.type_url!r}")
+    try:
+        return kind.FromString(wrapped.value)
+    except DecodeError as error:
+        raise CorruptFileError("the description of a page cannot be parsed") from error
+
+
+def _parse_column_encoding(encoding: Encoding) -> ColumnEncoding:
+    wrapped = _any_of(encoding)
+    if wrapped.type_url != _COLUMN_ENCODING:
+        raise UnsupportedError(f"columns described by {wrapped.type_url!r}")
+    try:
+        return ColumnEncoding.FromString(wrapped.value)
+    except DecodeError as error:
+        raise CorruptFileError("the description of a column cannot be parsed") from error

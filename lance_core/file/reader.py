@@ -1,0 +1,259 @@
+"""Reading one data file.
+
+    open      the tail of the file: footer, offset tables, column metadata and file descriptor, usually in one request
+    read      per column the pages that hold wanted rows; the first byte ranges of all columns in one request; pages
+              are decoded in the pool, one page per column ahead of the batch that is being put together
+
+The file's own schema may be older than the dataset's: what to read is told by a schema with field ids, and where it
+is by a mapping from field ids to columns, both from the manifest.
+"""
+
+__all__ = ["DataFileReader"]
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.encoding.assemble import merge_columns
+from lance_core.encoding.page import ByteRange, BytesLike
+from lance_core.encoding.paths import leaf_paths
+from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+from lance_core.file.column import ColumnReader, PageTask
+from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
+from lance_core.file.metadata import FileMetadata, columns_from_bytes, descriptor_from_bytes, table_from_bytes
+from lance_core.file.pool import submit
+from lance_core.file.version import FileVersion
+from lance_core.file.writer import concatenate
+from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.store import ObjectStore
+
+_TAIL: Final = 64 * 1024
+# Bytes of pages per column, and of all columns, that are read ahead.
+_AHEAD_BYTES: Final = 8 * 1024 * 1024
+_TOTAL_AHEAD_BYTES: Final = 256 * 1024 * 1024
+_DEFAULT_BATCH_ROWS: Final = 8192
+
+
+class DataFileReader:
+    """Reads one data file; made by `open`.
+
+    Args:
+        store: Where the file is.
+        key: Its key.
+        metadata: What it says about itself.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, metadata: FileMetadata) -> None:
+        self._store = store
+        self._key = key
+        self._metadata = metadata
+
+    @classmethod
+    def open(cls, store: ObjectStore, key: str, *, size: int | None = None) -> Self:
+        """Read the metadata of a file.
+
+        Args:
+            store: Where the file is.
+            key: Its key.
+            size: What the manifest says its size is; checked if given.
+
+        Raises:
+            ObjectNotFoundError: There is no such file.
+            CorruptFileError: It is no Lance file, is cut short, or contradicts itself.
+            UnsupportedError: Its version is not known.
+        """
+        tail, found = store.get_tail(key, _TAIL)
+        try:
+            if size is not None and size != found:
+                raise CorruptFileError(f"the file has {found} bytes, the manifest says {size}")
+            version = FileVersion.from_numbers(*read_version(bytes(tail[-8:])))
+            if not version.has_levels:
+                raise UnsupportedError(f"reading files of version {version.value}")
+            metadata = _read_metadata(store, key, memoryview(tail), found, version)
+        except (CorruptFileError, UnsupportedError) as error:
+            raise type(error)(f"{key}: {error}") from error
+        return cls(store, key, metadata)
+
+    @property
+    def version(self) -> FileVersion:
+        """The format of the file."""
+        return self._metadata.version
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file."""
+        return self._metadata.num_rows
+
+    @property
+    def schema(self) -> Schema:
+        """The schema as it was when the file was written."""
+        return self._metadata.schema
+
+    @property
+    def metadata(self) -> FileMetadata:
+        """All that the file says about itself."""
+        return self._metadata
+
+    def column_indices(self) -> dict[int, int]:
+        """Field ids of the file's own schema, and their columns."""
+        leaves = [path[-1] for field in self.schema.fields for path in leaf_paths(field)]
+        return {field.id: index for index, field in enumerate(leaves)}
+
+    def read(
+        self,
+        schema: Schema | None = None,
+        columns: Mapping[int, int] | None = None,
+        rows: range | npt.NDArray[np.integer[Any]] | None = None,
+        *,
+        batch_rows: int | None = _DEFAULT_BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read rows.
+
+        Args:
+            schema: What to read; the file's own schema if it is None. All its columns must be in the file.
+            columns: Field ids and their columns in this file; those of the file's own schema if it is None.
+            rows: A range of rows, or ascending row numbers without repetition; all rows if it is None.
+            batch_rows: Rows per batch; None for batches as large as the pages allow, which costs no copies.
+
+        Yields:
+            Batches of the Arrow schema of `schema`.
+
+        Raises:
+            InvalidInputError: Rows are out of range or not ascending, or a column is not in the file.
+            CorruptFileError: The file does not follow the format; names the file, the column and the page.
+            UnsupportedError: An encoding is not known; names the same.
+        """
+        schema = self.schema if schema is None else schema
+        columns = self.column_indices() if columns is None else columns
+        runs = self._runs(rows)
+        if batch_rows is not None and batch_rows < 1:
+            raise InvalidInputError(f"batches of {batch_rows} rows")
+        fields = [self._field_reader(field, columns, runs) for field in schema.fields]
+        yield from self._batches(schema_to_arrow(schema), fields, runs.count, batch_rows)
+
+    def _runs(self, rows: range | npt.NDArray[np.integer[Any]] | None) -> RowRuns:
+        if rows is None:
+            rows = range(self.num_rows)
+        if isinstance(rows, range):
+            if rows.step != 1 or rows.start < 0 or max(rows.stop, rows.start) > self.num_rows:
+                raise InvalidInputError(f"{self._key}: {rows} is not a range of the {self.num_rows} rows")
+            return RowRuns.of_range(rows.start, max(rows.stop, rows.start))
+        numbers = np.asarray(rows, np.int64)
+        if numbers.size and (numbers[0] < 0 or numbers[-1] >= self.num_rows or bool((np.diff(numbers) < 1).any())):
+            raise InvalidInputError(f"{self._key}: row numbers must ascend and lie below {self.num_rows}")
+        return RowRuns.of_rows(numbers)
+
+    def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> "_FieldReader":
+        readers = []
+        for path in leaf_paths(field):
+            index = columns.get(path[-1].id)
+            if index is None or not 0 <= index < len(self._metadata.columns):
+                name = ".".join(f.name for f in path)
+                raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
+            pages = self._metadata.columns[index]
+            readers.append(ColumnReader(self._key, path, pages, runs, self.num_rows))
+        return _FieldReader(field, readers)
+
+    def _batches(
+        self, schema: pa.Schema, fields: "list[_FieldReader]", num_rows: int, batch_rows: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        if not fields:
+            yield from _empty_batches(schema, num_rows, batch_rows)
+            return
+        readers = [reader for field in fields for reader in field.readers]
+        budget = min(_AHEAD_BYTES, _TOTAL_AHEAD_BYTES // len(readers))
+        left = num_rows
+        while left:
+            target = 1 if batch_rows is None else min(batch_rows, left)
+            while True:
+                wanting = [r for r in readers if r.bytes_ahead() < budget or r.rows_ready() < target]
+                self._load(wanting, budget)
+                ready = min(reader.rows_ready() for reader in readers)
+                if ready >= target:
+                    break
+            count = min(ready, left) if batch_rows is None else target
+            if batch_rows is None:
+                count = min(reader.rows_at_hand() for reader in readers)
+            yield pa.RecordBatch.from_arrays([field.take(count) for field in fields], schema=schema)
+            left -= count
+
+    def _load(self, readers: Sequence[ColumnReader], budget: int) -> None:
+        """Start on the next pages of some columns: each round of ranges is one request for all of them."""
+        active: list[tuple[PageTask, Sequence[ByteRange]]] = []
+        for reader in readers:
+            for task in reader.next_tasks(budget):
+                asked = task.advance(None)
+                if asked is not None:
+                    active.append((task, asked))
+        while active:
+            answers = iter(self._fetch([r for _, asked in active for r in asked]))
+            running: list[tuple[PageTask, Future[Sequence[ByteRange] | None]]] = []
+            for task, asked in active:
+                answer = [next(answers) for _ in asked]
+                if task.is_whole:
+                    task.finish(answer, self._fetch)
+                else:
+                    running.append((task, submit(task.advance, answer)))
+            active = [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
+
+    def _fetch(self, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
+        return self._store.get_ranges(self._key, ranges) if ranges else []
+
+
+class _FieldReader:
+    """The columns of one top-level field."""
+
+    __slots__ = ("_field", "readers")
+
+    def __init__(self, field: Field, readers: list[ColumnReader]) -> None:
+        self._field = field
+        self.readers = readers
+
+    def take(self, count: int) -> pa.Array:
+        """The next rows."""
+        columns = [reader.take(count) for reader in self.readers]
+        return merge_columns(self._field, [c[0] if len(c) == 1 else concatenate(c) for c in columns])
+
+
+def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
+    """Batches without columns, which still have a number of rows."""
+    step = batch_rows or max(num_rows, 1)
+    for start in range(0, num_rows, step):
+        length = min(step, num_rows - start)
+        struct = pa.Array.from_buffers(pa.struct([]), length, [None])
+        yield pa.RecordBatch.from_struct_array(struct).replace_schema_metadata(schema.metadata)
+
+
+def _read_metadata(
+    store: ObjectStore, key: str, tail: memoryview, size: int, version: FileVersion
+) -> FileMetadata:
+    """Parse what stands at the end of a 2.x file; reads more of it if the tail is too short."""
+    footer = Footer.from_bytes(bytes(tail[-FOOTER_SIZE:]))
+    if not footer.column_metadata <= footer.column_table <= footer.buffer_table <= size - FOOTER_SIZE:
+        raise CorruptFileError("the positions in the footer do not ascend")
+    start = size - len(tail)
+    if footer.column_metadata < start:
+        more = store.get_range(key, footer.column_metadata, start)
+        tail = memoryview(b"".join([more, tail]))
+        start = footer.column_metadata
+    buffers = table_from_bytes(tail[footer.buffer_table - start :], footer.num_buffers, size)
+    table = table_from_bytes(tail[footer.column_table - start :], footer.num_columns, size)
+    if not buffers:
+        raise CorruptFileError("the file has no file descriptor")
+    first, last = buffers[0]
+    descriptor = tail[first - start : last - start] if first >= start else memoryview(store.get_range(key, first, last))
+    schema, num_rows = descriptor_from_bytes(bytes(descriptor))
+    if num_rows >= 2**62:
+        raise CorruptFileError(f"the file claims {num_rows} rows")
+    return FileMetadata(
+        version=version,
+        schema=schema,
+        num_rows=num_rows,
+        columns=columns_from_bytes(tail, start, footer, table),
+        global_buffers=tuple(buffers),
+    )

@@ -1,0 +1,88 @@
+"""The versions of the file format, under each of the numbers they go by.
+
+    data_storage_version    footer      DataFile of a manifest
+    0.1, legacy             (0, 2)      (0, 2)
+    2.0                     (0, 3)      (2, 0)      a footer of (2, 0) is read, too
+    2.1                     (2, 1)      (2, 1)
+    2.2, stable             (2, 2)      (2, 2)
+
+2.3 ("next") is refused: it is not stable yet.
+"""
+
+__all__ = ["DEFAULT_VERSION", "FileVersion"]
+
+from enum import Enum
+from typing import Final
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+
+
+class FileVersion(Enum):
+    """A version of the file format; its value is the `data_storage_version`."""
+
+    V0_1 = "0.1"
+    V2_0 = "2.0"
+    V2_1 = "2.1"
+    V2_2 = "2.2"
+
+    @property
+    def footer_numbers(self) -> tuple[int, int]:
+        """What stands in the footer of a file."""
+        return _FOOTER[self]
+
+    @property
+    def manifest_numbers(self) -> tuple[int, int]:
+        """What stands in the manifest for a file."""
+        return _MANIFEST[self]
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether pages have repetition and definition levels: 2.1 and later."""
+        return self in (FileVersion.V2_1, FileVersion.V2_2)
+
+    @classmethod
+    def from_string(cls, name: str | None) -> "FileVersion":
+        """The version of a `data_storage_version`; None and "stable" are the default.
+
+        Raises:
+            UnsupportedError: The version exists, but is not offered.
+            InvalidInputError: There is no such version.
+        """
+        if name in (None, "stable"):
+            return DEFAULT_VERSION
+        if name in ("2.3", "next"):
+            raise UnsupportedError(f"data storage version {name!r} is unstable and not offered")
+        try:
+            return cls("0.1" if name == "legacy" else name)
+        except ValueError:
+            known = ", ".join(version.value for version in cls)
+            raise InvalidInputError(f"no data storage version {name!r}; there are {known}, legacy and stable") from None
+
+    @classmethod
+    def from_numbers(cls, major: int, minor: int) -> "FileVersion":
+        """The version of a footer or of a manifest's data file.
+
+        Raises:
+            UnsupportedError: The numbers are not known.
+        """
+        version = _BY_NUMBERS.get((major, minor))
+        if version is None:
+            raise UnsupportedError(f"file version {major}.{minor}; known are 0.1, 2.0, 2.1 and 2.2")
+        return version
+
+
+DEFAULT_VERSION: Final = FileVersion.V2_2
+"""What is written unless something else is asked for."""
+
+_FOOTER: Final = {
+    FileVersion.V0_1: (0, 2),
+    FileVersion.V2_0: (0, 3),
+    FileVersion.V2_1: (2, 1),
+    FileVersion.V2_2: (2, 2),
+}
+_MANIFEST: Final = {**_FOOTER, FileVersion.V2_0: (2, 0)}
+_BY_NUMBERS: Final = {
+    **{numbers: version for version, numbers in _FOOTER.items()},
+    (2, 0): FileVersion.V2_0,
+    (0, 1): FileVersion.V0_1,
+}

@@ -1,0 +1,305 @@
+"""Writing one data file.
+
+Batches are collected per column until they make a page of some megabytes; a page is encoded in the pool while the
+next one is collected. Buffers are appended to the file as they become ready, each at a multiple of 64 bytes, and the
+metadata follows when the writer is finished (see `metadata`). Nothing is visible under the key before that.
+"""
+
+__all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter", "WrittenFile"]
+
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
+from lance_core._proto.file2_pb2 import ColumnMetadata
+from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.page import BytesLike, EncodedPage
+from lance_core.encoding.paths import column_fields
+from lance_core.encoding.strategy import Limits
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.file.footer import Footer
+from lance_core.file.metadata import (
+    ALIGNMENT,
+    PADDING,
+    column_to_bytes,
+    descriptor_to_bytes,
+    page_encoding,
+    table_to_bytes,
+)
+from lance_core.file.pool import NUM_WORKERS, submit
+from lance_core.file.version import DEFAULT_VERSION, FileVersion
+from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.store import ObjectStore
+
+DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
+_TOTAL_BUFFERED: Final = 256 * 1024 * 1024
+_MIN_PAGE_BYTES: Final = 64 * 1024
+_MAX_PAGE_ROWS: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A finished file, with what a manifest needs to know about it.
+
+    Attributes:
+        key: Its key in the store.
+        size_bytes: Its size.
+        num_rows: Rows in it.
+        field_ids: The fields that have columns in it.
+        column_indices: Their columns.
+        version: Its format.
+    """
+
+    key: str
+    size_bytes: int
+    num_rows: int
+    field_ids: tuple[int, ...]
+    column_indices: tuple[int, ...]
+    version: FileVersion
+
+
+class _Collected:
+    """The rows of one top-level field that are not encoded yet."""
+
+    __slots__ = ("arrays", "field", "first_column", "num_bytes", "rows_flushed", "target")
+
+    def __init__(self, field: Field, target: pa.DataType, first_column: int) -> None:
+        self.field = field
+        self.target = target
+        self.first_column = first_column
+        self.arrays: list[pa.Array] = []
+        self.num_bytes = 0
+        self.rows_flushed = 0
+
+
+class DataFileWriter:
+    """Writes batches into one data file.
+
+    Args:
+        store: Where to.
+        key: The file's key.
+        schema: The columns, with the ids that they have in the dataset.
+        version: The format.
+        page_bytes: Bytes of a column that make a page; less in very wide files, so that memory stays bounded.
+
+    Raises:
+        UnsupportedError: The version cannot be written.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        schema: Schema,
+        *,
+        version: FileVersion = DEFAULT_VERSION,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> None:
+        if not version.has_levels:
+            raise UnsupportedError(f"writing files of version {version.value}")
+        self._key = key
+        self._schema = schema
+        self._version = version
+        self._arrow_schema = schema_to_arrow(schema)
+        self._column_fields = column_fields(schema)
+        wide = _TOTAL_BUFFERED // max(len(schema.fields), 1)
+        self._page_bytes = max(_MIN_PAGE_BYTES, min(page_bytes, wide))
+        self._limits = Limits(large_chunks=version is FileVersion.V2_2)
+        self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self._column_fields]
+        self._next_row = [0] * len(self._column_fields)
+        self._pending: deque[tuple[int, Future[list[list[EncodedPage]]]]] = deque()
+        self._collected: list[_Collected] = []
+        first_column = 0
+        for field, target in zip(schema.fields, self._arrow_schema.types, strict=True):
+            self._collected.append(_Collected(field, target, first_column))
+            first_column += len(column_fields(Schema(fields=(field,))))
+        self._num_rows = 0
+        self._position = 0
+        self._done = False
+        self._sink = store.open_writer(key)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows written so far."""
+        return self._num_rows
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the file so far; rows that wait for their page to fill are not counted."""
+        return self._position
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows.
+
+        Args:
+            batch: Columns are found by name; they must be those of the schema.
+
+        Raises:
+            SchemaError: A column is missing, superfluous or of another type, or holds nulls that it must not.
+            InvalidInputError: The writer is finished.
+        """
+        if self._done:
+            raise InvalidInputError(f"{self._key}: the writer is finished")
+        if sorted(batch.schema.names) != sorted(self._arrow_schema.names):
+            raise SchemaError(f"columns {batch.schema.names} do not fit the columns {self._arrow_schema.names}")
+        columns = [_chunks(batch, collected.field, collected.target) for collected in self._collected]
+        self._num_rows += batch.num_rows
+        for collected, chunks in zip(self._collected, columns, strict=True):
+            for chunk in chunks:
+                self._collect(collected, chunk)
+
+    def finish(self) -> WrittenFile:
+        """Write what is left and the metadata, and make the file visible."""
+        if self._done:
+            raise InvalidInputError(f"{self._key}: the writer is finished")
+        for collected in self._collected:
+            self._flush(collected)
+        self._drain(0)
+        descriptor = self._append(descriptor_to_bytes(self._schema, self._num_rows))
+        column_table = []
+        start = self._position
+        for pages in self._pages:
+            message = column_to_bytes(pages, _values_encoding())
+            column_table.append((self._position, self._position + len(message)))
+            self._write(message)
+        table_position = self._position
+        self._write(table_to_bytes(column_table))
+        buffer_table = self._position
+        self._write(table_to_bytes([descriptor]))
+        major, minor = self._version.footer_numbers
+        footer = Footer(
+            column_metadata=start,
+            column_table=table_position,
+            buffer_table=buffer_table,
+            num_buffers=1,
+            num_columns=len(self._pages),
+            major=major,
+            minor=minor,
+        )
+        self._write(footer.to_bytes())
+        self._done = True
+        size = self._sink.close()
+        return WrittenFile(
+            key=self._key,
+            size_bytes=size,
+            num_rows=self._num_rows,
+            field_ids=tuple(field.id for field in self._column_fields),
+            column_indices=tuple(range(len(self._column_fields))),
+            version=self._version,
+        )
+
+    def abort(self) -> None:
+        """Drop everything; does nothing after `finish`."""
+        if not self._done:
+            self._done = True
+            for _, future in self._pending:
+                future.cancel()
+            self._pending.clear()
+            self._sink.abort()
+
+    def _collect(self, collected: _Collected, chunk: pa.Array) -> None:
+        """Add rows of a column, and encode them once they make a page."""
+        size = max(chunk.nbytes, 1)
+        position = 0
+        while position < len(chunk):
+            room = self._page_bytes - collected.num_bytes
+            rows = min(len(chunk) - position, max(1, room * len(chunk) // size), _MAX_PAGE_ROWS)
+            piece = chunk.slice(position, rows)
+            collected.arrays.append(piece)
+            collected.num_bytes += size * rows // len(chunk) + 1
+            position += rows
+            if collected.num_bytes >= self._page_bytes - self._page_bytes // 64:
+                self._flush(collected)
+
+    def _flush(self, collected: _Collected) -> None:
+        if not collected.arrays:
+            return
+        arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
+        self._pending.append((collected.first_column, submit(_encode, collected.field, arrays, self._limits)))
+        self._drain(NUM_WORKERS + 1)
+
+    def _drain(self, most: int) -> None:
+        """Write encoded pages until at most so many are still being encoded."""
+        while len(self._pending) > most:
+            first_column, future = self._pending.popleft()
+            for index, pages in enumerate(future.result()):
+                for page in pages:
+                    self._write_page(first_column + index, page)
+
+    def _write_page(self, column: int, page: EncodedPage) -> None:
+        ranges = [self._append(buffer) for buffer in page.buffers]
+        self._pages[column].append(
+            ColumnMetadata.Page(
+                buffer_offsets=[start for start, _ in ranges],
+                buffer_sizes=[end - start for start, end in ranges],
+                length=page.length,
+                encoding=page_encoding(page.encoding),
+                priority=self._next_row[column],
+            )
+        )
+        self._next_row[column] += page.num_rows
+
+    def _append(self, buffer: BytesLike) -> tuple[int, int]:
+        """Write a buffer and fill up to the next aligned position."""
+        start = self._position
+        self._write(buffer)
+        end = self._position
+        padding = -end % ALIGNMENT
+        if padding:
+            self._write(PADDING * padding)
+        return start, end
+
+    def _write(self, buffer: BytesLike) -> None:
+        self._sink.write(buffer)
+        self._position += memoryview(buffer).nbytes
+
+
+def _values_encoding() -> ColumnEncoding:
+    encoding = ColumnEncoding()
+    encoding.values.SetInParent()
+    return encoding
+
+
+def _encode(field: Field, arrays: list[pa.Array], limits: Limits) -> list[list[EncodedPage]]:
+    array = arrays[0] if len(arrays) == 1 else concatenate(arrays)
+    return encode_field(field, array, limits)
+
+
+def concatenate(arrays: list[pa.Array]) -> pa.Array:
+    """One array of several; dictionaries are unified first."""
+    if pa.types.is_dictionary(arrays[0].type):
+        return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
+    return pa.concat_arrays(arrays)
+
+
+def _chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:
+    """The values of a column as arrays of the type that is written."""
+    column = batch.column(batch.schema.get_field_index(field.name))
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if not field.nullable and any(chunk.null_count for chunk in chunks):
+        raise SchemaError(f"column {field.name!r} must not have nulls, and has some")
+    return [_conform(chunk, field, target) for chunk in chunks if len(chunk)]
+
+
+def _conform(chunk: Any, field: Field, target: pa.DataType) -> pa.Array:
+    if isinstance(chunk, pa.ExtensionArray):
+        chunk = chunk.storage
+    if chunk.type == target:
+        return chunk
+    try:
+        # Nested types may differ in the names of list items and in metadata only.
+        if (chunk.type.id == target.id and pa.types.is_nested(target)) or _is_view_of(chunk.type, target):
+            return chunk.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"column {field.name!r} of type {chunk.type} does not fit {target}: {error}") from error
+    raise SchemaError(f"column {field.name!r} is of type {chunk.type}, not {target}")
+
+
+def _is_view_of(kind: pa.DataType, target: pa.DataType) -> bool:
+    return (kind == pa.string_view() and target == pa.string()) or (
+        kind == pa.binary_view() and target == pa.binary()
+    )
