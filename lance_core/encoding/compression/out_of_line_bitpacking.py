@@ -3,7 +3,8 @@
     block   |1024 values packed|1024 values packed|...|tail|       see fastlanes; W * 128 bytes for 1024 values
 
 The tail of t = n % 1024 values is either one more packed block, filled up with zeros, or t raw words; which one it is
-follows from the size of the block. W is the `bits_per_value` of the flat `values` in the description.
+follows from the size of the block. W is the `bits_per_value` of the flat `values` in the description; writers may ask
+for it by name: ``"out_of_line_bitpacking:4"``.
 """
 
 __all__ = ["COMPRESSION"]
@@ -86,13 +87,27 @@ def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any
     return np.concatenate(pieces)
 
 
-def _encode_blocks(block: DataBlock, _argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
+def _asked_width(argument: str) -> int:
+    """The width in a name like ``"out_of_line_bitpacking:4"``; 1 if there is none."""
+    width = argument.removeprefix(":")
+    if not argument:
+        return 1
+    if not width.isdecimal() or not 1 <= int(width) <= 64:
+        raise InvalidInputError(f"{argument!r} is no bit width")
+    return int(width)
+
+
+def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
     values = require_fixed_width(block)
     bits = values.bits_per_value
     if bits not in (8, 16, 32, 64):
         raise InvalidInputError(f"values of {bits} bits cannot be bit-packed")
     words = values.view()
-    width = max(1, int(bit_widths(words.reshape(1, -1))[0])) if words.size else 1
+    width = _asked_width(argument)
+    if words.size:
+        width = max(width, int(bit_widths(words.reshape(1, -1))[0]))
+    if width > bits:
+        raise InvalidInputError(f"values of {bits} bits cannot be packed in {width}")
     encoding = CompressiveEncoding(
         out_of_line_bitpacking=OutOfLineBitpacking(uncompressed_bits_per_value=bits, values=flat_encoding(width))
     )
@@ -132,4 +147,9 @@ def _pack_with_raw_tails(words: Words, counts: Counts, raw: Any, width: int) -> 
     return ChunkBuffers(data=np.concatenate(pieces), starts=np.cumsum(lengths) - lengths, sizes=lengths)
 
 
-COMPRESSION = Compression(name="out_of_line_bitpacking", decode_blocks=_decode_blocks, encode_blocks=_encode_blocks)
+COMPRESSION = Compression(
+    name="out_of_line_bitpacking",
+    takes_argument=True,
+    decode_blocks=_decode_blocks,
+    encode_blocks=_encode_blocks,
+)
