@@ -256,7 +256,9 @@ class Manifest:
             data_storage_version=message.data_format.version or _guessed_version(message, raw),
             config=dict(message.config),
             table_metadata=dict(message.table_metadata),
-            base_paths=tuple(BasePath.from_protobuf(base) for base in message.base_paths),
+            base_paths=tuple(
+                sorted((BasePath.from_protobuf(base) for base in message.base_paths), key=lambda base: base.id)
+            ),
             branch=message.branch if message.HasField("branch") else None,
             max_allocated_field_id=message.max_allocated_field_id
             if message.HasField("max_allocated_field_id")
