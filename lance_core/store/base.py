@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from lance_core.store.options import StorageOptions
 
 __all__ = [
     "ByteRange",
@@ -95,6 +96,11 @@ class ObjectStore(Protocol):
     @property
     def root(self) -> str:
         """Canonical absolute URI of the root, without credentials; a plain path for local disks."""
+        ...
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that it was opened with, to open other places of the same dataset."""
         ...
 
     def get(self, key: str) -> BytesLike:

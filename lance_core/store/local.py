@@ -22,6 +22,7 @@ from typing import Any, Self
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.options import StorageOptions
 
 __all__ = ["LocalStore", "LocalWriter"]
 
@@ -40,15 +41,22 @@ class LocalStore:
 
     Args:
         path: The directory. A relative one is made absolute; symbolic links are kept as they are.
+        options: Options for other places of the same dataset; a disk needs none.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, options: StorageOptions | None = None) -> None:
         self._path = os.path.abspath(path)
+        self._options = options if options is not None else StorageOptions()
 
     @property
     def root(self) -> str:
         """Absolute path of the root directory."""
         return self._path
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that it was opened with."""
+        return self._options
 
     def __repr__(self) -> str:
         return f"LocalStore({self._path!r})"

@@ -13,6 +13,7 @@ from typing import Self
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.options import StorageOptions
 
 __all__ = ["MemoryStore", "MemoryWriter"]
 
@@ -25,15 +26,22 @@ class MemoryStore:
 
     Args:
         root: The root, `memory://` and a path.
+        options: Options for other places of the same dataset; memory needs none.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         self._root = root.rstrip("/")
+        self._options = options if options is not None else StorageOptions()
 
     @property
     def root(self) -> str:
         """The URI of the root."""
         return self._root
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that it was opened with."""
+        return self._options
 
     def __repr__(self) -> str:
         return f"MemoryStore({self._root!r})"

@@ -79,19 +79,11 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     return f"{scheme}://{path}"
 
 
-def _local_store(uri: str, _: StorageOptions) -> ObjectStore:
-    return LocalStore(uri)
-
-
-def _memory_store(uri: str, _: StorageOptions) -> ObjectStore:
-    return MemoryStore(uri)
-
-
 # abfs://container@account.dfs.core.windows.net/path: what stands before the @ is no secret there.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
 
 _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
-    "": _local_store,
-    "file": _local_store,
-    "memory": _memory_store,
+    "": LocalStore,
+    "file": LocalStore,
+    "memory": MemoryStore,
 }
