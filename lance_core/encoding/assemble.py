@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, block_to_array
-from lance_core.encoding.paths import is_column, is_packed, layer_kind
+from lance_core.encoding.paths import is_column, is_packed, layer_kind, list_size
 from lance_core.encoding.repdef import ItemLayer, ListLayer, Mask, unravel
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
@@ -139,7 +139,7 @@ def _wrap(field: Field, child: pa.Field, layer: ItemLayer | ListLayer, array: pa
     if isinstance(layer, ListLayer):
         return _wrap_list(field, child, layer, array)
     if kind == "fixed_size_list":
-        size = int(field.logical_type.rsplit(":", 1)[-1])
+        size = list_size(field)
         if size == 0 or layer.length % size:
             raise CorruptFileError(f"{layer.length} items do not make lists of {size}")
         validity = None if layer.validity is None else layer.validity[::size]
@@ -178,6 +178,9 @@ def _bitmap(valid: Mask | None) -> pa.Buffer | None:
 def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Mask | None) -> pa.Array:
     kind = arrow_type_of(field)
     values = decoded.values
+    if pa.types.is_struct(kind) and kind.num_fields == 0:
+        # Pages of structs without fields say "null" for lack of values.
+        return pa.Array.from_buffers(kind, num_slots, [None])
     if values is None or pa.types.is_null(kind):
         return pa.nulls(num_slots, kind)
     _check_length(values.num_values, num_slots)

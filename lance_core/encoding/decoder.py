@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import assemble, take_rows
 from lance_core.encoding.page import PageInfo, Steps
-from lance_core.encoding.paths import layer_kind
+from lance_core.encoding.paths import items_per_row
 from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
@@ -52,15 +52,6 @@ def decode_page(page: PageInfo, path: Sequence[Field], rows: RowRuns) -> Steps[p
     if len(array) != covered.count:
         raise CorruptFileError(f"levels make {len(array)} rows, {covered.count} are expected")
     return take_rows(array, covered, rows)
-
-
-def items_per_row(path: Sequence[Field]) -> int:
-    """How many items the page counts per row: fixed size lists of structs are counted by their items."""
-    factor = 1
-    for field in path:
-        if layer_kind(field) == "fixed_size_list":
-            factor *= int(field.logical_type.rsplit(":", 1)[-1])
-    return factor
 
 
 def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:

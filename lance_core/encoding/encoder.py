@@ -2,6 +2,7 @@
 
 __all__ = ["encode_field"]
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from lance_core.encoding.datablock import (
     array_to_block,
 )
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.repdef import Levels
+from lance_core.encoding.paths import items_per_row, leaf_paths
+from lance_core.encoding.repdef import Layer, Levels
 from lance_core.encoding.shred import ShreddedColumn, null_mask, shred
 from lance_core.encoding.strategy import (
     Choice,
@@ -56,7 +58,8 @@ def _encode_column(column: ShreddedColumn, array: pa.Array, index: int, limits: 
     """One page, or several where so many levels stand between two values that they do not fit a chunk."""
     page = _encode_page(column, limits)
     if page is not None:
-        return [page]
+        path = next(path for position, path in enumerate(leaf_paths(column.top)) if position == index)
+        return [replace(page, length=page.num_rows * items_per_row(path))]
     if len(array) < 2:
         raise UnsupportedError(f"field {column.field.name!r}: one row has too many null or empty lists in a row")
     pages = []
@@ -68,13 +71,15 @@ def _encode_column(column: ShreddedColumn, array: pa.Array, index: int, limits: 
 
 def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
     levels, values, num_rows = column.levels, column.values, column.num_rows
+    if pa.types.is_struct(values.type) and values.type.num_fields == 0:
+        return _encode_empty_struct(column)
     if _is_all_null(levels, values):
         return constant.encode(levels, None, num_rows=num_rows)
     wish = requested(column.field.metadata)
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if pa.types.is_dictionary(values.type):
-        return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits)
+        return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits, values.type.index_type.bit_width)
     block = _fill_nulls(array_to_block(values), values)
     choice = _choose(block, levels, limits, wish)
     if choice.layout == "dictionary":
@@ -85,6 +90,14 @@ def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
                 return page
         choice = Choice(layout="miniblock", compression="variable" if isinstance(block, VariableBlock) else "flat")
     return _encode_choice(levels, block, num_rows, limits, choice)
+
+
+def _encode_empty_struct(column: ShreddedColumn) -> EncodedPage:
+    """Structs without fields have no values: their page says "null", which readers know to ignore."""
+    if column.levels.definition is not None or column.levels.repetition is not None:
+        raise UnsupportedError(f"field {column.field.name!r}: structs without fields that are null or in lists")
+    levels = replace(column.levels, layers=(Layer.NULLABLE_ITEM,) * len(column.levels.layers))
+    return constant.encode(levels, None, num_rows=column.num_rows)
 
 
 def _is_all_null(levels: Levels, values: pa.Array) -> bool:
@@ -171,12 +184,14 @@ def _first_value(block: DataBlock) -> bytes | VariableBlock:
     return block.data[: block.bits_per_value // 8].tobytes()
 
 
-def _encode_dictionary(levels: Levels, values: Any, num_rows: int, limits: Limits) -> EncodedPage | None:
+def _encode_dictionary(
+    levels: Levels, values: Any, num_rows: int, limits: Limits, bits: int = 32
+) -> EncodedPage | None:
     indices = values.indices
     if indices.null_count:
         indices = indices.fill_null(0)
-    words = np.ascontiguousarray(indices.to_numpy(zero_copy_only=False)).astype(np.uint32)
-    block = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=32, num_values=words.size)
+    words = np.ascontiguousarray(indices.to_numpy(zero_copy_only=False)).astype(f"<u{bits // 8}")
+    block = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=bits, num_values=words.size)
     items = array_to_block(values.dictionary)
     encoding, data = encode_block(items, choose_items(items, limits))
     dictionary = miniblock.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))

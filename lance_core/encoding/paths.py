@@ -12,11 +12,12 @@ definition levels of the leaves below them:
     p: packed struct            p               item
 """
 
-__all__ = ["LIST_TYPES", "column_fields", "is_column", "is_packed", "leaf_paths", "layer_kind"]
+__all__ = ["LIST_TYPES", "column_fields", "is_column", "is_packed", "items_per_row", "layer_kind", "leaf_paths", "list_size"]
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
+from lance_core.errors import UnsupportedError
 from lance_core.schema import Field, Schema
 
 LIST_TYPES: Final = ("list", "list.struct", "large_list", "large_list.struct", "map")
@@ -62,3 +63,27 @@ def layer_kind(field: Field) -> Literal["list", "item", "fixed_size_list"]:
     if field.children and field.logical_type.startswith("fixed_size_list:"):
         return "fixed_size_list"
     return "item"
+
+
+def items_per_row(path: Sequence[Field]) -> int:
+    """How many items a page counts per row: fixed size lists of structs are counted by their items.
+
+    Raises:
+        UnsupportedError: Such lists stand inside lists. Their levels are not settled: pylance 14 writes levels there
+            that it cannot read.
+    """
+    factor = 1
+    in_list = False
+    for field in path:
+        kind = layer_kind(field)
+        in_list |= kind == "list"
+        if kind == "fixed_size_list":
+            if in_list:
+                raise UnsupportedError(f"field {field.name!r}: fixed size lists of structs inside lists")
+            factor *= list_size(field)
+    return factor
+
+
+def list_size(field: Field) -> int:
+    """Items per list of a fixed size list."""
+    return int(field.logical_type.rsplit(":", 1)[-1])

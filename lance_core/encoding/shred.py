@@ -161,7 +161,8 @@ def _with_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:
     kept = np.where(alive, spread_lengths, 0)
     if null_here is not None:
         kept[null_here] = 0
-    entries = _mark_lists(entries, null_here, alive & (kept == 0))
+    below_null = not bool(alive.all() if entries.slots is None else alive[entries.slots].all())
+    entries = _mark_lists(entries, null_here, alive & (kept == 0), below_null=below_null)
     total = int(kept.sum())
     if total == int(offsets[-1] - offsets[0]):
         values = array.values.slice(int(offsets[0]), total)
@@ -183,14 +184,19 @@ def _list_offsets(array: Any) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array) + 1].astype(np.int64, copy=False)
 
 
-def _mark_lists(entries: _Entries, nulls: Mask | None, ended: Mask) -> _Entries:
-    """Mark the lists that are null or empty (`ended` holds both) and add the layer that says which occur."""
+def _mark_lists(entries: _Entries, nulls: Mask | None, ended: Mask, *, below_null: bool) -> _Entries:
+    """Mark the lists that are null or empty (`ended` holds both) and add the layer that says which occur.
+
+    Lists below a null struct count as null for the layer: readers look there for levels that have no value.
+    """
     codes, num_codes = entries.codes, entries.num_codes
-    has_null = nulls is not None and bool(nulls.any())
+    null_here = nulls is not None and bool(nulls.any())
+    has_null = below_null or null_here
     empty = ended & ~nulls if nulls is not None else ended
     has_empty = bool(empty.any())
-    if has_null and nulls is not None:
+    if has_null:
         num_codes += 1
+    if nulls is not None and null_here:
         codes = _marked(codes, nulls, num_codes)
     if has_empty:
         num_codes += 1

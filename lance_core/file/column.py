@@ -10,8 +10,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.decoder import decode_page, items_per_row
-from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps
+from lance_core.encoding.decoder import decode_page
+from lance_core.encoding.page import ByteRange, BytesLike, Steps
+from lance_core.encoding.paths import items_per_row
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.metadata import ColumnPages
