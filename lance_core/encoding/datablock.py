@@ -168,11 +168,13 @@ def block_to_array(block: DataBlock, kind: pa.DataType, validity: pa.Buffer | No
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, block_to_array(block, kind.storage_type, validity))
     count = block.num_values
-    if pa.types.is_null(kind):
-        return pa.nulls(count)
+    if isinstance(block, NullBlock) or pa.types.is_null(kind):
+        return pa.nulls(count, kind)
     if validity is not None and validity.size * 8 < count:
         raise CorruptFileError(f"validity of {validity.size} bytes is too short for {count} values")
     if isinstance(block, FixedWidthBlock):
+        if isinstance(kind, pa.FixedSizeListType):
+            return _wide_values_to_lists(block, kind, validity)
         return _fixed_width_to_array(block, kind, validity)
     if isinstance(block, VariableBlock):
         return _variable_to_array(block, kind, validity)
@@ -304,6 +306,18 @@ def _fixed_size_list_to_array(
     items = block_to_array(block.items, kind.value_type, _bitmap(block.validity))
     _check_count(len(items), block.num_values * block.dimension)
     return pa.Array.from_buffers(kind, block.num_values, [validity], children=[items])
+
+
+def _wide_values_to_lists(block: FixedWidthBlock, kind: pa.FixedSizeListType, validity: pa.Buffer | None) -> pa.Array:
+    """Lists whose description does not say that they are lists: fields of packed structs."""
+    size = kind.list_size
+    if size == 0 or block.bits_per_value % size:
+        raise CorruptFileError(f"values of {block.bits_per_value} bits in a column of type {kind}")
+    items = FixedWidthBlock(
+        data=block.data, bits_per_value=block.bits_per_value // size, num_values=block.num_values * size
+    )
+    lists = FixedSizeListBlock(items=items, dimension=size, validity=None, num_values=block.num_values)
+    return _fixed_size_list_to_array(lists, kind, validity)
 
 
 def _packed_struct_to_array(block: PackedStructBlock, kind: pa.StructType, validity: pa.Buffer | None) -> pa.Array:

@@ -1,6 +1,5 @@
 """Pages that pylance wrote, cut out of its files by hand, decoded by the compressions alone."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +123,8 @@ def written(path: Path, array: pa.Array, version: str, metadata: dict[str, str])
     field = pa.field("v", array.type, metadata=metadata)
     table = pa.table([array], schema=pa.schema([field]))
     lance.write_dataset(table, path, data_storage_version=version)
-    (name,) = os.listdir(path / "data")
-    return path / "data" / name
+    (found,) = (path / "data").iterdir()
+    return found
 
 
 def random_words(rng: np.random.Generator, count: int) -> list[str]:
