@@ -178,7 +178,7 @@ class LanceTableIOManager(dg.IOManager):
         assert output.existing is not None
         return WriteOutcome(
             dataset=output.existing.checkout_version(landed.version),
-            operation=landed.transaction.operation_name,
+            operation=landed.transaction.operation.name,
             transaction_uuid=landed.transaction.uuid,
             read_version=landed.transaction.read_version,
             deduplicated=True,

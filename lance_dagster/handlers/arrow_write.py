@@ -83,6 +83,7 @@ def _commit(
             commit_message=request.output.commit_message,
             once=request.once,
             storage_options=request.storage_options,
+            data_storage_version=request.data_storage_version,
             table_config=dict(request.table.table_config) or None,
         )
     except CommitConflictError:
@@ -126,7 +127,7 @@ class _SliceWriters:
     @property
     def num_bytes(self) -> int:
         """Bytes of the finished data files."""
-        return sum(f.file_size_bytes or 0 for fragment in self._fragments for f in fragment.data_files())
+        return sum(fragment.num_bytes for fragment in self._fragments)
 
     def slice_rows(self) -> dict[str, int]:
         """Rows per slice name, zeros included."""
@@ -179,6 +180,7 @@ class _SliceWriters:
             request.uri,
             self._schema,
             storage_options=request.storage_options,
+            data_storage_version=request.data_storage_version,
             dataset_schema=self._field_ids(),
             **request.file_options,
         )

@@ -57,12 +57,15 @@ class WriteRequest:
     @property
     def file_options(self) -> dict[str, Any]:
         """The options of data files that are set; the others keep lance_core's defaults."""
-        options = {
-            "max_rows_per_file": self.table.max_rows_per_file,
-            "max_bytes_per_file": self.table.max_bytes_per_file,
-            "data_storage_version": self.table.data_storage_version,
-        }
+        options = {"max_rows_per_file": self.table.max_rows_per_file, "max_bytes_per_file": self.table.max_bytes_per_file}
         return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def data_storage_version(self) -> str | None:
+        """The version of the data files: as configured, else the table's own; None for lance_core's default."""
+        if self.table.data_storage_version is not None or self.existing is None:
+            return self.table.data_storage_version
+        return self.existing.data_storage_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

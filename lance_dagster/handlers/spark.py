@@ -59,6 +59,7 @@ class SparkHandler(LanceTypeHandler):
             storage_options=request.storage_options,
             schema_mode=request.output.schema_mode,
             empty=request.output.empty_output,
+            data_storage_version=request.data_storage_version,
             table_config=dict(request.table.table_config) or None,
             **request.file_options,
         )

@@ -1,0 +1,121 @@
+"""The tables of the example.
+
+    airlines  airports  planes  weather            whole tables, each by another library
+    flights                                        one partition per day of 2013, read by Spark
+      |-- delays                                   per day and carrier, aggregated by Spark
+      '-- flight_vectors                           32 floats per flight, a fixed-size list in the table
+
+A run takes one day or any range of days, and replaces exactly these.
+"""
+
+import dagster as dg
+import pandas as pd  # noqa: TID253 -- this project has it
+import polars as pl  # noqa: TID253 -- the same
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from pyspark.sql import DataFrame, SparkSession  # noqa: TID253 -- the same
+from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
+
+import pyspark_lance
+from example_project.features import WIDTH, flight_vector
+from example_project.sources import FLIGHTS_SCHEMA, MISSING, WEATHER_SCHEMA, flights_csv, source_file
+
+__all__ = ["DAYS", "LocalSpark", "airlines", "airports", "delays", "flight_vectors", "flights", "planes", "weather"]
+
+DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01", timezone="America/New_York")
+
+_BY_DAY = {"partition_expr": "date"}
+_ONE_RUN = dg.BackfillPolicy.single_run()
+
+
+class LocalSpark(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own generic parameter
+    """Spark in this process's JVM, started on first use and shared by all steps."""
+
+    master: str = "local[2]"
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The session."""
+        config = {"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+        return pyspark_lance.local_session(self.master, app_name="example", config=config)
+
+
+@dg.asset(key_prefix="nyc", group_name="reference", kinds={"pandas"})
+def airlines() -> pd.DataFrame:
+    """Carrier codes and names."""
+    return pd.read_csv(source_file("airlines.csv"))
+
+
+@dg.asset(key_prefix="nyc", group_name="reference", kinds={"polars"})
+def airports() -> pl.DataFrame:
+    """Airports with their places and time zones."""
+    return pl.read_csv(source_file("airports.csv"), null_values=MISSING)
+
+
+@dg.asset(key_prefix="nyc", group_name="reference", kinds={"arrow"})
+def planes() -> pa.Table:
+    """Aircraft by tail number."""
+    options = pa_csv.ConvertOptions(null_values=[MISSING], strings_can_be_null=True)
+    return pa_csv.read_csv(source_file("planes.csv"), convert_options=options)
+
+
+@dg.asset(key_prefix="nyc", group_name="reference", kinds={"pyspark"})
+def weather(spark: LocalSpark) -> DataFrame:
+    """Hourly weather at the three airports."""
+    return spark.spark_session.read.csv(
+        str(source_file("weather.csv")), header=True, schema=WEATHER_SCHEMA, nullValue=MISSING
+    )
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="flights",
+    kinds={"pyspark"},
+    partitions_def=DAYS,
+    backfill_policy=_ONE_RUN,
+    metadata=_BY_DAY,
+)
+def flights(context: dg.AssetExecutionContext, spark: LocalSpark) -> DataFrame:
+    """Every departure from New York, with its local calendar day as a date."""
+    window = context.partition_time_window
+    rows = spark.spark_session.read.csv(str(flights_csv()), header=True, schema=FLIGHTS_SCHEMA, nullValue=MISSING)
+    days = rows.withColumn("date", F.make_date("year", "month", "day"))
+    return days.where((F.col("date") >= F.lit(window.start.date())) & (F.col("date") < F.lit(window.end.date())))
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="flights",
+    kinds={"pyspark"},
+    partitions_def=DAYS,
+    backfill_policy=_ONE_RUN,
+    metadata=_BY_DAY,
+    ins={
+        "flights": dg.AssetIn(
+            key=["nyc", "flights"], metadata={"columns": ["date", "carrier", "dep_delay", "arr_delay"]}
+        )
+    },
+)
+def delays(flights: DataFrame) -> DataFrame:
+    """Flights, cancellations and mean delays per day and carrier."""
+    return flights.groupBy("date", "carrier").agg(
+        F.count(F.lit(1)).alias("flights"),
+        F.count_if(F.col("dep_delay").isNull()).alias("cancelled"),
+        F.avg("dep_delay").alias("mean_dep_delay"),
+        F.avg("arr_delay").alias("mean_arr_delay"),
+        F.max("dep_delay").alias("max_dep_delay"),
+    )
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="flights",
+    kinds={"pyspark"},
+    partitions_def=DAYS,
+    backfill_policy=_ONE_RUN,
+    metadata={**_BY_DAY, "lance/vector_columns": {"features": WIDTH}},
+    ins={"flights": dg.AssetIn(key=["nyc", "flights"])},
+)
+def flight_vectors(flights: DataFrame) -> DataFrame:
+    """A feature vector per flight, beside what names the flight."""
+    return flights.select("date", "carrier", "flight", "origin", "sched_dep_time", flight_vector().alias("features"))

@@ -1,0 +1,31 @@
+"""What Dagster loads: assets, two jobs, and the IO manager that stores everything as Lance tables."""
+
+import dagster as dg
+
+from example_project import assets
+from example_project.home import example_home
+from lance_dagster import LanceIOManager, stamp_lance_metadata
+
+__all__ = ["defs"]
+
+_spark = assets.LocalSpark()
+
+defs = stamp_lance_metadata(
+    dg.Definitions(
+        assets=[
+            assets.airlines,
+            assets.airports,
+            assets.planes,
+            assets.weather,
+            assets.flights,
+            assets.delays,
+            assets.flight_vectors,
+        ],
+        jobs=[
+            dg.define_asset_job("reference_tables", selection=dg.AssetSelection.groups("reference")),
+            dg.define_asset_job("flight_days", selection=dg.AssetSelection.groups("flights")),
+        ],
+        resources={"spark": _spark, "io_manager": LanceIOManager(root_uri=str(example_home() / "lake"), spark=_spark)},
+        executor=dg.in_process_executor,  # one JVM for all steps of a run
+    )
+)

@@ -1,0 +1,163 @@
+"""`make demo`: real flights through Spark into Lance tables, by Dagster; then the tables tell what happened.
+
+Three runs: the four reference tables; `flights` and what is made of it for a range of days at once; one of these days
+again, which replaces exactly that day. The history that is printed comes from the tables alone.
+
+    python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
+"""
+
+import argparse
+import json
+import logging
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Literal
+
+import dagster as dg
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import lance_core
+import pyspark_lance
+from example_project.home import example_home, prepare_dagster_home
+from lance_core.errors import LanceError
+
+__all__ = ["main"]
+
+TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors")
+_COLUMNS: Mapping[str, Literal["left", "right"]] = {
+    "version": "right",
+    "operation": "left",
+    "rows": "right",
+    "fragments": "right",
+    "run id": "left",
+    "partition keys": "left",
+}
+_PARTITION = "dagster/partition"
+_QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+
+
+def main() -> None:
+    """Run the demonstration.
+
+    Raises:
+        SystemExit: there is no Java, or a run failed.
+    """
+    chosen = _arguments()
+    console = Console()
+    _check_java(console)
+    warnings.simplefilter("ignore")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    shutil.rmtree(example_home(), ignore_errors=True)
+    prepare_dagster_home()
+    started = time.monotonic()
+    runs = {
+        f"reference tables ({len(TABLES) - 3})": ("reference_tables", {}),
+        f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _days(chosen.first, chosen.last)),
+        f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
+    }
+    with dg.DagsterInstance.get() as instance, _bar(console) as bar:
+        for title, (job, tags) in runs.items():
+            _run(job, tags, title, instance, bar)
+    _print_histories(console)
+    console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Flights through Spark into Lance tables, by Dagster.")
+    parser.add_argument("--first", default="2013-01-01", help="first day of the range")
+    parser.add_argument("--last", default="2013-12-31", help="last day of the range")
+    parser.add_argument("--again", default="2013-02-14", help="the day that is made a second time")
+    return parser.parse_args()
+
+
+def _days(first: str, last: str) -> dict[str, str]:
+    """The tags that make one run of a range of partitions."""
+    return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+
+
+def _check_java(console: Console) -> None:
+    try:
+        pyspark_lance.ensure_java()
+    except LanceError as error:
+        console.print(str(error), highlight=False)
+        raise SystemExit(1) from error
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Progress]:
+    columns = (SpinnerColumn(), TextColumn("{task.description:36}"), BarColumn(), TextColumn("{task.fields[step]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        yield bar
+
+
+def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInstance, bar: Progress) -> None:
+    """One Dagster run in this process, and its progress."""
+    from example_project.definitions import defs  # noqa: PLC0415 -- it imports Spark: after the check for Java
+
+    definition = defs.resolve_job_def(job)
+    run_id = str(uuid.uuid4())
+    task = bar.add_task(title, total=len(definition.nodes), step="")
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        future = worker.submit(
+            definition.execute_in_process,
+            run_config=_QUIET,
+            instance=instance,
+            run_id=run_id,
+            tags=dict(tags),
+            partition_key=tags.get(_PARTITION),
+        )
+        while not future.done():
+            steps = instance.get_run_step_stats(run_id)
+            running = [step.step_key.removeprefix("nyc__") for step in steps if step.status is None]
+            bar.update(task, completed=len(steps) - len(running), step=" ".join(running))
+            time.sleep(0.2)
+        future.result()
+    bar.update(task, completed=len(definition.nodes), step=f"run {run_id[:8]}")
+
+
+def _print_histories(console: Console) -> None:
+    """The versions of each table, read back from the table."""
+    for name in TABLES:
+        dataset = lance_core.dataset(str(example_home() / "lake" / "nyc" / f"{name}.lance"))
+        size = f"{len(dataset.schema)} columns, {dataset.total_bytes / 1e6:.1f} MB"
+        shown = Table(title=f"{name}: {size}", title_justify="left")
+        for heading, justify in _COLUMNS.items():
+            shown.add_column(heading, justify=justify)
+        for version in dataset.versions():
+            shown.add_row(*_row(dataset.checkout_version(version["version"])))
+        console.print(shown)
+
+
+def _row(dataset: lance_core.LanceDataset) -> tuple[str, ...]:
+    transaction = dataset.read_transaction(dataset.version)
+    assert transaction is not None
+    properties = transaction.transaction_properties
+    return (
+        str(dataset.version),
+        transaction.operation.name,
+        f"{dataset.count_rows():,}",
+        f"{len(dataset.get_fragments()):,}",
+        properties["dagster.run_id"][:8],
+        _keys(properties.get("dagster.partition_keys")),
+    )
+
+
+def _keys(text: str | None) -> str:
+    """Partition keys as the commit has them: all, or their number, first and last."""
+    if text is None:
+        return "(not partitioned)"
+    keys = json.loads(text)
+    if isinstance(keys, dict):
+        return f"{keys['count']} keys, {keys['first']} .. {keys['last']}"
+    return keys[0] if len(keys) == 1 else f"{len(keys)} keys, {keys[0]} .. {keys[-1]}"
+
+
+if __name__ == "__main__":
+    main()

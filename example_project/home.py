@@ -1,0 +1,33 @@
+"""Where the example keeps things: tables, the unpacked source, and Dagster's own records.
+
+    .demo/
+      lake/nyc/flights.lance ...   the tables
+      raw/flights.csv              unpacked once
+      dagster/                     DAGSTER_HOME
+
+`LANCE_EXAMPLE_HOME` names another folder.
+"""
+
+import os
+from pathlib import Path
+
+__all__ = ["example_home", "prepare_dagster_home"]
+
+_DAGSTER_YAML = """\
+telemetry: {enabled: false}
+nux: {enabled: false}
+"""
+
+
+def example_home() -> Path:
+    """The folder; it need not exist."""
+    return Path(os.environ.get("LANCE_EXAMPLE_HOME", Path(__file__).parent.parent / ".demo"))
+
+
+def prepare_dagster_home() -> Path:
+    """Create DAGSTER_HOME in the folder, and name it to this process and its children."""
+    home = example_home() / "dagster"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "dagster.yaml").write_text(_DAGSTER_YAML)
+    os.environ["DAGSTER_HOME"] = str(home.resolve())
+    return home

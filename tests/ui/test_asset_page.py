@@ -1,0 +1,169 @@
+"""The asset page of the real Dagster UI shows what the IO manager recorded.
+
+Facts are asked of the webserver by GraphQL; then headless Chromium renders the page, and the same facts must be in
+what it shows.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEFINITIONS = Path(__file__).with_name("definitions.py")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MISSING = "Chromium is missing, so the Dagster UI is not tested; on Debian: apt-get install chromium"
+PAGE = "/assets/analytics/departures?view=overview"
+
+QUERY = """
+{ assetNodeOrError(assetKey: {path: ["analytics", "departures"]}) { ... on AssetNode {
+    kinds
+    metadataEntries { label ... on TextMetadataEntry { text } }
+    assetMaterializations(limit: 20) { partition metadataEntries {
+      label
+      ... on IntMetadataEntry { intValue }
+      ... on TextMetadataEntry { text }
+      ... on TableSchemaMetadataEntry { schema { columns { name type } } }
+    } }
+} } }
+"""
+
+
+def test_chromium_is_there():
+    """Not marked: says in every run why the pages are not looked at."""
+    if CHROMIUM is None:
+        pytest.skip(MISSING)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(url, process):
+    for _ in range(240):
+        assert process.poll() is None, "the webserver ended"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.status
+        except OSError:
+            time.sleep(0.5)
+    raise TimeoutError(url)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A webserver on a lake with four days in one commit and one of them replaced; its address and the lake."""
+    if CHROMIUM is None:
+        pytest.skip(MISSING)
+    folder = tmp_path_factory.mktemp("ui")
+    home, lake = folder / "home", folder / "lake"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
+    environment = {**os.environ, "DAGSTER_HOME": str(home), "LANCE_TEST_ROOT": str(lake), "PYTHONPATH": str(ROOT)}
+    for chosen in (["--partition-range", "2024-01-02...2024-01-05"], ["--partition", "2024-01-03"]):
+        command = [sys.executable, "-m", "dagster", "asset", "materialize", "-f", DEFINITIONS]
+        subprocess.run(
+            [*command, "--select", "key:analytics/departures", *chosen],
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "dagster_webserver",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-f",
+        DEFINITIONS,
+        "--read-only",
+    ]
+    log = (folder / "webserver.log").open("w")
+    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/server_info", server)
+        yield f"http://127.0.0.1:{port}", lake
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+        log.close()
+
+
+def browse(url, profile, *arguments):
+    fixed = [
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
+        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1600,1900 --virtual-time-budget=25000",
+    ]
+    command = [CHROMIUM, *" ".join(fixed).split(), f"--user-data-dir={profile}", *arguments, url]
+    return subprocess.run(command, check=True, capture_output=True, timeout=120).stdout.decode()
+
+
+@pytest.mark.ui
+def test_the_webserver_knows_the_facts(site):
+    address, lake = site
+    request = urllib.request.Request(
+        f"{address}/graphql", json.dumps({"query": QUERY}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        node = json.load(answer)["data"]["assetNodeOrError"]
+    assert set(node["kinds"]) == {"lance", "arrow"}
+    definition = {entry["label"]: entry.get("text") for entry in node["metadataEntries"]}
+    assert definition["dagster/table_name"] == "analytics.departures"
+    assert definition["dagster/uri"] == f"{lake}/analytics/departures.lance"
+    events = {event["partition"]: event["metadataEntries"] for event in reversed(node["assetMaterializations"])}
+    assert sorted(events) == [f"2024-01-0{day}" for day in (2, 3, 4, 5)]
+    entries = {entry["label"]: entry for entry in events["2024-01-03"]}
+    assert entries["dagster/row_count"]["intValue"] == 6000
+    assert entries["dagster/partition_row_count"]["intValue"] == 1500
+    assert entries["lance/version"]["intValue"] == 2
+    assert [column["name"] for column in entries["dagster/column_schema"]["schema"]["columns"]] == [
+        "day",
+        "passengers",
+        "embedding",
+    ]
+
+
+@pytest.mark.ui
+def test_the_page_shows_counts_size_columns_name_and_uri(site, tmp_path):
+    address, lake = site
+    text = re.sub(
+        r"<(script|style)\b.*?</\1>|<[^>]+>",
+        " ",
+        browse(address + PAGE, tmp_path / "dom", "--dump-dom"),
+        flags=re.DOTALL,
+    )
+    shown = " ".join(text.split())
+    for expected in (
+        "Row count",
+        "6,000",
+        "analytics.departures",
+        f"{lake}/analytics/departures.lance",
+        "passengers",
+        "embedding",
+        "fixed_size_list",
+    ):
+        assert expected in shown, f"{expected!r} is not in: {shown}"
+    assert re.search(r"\d+(\.\d+)? ?[kKM]i?B", shown), shown
+
+
+@pytest.mark.ui
+def test_a_picture_of_the_page(site, tmp_path):
+    picture = tmp_path / "page.png"
+    browse(site[0] + PAGE, tmp_path / "picture", f"--screenshot={picture}")
+    data = picture.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(data[16:20], "big") == 1600
+    assert len(data) > 50_000, "an empty page compresses to less"
