@@ -1,0 +1,32 @@
+"""Commits and history: the only code that reads or writes `_versions/` and `_transactions/`."""
+
+from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
+from lance_core.commit.loop import CommitOptions, Committed, commit
+from lance_core.commit.rebase import load_deletion_vector
+from lance_core.commit.versions import (
+    find_by_property,
+    latest_version,
+    list_versions,
+    load_latest,
+    load_manifest,
+    load_transaction,
+    locate_latest,
+)
+
+__all__ = [
+    "AffectedRows",
+    "CommitOptions",
+    "Committed",
+    "Verdict",
+    "affected_fragments",
+    "commit",
+    "find_by_property",
+    "judge",
+    "latest_version",
+    "list_versions",
+    "load_deletion_vector",
+    "load_latest",
+    "load_manifest",
+    "load_transaction",
+    "locate_latest",
+]

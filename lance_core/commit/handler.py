@@ -1,0 +1,122 @@
+"""Writing a version: transaction file, manifest, hint.
+
+The manifest's conditional put is the commit; everything before it is garbage if it fails, everything after it is a
+convenience. The answer to that put can be lost, and a retry then meets the writer's own manifest, so an object that
+exists already is read back and its transaction's uuid compared before it counts as another writer's.
+"""
+
+import json
+import logging
+from dataclasses import dataclass, replace
+
+from lance_core.errors import AlreadyExistsError, LanceError, ObjectNotFoundError, OutcomeUnknownError, StoreError
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest, ManifestLocation
+from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
+from lance_core.table.transaction import Transaction
+
+__all__ = ["VersionWriter"]
+
+_logger = logging.getLogger(__name__)
+
+# The put is idempotent, same key and same bytes, so that it is safe to repeat after an unknown outcome.
+_PUT_ATTEMPTS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class VersionWriter:
+    """Writes the files of one commit, over all its attempts.
+
+    Attributes:
+        store: The dataset's store.
+        naming: Scheme of manifest names.
+        durable: Whether a version must survive a power loss once it is committed.
+    """
+
+    store: ObjectStore
+    naming: Naming
+    durable: bool
+    _transaction_file: str = ""
+    _record: bytes = b""
+
+    def put(self, manifest: Manifest, transaction: Transaction) -> Manifest | None:
+        """Try to commit a version.
+
+        Args:
+            manifest: The manifest of the new version.
+            transaction: What made it.
+
+        Returns:
+            The manifest with its location; None if another writer committed that version first.
+
+        Raises:
+            OutcomeUnknownError: The store failed, and whether the version was committed is not known.
+        """
+        record = transaction.to_bytes()
+        self._put_transaction_file(transaction, record)
+        key = manifest_key(manifest.version, self.naming)
+        data = manifest.to_bytes(record)
+        if not self._put_manifest(key, data, transaction.uuid):
+            return None
+        if not is_detached(manifest.version):
+            self._put_hint(manifest.version)
+        location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
+        return replace(manifest, location=location, transaction_bytes=record)
+
+    def discard(self) -> None:
+        """Remove what a commit that failed for good left behind; only to be called when it surely failed."""
+        if self._transaction_file:
+            try:
+                self.store.delete(transaction_key(self._transaction_file))
+            except StoreError as error:
+                # Cleanup finds it later; the caller's error matters more.
+                _logger.debug("transaction file %s was left behind: %s", self._transaction_file, error)
+            self._transaction_file = ""
+
+    def _put_transaction_file(self, transaction: Transaction, record: bytes) -> None:
+        if self._transaction_file == transaction.file_name and self._record == record:
+            return
+        if self._transaction_file != transaction.file_name:
+            self.discard()
+        self.store.put(transaction_key(transaction.file_name), record)
+        self._transaction_file, self._record = transaction.file_name, record
+
+    def _put_manifest(self, key: str, data: bytes, uuid: str) -> bool:
+        """Put the manifest; False if another writer's is there."""
+        for attempt in range(1, _PUT_ATTEMPTS + 1):
+            try:
+                self.store.put_if_absent(key, data, durable=self.durable)
+            except AlreadyExistsError:
+                try:
+                    return self._is_ours(key, uuid)
+                except ObjectNotFoundError:
+                    return False  # another's, and cleaned up already
+            except OutcomeUnknownError:
+                try:
+                    return self._is_ours(key, uuid)
+                except ObjectNotFoundError:
+                    # Not there yet: it may still arrive, so only the same bytes may be put under this key.
+                    if attempt == _PUT_ATTEMPTS:
+                        raise OutcomeUnknownError(
+                            f"{self.store.root}/{key}: the storage did not answer; whether the version was committed "
+                            f"shows in transaction {uuid}"
+                        ) from None
+            else:
+                return True
+        raise AssertionError("the last attempt returns or raises")
+
+    def _is_ours(self, key: str, uuid: str) -> bool:
+        found = Manifest.from_bytes(self.store.get(key))
+        if found.transaction_bytes is not None:
+            return Transaction.from_bytes(found.transaction_bytes).uuid == uuid
+        return found.transaction_file.endswith(f"-{uuid}.txn")
+
+    def _put_hint(self, version: int) -> None:
+        """Tell local readers where to start looking; object stores are listed instead."""
+        if "://" in self.store.root:
+            return
+        try:
+            self.store.put(HINT_KEY, json.dumps({"version": version}, separators=(",", ":")).encode())
+        except LanceError as error:
+            # The version is committed: a hint that is missing or old must not make it look failed.
+            _logger.debug("the version hint of %s was not written: %s", self.store.root, error)

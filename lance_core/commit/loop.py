@@ -1,0 +1,303 @@
+"""The commit loop: judge, rebase, apply, put, and again if another writer was faster.
+
+    latest manifest -> transactions since the read version -> verdicts -> rebased transaction
+        -> next manifest -> conditional put -> committed, or back to the start after a pause
+
+The pause is a random one of 4 * 2^attempt slots, each a little longer than one attempt takes, so that writers that
+collide spread out. A writer refuses to commit over a version that is missing from the history: what it changed is not
+known any more.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lance_core.commit.conflict import AffectedRows, Verdict, judge
+from lance_core.commit.handler import VersionWriter
+from lance_core.commit.rebase import Rebased, rebase
+from lance_core.commit.versions import load_latest, load_manifest, load_transaction
+from lance_core.errors import (
+    CommitConflictError,
+    DatasetExistsError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    LanceError,
+    OutcomeUnknownError,
+    RetryableConflictError,
+    VersionNotFoundError,
+)
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
+from lance_core.table.paths import DETACHED_BIT, Naming
+from lance_core.table.transaction import Transaction
+
+__all__ = ["CommitOptions", "Committed", "commit"]
+
+_logger = logging.getLogger(__name__)
+
+_MAX_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """How to commit.
+
+    Attributes:
+        max_retries: Attempts, at least one. With 0 an Overwrite is strict: it must follow its read version directly.
+        timeout_s: No attempt is begun after so many seconds.
+        durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
+            local disk.
+        naming: Scheme of manifest names of a dataset that is created; an existing one keeps its own.
+        detached: Commit a version that is not part of the history: it follows its read version whatever else
+            happened, and is not found unless its number is known.
+        once: A transaction property. If a version since the read version carries it, that one is returned and nothing
+            is written.
+        data_storage_version: Version of data files, for Overwrite; None to infer it.
+        stable_row_ids: Whether a dataset that is created has stable row ids.
+    """
+
+    max_retries: int = 20
+    timeout_s: float = 1800.0
+    durable: bool = True
+    naming: Naming = Naming.V2
+    detached: bool = False
+    once: tuple[str, str] | None = None
+    data_storage_version: str | None = None
+    stable_row_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What a commit led to.
+
+    Attributes:
+        manifest: The committed version.
+        transaction: The transaction as it was recorded, after rebases.
+        attempts: How many versions were tried; 0 if the commit was there already.
+        deduplicated: Whether an earlier commit with the same `once` property was found instead.
+    """
+
+    manifest: Manifest
+    transaction: Transaction
+    attempts: int
+    deduplicated: bool = False
+
+
+def commit(
+    store: ObjectStore,
+    transaction: Transaction,
+    *,
+    base: Manifest | None = None,
+    options: CommitOptions | None = None,
+    affected_rows: AffectedRows | None = None,
+    source: Manifest | None = None,
+) -> Committed:
+    """Commit a transaction as the next version.
+
+    Args:
+        store: The dataset's store.
+        transaction: The change. `read_version` 0 creates the dataset.
+        base: A manifest that was read before, which saves reading it again if it still is the latest.
+        options: How to commit.
+        affected_rows: The rows that a Delete or Update takes away, so that it can follow others on the same fragment.
+        source: The manifest that a Clone copies.
+
+    Raises:
+        RetryableConflictError: Another writer's commit needs the whole operation to be done again.
+        IncompatibleConflictError: Another writer's commit rules this one out, or the history has a gap.
+        DatasetExistsError: The transaction would create a dataset that exists.
+        DatasetNotFoundError: The operation needs a dataset and there is none.
+        OutcomeUnknownError: The store failed, and whether the version was committed is not known.
+    """
+    work = _Commit(
+        store=store,
+        original=transaction,
+        base=base,
+        options=options if options is not None else CommitOptions(),
+        affected_rows=affected_rows or {},
+        source=source,
+    )
+    return work.detached() if work.options.detached else work.run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Commit:
+    """One call of `commit`."""
+
+    store: ObjectStore
+    original: Transaction
+    base: Manifest | None
+    options: CommitOptions
+    affected_rows: AffectedRows
+    source: Manifest | None
+    seen: dict[int, Transaction] = field(default_factory=dict)
+
+    def run(self) -> Committed:
+        started = time.monotonic()
+        latest = load_latest(self.store, self.base)
+        writer = self._writer(latest)
+        slot_s = 0.0
+        try:
+            for attempt in range(1, max(self.options.max_retries, 1) + 1):
+                began = time.monotonic()
+                committed = self._attempt(writer, latest, attempt)
+                if committed is not None:
+                    return committed
+                slot_s = slot_s or 1.1 * (time.monotonic() - began)
+                if time.monotonic() - started > self.options.timeout_s:
+                    break
+                time.sleep(min(_MAX_PAUSE_S, slot_s * random.randrange(4 * 2**attempt)))  # noqa: S311 - no secret
+                latest = load_latest(self.store, latest)
+        except OutcomeUnknownError:
+            raise  # the transaction file may be in use
+        except LanceError:
+            writer.discard()
+            raise
+        writer.discard()
+        raise RetryableConflictError(
+            f"Failed to commit the transaction after {self.options.max_retries} retries: other writers were faster"
+        )
+
+    def detached(self) -> Committed:
+        """Commit beside the history, on top of the read version."""
+        base = self.base
+        if base is None or base.version != self.original.read_version:
+            base = load_manifest(self.store, self.original.read_version)
+        writer = self._writer(base)
+        if writer.naming is not Naming.V2:
+            raise InvalidInputError("detached commits need the V2 names of manifests")
+        while True:
+            version = random.getrandbits(63) | DETACHED_BIT
+            manifest = self._next(self.original, base, version)
+            landed = writer.put(manifest, self.original)
+            if landed is not None:
+                return Committed(manifest=landed, transaction=self.original, attempts=1)
+
+    def _writer(self, latest: Manifest | None) -> VersionWriter:
+        known = latest.location if latest is not None else None
+        naming = known.naming if known is not None else self.options.naming
+        return VersionWriter(store=self.store, naming=naming, durable=self.options.durable)
+
+    def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
+        """Try to follow the latest version; None if another writer was faster."""
+        if latest is not None and self._creates and self.options.once is None:
+            raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
+        earlier = self._load_since(latest)
+        duplicate = self._duplicate(latest)
+        if duplicate is not None:
+            return duplicate
+        self._judge(latest, earlier)
+        rebased = self._rebased(latest, earlier)
+        try:
+            manifest = self._next(rebased.transaction, latest, self._version_after(latest))
+            landed = writer.put(manifest, rebased.transaction)
+        except OutcomeUnknownError:
+            raise
+        except LanceError:
+            self._drop(rebased)
+            raise
+        if landed is None:
+            self._drop(rebased)
+            return None
+        _logger.debug("committed version %d of %s in attempt %d", landed.version, self.store.root, attempt)
+        return Committed(manifest=landed, transaction=rebased.transaction, attempts=attempt)
+
+    def _load_since(self, latest: Manifest | None) -> Mapping[int, Transaction]:
+        """Read the transactions of all versions since the read version."""
+        if latest is None:
+            return {}
+        read_version = self.original.read_version
+        if read_version > latest.version:
+            raise InvalidInputError(
+                f"the transaction was made from version {read_version}, the latest is {latest.version}"
+            )
+        versions = range(read_version + 1, latest.version + 1)
+        for version in versions:
+            if version not in self.seen:
+                self.seen[version] = self._recorded(version, latest)
+        return {version: self.seen[version] for version in versions}
+
+    def _recorded(self, version: int, latest: Manifest) -> Transaction:
+        try:
+            manifest = latest if version == latest.version else load_manifest(self.store, version)
+        except VersionNotFoundError:
+            if self._creates:
+                raise DatasetExistsError(f"Dataset already exists: {self.store.root}") from None
+            raise IncompatibleConflictError(
+                f"Incompatible transaction: version {version} is missing from the history since version "
+                f"{self.original.read_version}, so what it changed is not known"
+            ) from None
+        transaction = load_transaction(self.store, manifest)
+        if transaction is None:
+            raise IncompatibleConflictError(f"Incompatible transaction: version {version} does not say what it changed")
+        return transaction
+
+    @property
+    def _creates(self) -> bool:
+        return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
+
+    def _duplicate(self, latest: Manifest | None) -> Committed | None:
+        """Find a version since the read version that carries the `once` property."""
+        if self.options.once is None or latest is None:
+            return None
+        key, value = self.options.once
+        for version in sorted(self.seen):
+            transaction = self.seen[version]
+            if transaction.properties.get(key) == value:
+                manifest = latest if version == latest.version else load_manifest(self.store, version)
+                return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
+        return None
+
+    def _judge(self, latest: Manifest | None, earlier: Mapping[int, Transaction]) -> None:
+        """Raise if a version since the read version cannot be followed."""
+        if latest is None:
+            return
+        if self._creates:
+            raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
+        strict = self.options.max_retries == 0 and isinstance(self.original.operation, Overwrite)
+        if strict and earlier:
+            raise CommitConflictError("Failed to commit the transaction after 0 retries")
+        name = self.original.operation.name
+        for version, other in earlier.items():
+            verdict = judge(self.original, other, self.affected_rows)
+            if verdict is Verdict.RETRYABLE:
+                raise RetryableConflictError(
+                    f"Retryable commit conflict for version {version}: This {name} transaction was preempted by "
+                    f"concurrent transaction {other.operation.name} at version {version}. Please retry."
+                )
+            if verdict is Verdict.INCOMPATIBLE:
+                raise IncompatibleConflictError(
+                    f"Incompatible transaction: This {name} transaction is incompatible with concurrent transaction "
+                    f"{other.operation.name} at version {version}."
+                )
+
+    def _rebased(self, latest: Manifest | None, earlier: Mapping[int, Transaction]) -> Rebased:
+        if latest is None:
+            return Rebased(transaction=self.original)
+        return rebase(self.store, self.original, latest, list(earlier.values()), self.affected_rows)
+
+    def _version_after(self, latest: Manifest | None) -> int:
+        if latest is not None:
+            return latest.version + 1
+        operation = self.original.operation
+        return operation.ref_version if isinstance(operation, Clone) else 1
+
+    def _next(self, transaction: Transaction, latest: Manifest | None, version: int) -> Manifest:
+        operation = transaction.operation
+        source = self.source
+        if isinstance(operation, Restore):
+            source = load_manifest(self.store, operation.version)
+        context = ApplyContext(
+            version=version,
+            data_storage_version=self.options.data_storage_version,
+            stable_row_ids=self.options.stable_row_ids,
+            source=source,
+        )
+        return transaction.apply(latest, context, time.time_ns())
+
+    def _drop(self, rebased: Rebased) -> None:
+        for key in rebased.written:
+            self.store.delete(key)

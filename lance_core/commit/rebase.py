@@ -1,0 +1,131 @@
+"""Adapting a transaction to versions that were committed since its read version.
+
+    Delete, Update   deletion vectors of fragments that others also deleted from are merged, and the transaction is
+                     recorded as made from the latest version
+    CreateIndex      fragments whose indexed values changed meanwhile are taken out of the new indices
+
+Everything else carries on as it is, with its original read version.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap
+
+from lance_core.commit.conflict import AffectedRows, affected_fragments
+from lance_core.errors import RetryableConflictError
+from lance_core.store import ObjectStore, open_store
+from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import without_fragments
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import CreateIndex, Delete, Update
+from lance_core.table.transaction import Transaction
+
+__all__ = ["Rebased", "load_deletion_vector", "rebase"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebased:
+    """A transaction that fits the latest version.
+
+    Attributes:
+        transaction: The transaction; its uuid and properties are the original's.
+        written: Keys of files that the rebase wrote; garbage if the commit does not land.
+    """
+
+    transaction: Transaction
+    written: tuple[str, ...] = ()
+
+
+def rebase(
+    store: ObjectStore,
+    transaction: Transaction,
+    latest: Manifest,
+    committed: Sequence[Transaction],
+    affected_rows: AffectedRows,
+) -> Rebased:
+    """Adapt a transaction, all verdicts on which were compatible or rebasable.
+
+    Args:
+        store: The dataset's store; merged deletion files are written to it.
+        transaction: The pending transaction as it was made.
+        latest: The latest manifest.
+        committed: The transactions since its read version.
+        affected_rows: Rows that it takes away.
+
+    Raises:
+        RetryableConflictError: Another transaction changed the same rows.
+    """
+    operation = transaction.operation
+    if not committed:
+        return Rebased(transaction=transaction)
+    if isinstance(operation, CreateIndex):
+        return Rebased(transaction=replace(transaction, operation=_without_changed(operation, committed)))
+    if not isinstance(operation, Delete | Update):
+        return Rebased(transaction=transaction)
+    others = frozenset[int]().union(*(affected_fragments(other.operation) for other in committed))
+    updated, emptied, written = [], [], []
+    try:
+        for fragment in operation.updated_fragments:
+            current = latest.fragments.get(fragment.id) if fragment.id in others else None
+            if current is not None:
+                fragment, key = _merged(store, fragment, current, latest, affected_rows[fragment.id])  # noqa: PLW2901
+                written.append(key)
+                if fragment.num_rows == 0:
+                    emptied.append(fragment.id)
+            updated.append(fragment)
+    except RetryableConflictError:
+        for key in written:
+            store.delete(key)
+        raise
+    if isinstance(operation, Delete):
+        gone = (*operation.deleted_fragment_ids, *emptied)
+        changed: Delete | Update = replace(operation, updated_fragments=tuple(updated), deleted_fragment_ids=gone)
+    else:
+        gone = (*operation.removed_fragment_ids, *emptied)
+        changed = replace(operation, updated_fragments=tuple(updated), removed_fragment_ids=gone)
+    return Rebased(
+        transaction=replace(transaction, operation=changed, read_version=latest.version), written=tuple(written)
+    )
+
+
+def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragment) -> DeletionVector:
+    """Read which rows of a fragment are deleted; an empty vector without a deletion file."""
+    found = fragment.deletion_file
+    if found is None:
+        return DeletionVector()
+    if found.base_id is not None:
+        store = open_store(manifest.base_path(found.base_id).path, store.options)
+    return DeletionVector.from_bytes(store.get(found.key(fragment.id)), found.file_type)
+
+
+def _merged(
+    store: ObjectStore, fragment: Fragment, current: Fragment, latest: Manifest, affected: BitMap
+) -> tuple[Fragment, str]:
+    """Delete the affected rows from the fragment as it is in the latest version; returns it and the new file's key."""
+    deleted = load_deletion_vector(store, latest, current)
+    both = deleted.bitmap & affected
+    if both:
+        raise RetryableConflictError(
+            f"Retryable commit conflict for version {latest.version}: both modified rows of fragment {fragment.id} "
+            f"at offsets {list(both[:5])}"
+        )
+    # A vector that was merged is written as a bitmap at any size, which tells it from a fresh one.
+    union = deleted | affected
+    data, file_type = union.to_bytes(DeletionFileType.BITMAP)
+    file = DeletionFile(
+        file_type=file_type, read_version=latest.version, id=new_deletion_file_id(), num_deleted_rows=len(union)
+    )
+    store.put(file.key(fragment.id), data)
+    return replace(fragment, deletion_file=file), file.key(fragment.id)
+
+
+def _without_changed(operation: CreateIndex, committed: Sequence[Transaction]) -> CreateIndex:
+    indices = operation.new_indices
+    for other in committed:
+        update = other.operation
+        if isinstance(update, Update) and update.fields_modified:
+            changed = (fragment.id for fragment in update.updated_fragments)
+            indices = without_fragments(indices, set(update.fields_modified), changed)
+    return replace(operation, new_indices=indices)
