@@ -49,6 +49,22 @@ def test_fastlanes_order(bits: int, width: int) -> None:
     assert (unpacked == values).all()
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_few_and_many_blocks_unpack_alike(bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    for width in range(bits + 1):
+        top = 2**width - 1
+        values = rng.integers(0, top, (70, 1024), np.uint64, endpoint=True).astype(f"u{bits // 8}")
+        packed = np.zeros((70, width * 1024 // bits), values.dtype)
+        fastlanes.pack(values, width, packed)
+        many, few = np.empty_like(values), np.empty_like(values)
+        fastlanes.unpack(packed, width, many)
+        for row in range(70):
+            fastlanes.unpack(packed[row : row + 1], width, few[row : row + 1])
+        assert (many == values).all()
+        assert (few == values).all()
+
+
 def test_bit_widths() -> None:
     rows = np.zeros((67, 8), np.uint64)
     for width in range(1, 65):
