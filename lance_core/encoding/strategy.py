@@ -33,12 +33,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.encoding.compression import encode_miniblock
 from lance_core.encoding.datablock import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
     PackedStructBlock,
     VariableBlock,
+    block_to_array,
 )
 from lance_core.errors import InvalidInputError
 
@@ -50,6 +52,11 @@ _STRUCTURAL_KEY: Final = "lance-encoding:structural-encoding"
 # A step to a more costly encoding must save at least this part of the bytes.
 _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
+# Zstandard packs tighter than LZ4 and takes longer: it must be worth it.
+_ZSTD_OVER_LZ4: Final = 0.7
+_MANY_ITEMS: Final = 256
+# A smaller sample says nothing about the number of distinct values.
+_MIN_DICTIONARY_SAMPLE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +144,34 @@ def choose_fixed(
     if wish.layout == "fullzip":
         return plain
     if bits == 1:
-        return Choice(layout="miniblock")
+        return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if wish.compression in ("lz4", "zstd"):
         return Choice(layout="miniblock", compression=f"general:{wish.compression}(flat)")
     if bits not in (8, 16, 32, 64) or wish.compression == "none":
         return plain
-    return _choose_words(block.view(), bits, plain)
+    if not block.num_values:
+        return plain
+    return _choose_words(block.view()[: block.num_values], bits, plain, limits, words=words)
 
 
-def _choose_words(values: npt.NDArray[Any], bits: int, plain: Choice) -> Choice:
+def _all_bits_equal(block: FixedWidthBlock) -> bool:
+    whole, rest = divmod(block.num_values, 8)
+    if not whole:
+        return False
+    first = block.data[0]
+    if first not in (0, 255) or bool((block.data[:whole] != first).any()):
+        return False
+    mask = (1 << rest) - 1
+    return not rest or (int(block.data[whole]) & mask) == (int(first) & mask)
+
+
+def _choose_words(
+    values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, *, words: bool
+) -> Choice:
     part = sample(values)
     width = bits // 8
+    if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
+        return Choice(layout="constant")
     best, best_bits = plain, float(bits)
     used = int(np.bitwise_or.reduce(values)).bit_length()
     if used <= 0.95 * bits:
@@ -159,7 +183,7 @@ def _choose_words(values: npt.NDArray[Any], bits: int, plain: Choice) -> Choice:
     if bits >= 32:
         distinct = np.unique(part).size
         index_bits = max(1, int(2 * distinct).bit_length())
-        if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
+        if not words and distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
             best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
         planes = np.ascontiguousarray(part.view(np.uint8).reshape(-1, width).T)
         squeezed = len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(part.size, 1)
@@ -176,25 +200,73 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> C
         limits: What the version allows.
         wish: What the field asks for.
     """
-    count = block.num_values
-    total = int(block.offsets[-1] - block.offsets[0])
-    average = total / max(count, 1)
-    if wish.layout == "fullzip":
-        return Choice(layout="fullzip", compression="variable")
-    longest = int(np.diff(block.offsets).max()) if count else 0
-    if longest * 2 + 16 > limits.max_bytes or average >= _LARGE_VALUE:
-        return Choice(layout="fullzip", compression="variable")
+    lengths = np.diff(block.offsets)
+    longest = int(lengths.max()) if lengths.size else 0
+    average = float(lengths.mean()) if lengths.size else 0.0
+    # A chunk holds at least two values and their offsets.
+    too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
+    if wish.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and wish.layout is None):
+        return Choice(layout="fullzip", compression=_per_value_compression(wish))
     if wish.compression in ("lz4", "zstd"):
         return Choice(layout="miniblock", compression=f"general:{wish.compression}(variable)")
-    if wish.compression == "fsst":
-        return Choice(layout="miniblock", compression="fsst")
-    return Choice(layout="miniblock", compression="variable")
+    if wish.compression == "none":
+        return Choice(layout="miniblock", compression="variable")
+    if not block.num_values:
+        return Choice(layout="miniblock", compression="variable")
+    stretches = _sample_stretches(block)
+    size = sum(piece.num_values for piece in stretches)
+    texts = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])
+    distinct = len(texts.unique())
+    if distinct == 1 and limits.large_chunks and _is_constant(block):
+        return Choice(layout="constant")
+    if distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:
+        return Choice(layout="dictionary")
+    return Choice(layout="miniblock", compression=_squeezed_variable(stretches, limits))
+
+
+def _per_value_compression(wish: Request) -> str:
+    return f"general:{wish.compression}(variable)" if wish.compression in ("lz4", "zstd") else "variable"
+
+
+def _sample_stretches(block: VariableBlock) -> list[VariableBlock]:
+    total = _SAMPLE_STRETCHES * _SAMPLE_LENGTH
+    if block.num_values <= total:
+        return [block]
+    starts = np.linspace(0, block.num_values - _SAMPLE_LENGTH, _SAMPLE_STRETCHES).astype(np.int64)
+    return [
+        VariableBlock(
+            offsets=block.offsets[start : start + _SAMPLE_LENGTH + 1], data=block.data, num_values=_SAMPLE_LENGTH
+        )
+        for start in starts.tolist()
+    ]
+
+
+def _is_constant(block: VariableBlock) -> bool:
+    lengths = np.diff(block.offsets)
+    width = int(lengths[0])
+    if bool((lengths != width).any()):
+        return False
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    return width == 0 or bool((block.data[first:last].reshape(-1, width) == block.data[first : first + width]).all())
+
+
+def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
+    """The general compression that pays on a sample, or none."""
+    sizes = {"variable": 0, "general:lz4(variable)": 0, "general:zstd(variable)": 0}
+    for piece in stretches[:: max(1, len(stretches) // 3)]:
+        for name in sizes:
+            page = encode_miniblock(piece, name, max_values=limits.max_values, max_bytes=limits.max_bytes)
+            sizes[name] += int(page.buffers[0].sizes.sum())
+    plain, lz4, zstd = sizes.values()
+    if zstd < _ZSTD_OVER_LZ4 * min(lz4, plain):
+        return "general:zstd(variable)"
+    return "general:lz4(variable)" if lz4 < _WORTHWHILE * plain else "variable"
 
 
 def choose_items(items: DataBlock, limits: Limits) -> str:
-    """How the items of a dictionary are written."""
-    del limits
-    return "variable" if isinstance(items, VariableBlock) else "flat"
+    """How the items of a dictionary are written: compressed if there are many, which 2.1 does not know."""
+    name = "variable" if isinstance(items, VariableBlock) else "flat"
+    return f"general:lz4({name})" if limits.large_chunks and items.num_values >= _MANY_ITEMS else name
 
 
 def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -> Choice:
