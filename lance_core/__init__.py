@@ -1,0 +1,39 @@
+"""Lance tables in Python: a second implementation of the format of pylance 14, on the same tables at the same time.
+
+import lance_core as lance
+
+lance.write_dataset(table, "flights.lance")
+lance.dataset("flights.lance").to_table(columns=["carrier", "delay"])
+"""
+
+from lance_core.api.commit import CommitResult, commit_fragments
+from lance_core.api.dataset import LanceDataset, dataset
+from lance_core.api.fragment import LanceFragment
+from lance_core.api.metadata import DataFile, DeletionFile, FragmentMetadata
+from lance_core.api.scan import LanceScanner
+from lance_core.api.slices import Between, Equals, Slice, Slices
+from lance_core.api.uncommitted import delete_uncommitted_files
+from lance_core.api.write import FragmentWriter, write_fragments
+from lance_core.api.write_dataset import write_dataset
+from lance_core.table.transaction import Transaction
+
+__all__ = [
+    "Between",
+    "CommitResult",
+    "DataFile",
+    "DeletionFile",
+    "Equals",
+    "FragmentMetadata",
+    "FragmentWriter",
+    "LanceDataset",
+    "LanceFragment",
+    "LanceScanner",
+    "Slice",
+    "Slices",
+    "Transaction",
+    "commit_fragments",
+    "dataset",
+    "delete_uncommitted_files",
+    "write_dataset",
+    "write_fragments",
+]

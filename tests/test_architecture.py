@@ -42,7 +42,7 @@ def test_modules_functions_and_classes_stay_small(module):
 
 
 def test_modules_and_public_names_have_docstrings(module):
-    path, tree = module
+    _, tree = module
     assert ast.get_docstring(tree), "module docstring"
     for node in tree.body:
         public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")

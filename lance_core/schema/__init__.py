@@ -9,6 +9,7 @@ from lance_core.schema.arrow import (
     schema_to_arrow,
     storage_type,
 )
+from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
 from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
 
@@ -17,6 +18,7 @@ __all__ = [
     "Field",
     "Schema",
     "arrow_type_of",
+    "exported_metadata",
     "field_from_arrow",
     "field_to_arrow",
     "quote_path",

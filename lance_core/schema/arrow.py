@@ -282,7 +282,7 @@ def _parse_int(text: str, kind: str) -> int:
 def _extension_metadata(kind: pa.BaseExtensionType, path: str) -> dict[str, bytes]:
     if kind.extension_name == "arrow.json":
         raise UnsupportedError(f"column {path!r}: arrow.json is not offered; store the text as a string")
-    return _decode_keys(exported_metadata(pa.field("", kind)))
+    return _decode_keys(dict(exported_metadata(pa.field("", kind))))
 
 
 def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:

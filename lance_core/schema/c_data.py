@@ -1,6 +1,6 @@
-"""Field metadata as Arrow's C data interface exports it.
+"""Metadata as Arrow's C data interface exports it: in order, and with keys that occur twice.
 
-pyarrow shows the parameters of an extension type nowhere but in an exported schema. Layout (native byte order):
+pyarrow shows the parameters of an extension type nowhere else. Layout (native byte order):
 
     struct ArrowSchema { const char* format; const char* name; const char* metadata; ... }
 
@@ -24,12 +24,12 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-def exported_metadata(field: pa.Field) -> dict[bytes, bytes]:
-    """Metadata of a field with its extension type spelled out as ARROW:extension:name and :metadata."""
-    capsule = field.__arrow_c_schema__()  # the capsule owns the memory read below
+def exported_metadata(source: pa.Field | pa.Schema) -> list[tuple[bytes, bytes]]:
+    """Keys and values; those of a field spell out its extension type as ARROW:extension:name and :metadata."""
+    capsule = source.__arrow_c_schema__()  # the capsule owns the memory read below
     address = ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"arrow_schema") + _METADATA_MEMBER).value
     if address is None:
-        return {}
+        return []
     strings: list[bytes] = []
     (count,) = struct.unpack("=i", ctypes.string_at(address, 4))
     address += 4
@@ -37,4 +37,4 @@ def exported_metadata(field: pa.Field) -> dict[bytes, bytes]:
         (length,) = struct.unpack("=i", ctypes.string_at(address, 4))
         strings.append(ctypes.string_at(address + 4, length))
         address += 4 + length
-    return dict(zip(strings[::2], strings[1::2], strict=True))
+    return list(zip(strings[::2], strings[1::2], strict=True))

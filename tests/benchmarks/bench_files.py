@@ -67,18 +67,55 @@ def measure(folder: Path) -> None:
     print(f"bytes on disk: ours {data_bytes(ours):,}, pylance {data_bytes(theirs):,}, "
           f"{data_bytes(ours) / data_bytes(theirs):.2f} x (at most 1.2)")  # fmt: skip
     pair("write", lambda: lance_core.write_dataset(table, scratch), lambda: lance.write_dataset(table, scratch), 1.0)
-    pair("full scan of our own", lambda: lance_core.dataset(ours).to_table(), lambda: lance.dataset(ours).to_table(), 1.0)
-    pair("full scan of pylance's", lambda: lance_core.dataset(theirs).to_table(), lambda: lance.dataset(theirs).to_table(), 0.6)
+    pair(
+        "full scan of our own", lambda: lance_core.dataset(ours).to_table(), lambda: lance.dataset(ours).to_table(), 1.0
+    )
+    pair(
+        "full scan of pylance's",
+        lambda: lance_core.dataset(theirs).to_table(),
+        lambda: lance.dataset(theirs).to_table(),
+        0.6,
+    )
     two = ["id", "distance"]
-    pair("two numeric columns", lambda: lance_core.dataset(ours).to_table(columns=two), lambda: lance.dataset(ours).to_table(columns=two), 0.8)
+    pair(
+        "two numeric columns",
+        lambda: lance_core.dataset(ours).to_table(columns=two),
+        lambda: lance.dataset(ours).to_table(columns=two),
+        0.8,
+    )
     for name in table.column_names:
-        pair(f"  scan {name} of our own", lambda n=name: lance_core.dataset(ours).to_table(columns=[n]), lambda n=name: lance.dataset(ours).to_table(columns=[n]), 1.0)
-        pair(f"  scan {name} of pylance's", lambda n=name: lance_core.dataset(theirs).to_table(columns=[n]), lambda n=name: lance.dataset(theirs).to_table(columns=[n]), 0.6)
+        pair(
+            f"  scan {name} of our own",
+            lambda n=name: lance_core.dataset(ours).to_table(columns=[n]),
+            lambda n=name: lance.dataset(ours).to_table(columns=[n]),
+            1.0,
+        )
+        pair(
+            f"  scan {name} of pylance's",
+            lambda n=name: lance_core.dataset(theirs).to_table(columns=[n]),
+            lambda n=name: lance.dataset(theirs).to_table(columns=[n]),
+            0.6,
+        )
     rows = np.sort(np.random.default_rng(9).choice(ROWS, 1_000, replace=False)).tolist()
-    pair("take of 1,000 random rows", lambda: lance_core.dataset(ours).take(rows), lambda: lance.dataset(ours).take(rows), 0.5)
-    pair("vectors: write", lambda: lance_core.write_dataset(embedded, scratch), lambda: lance.write_dataset(embedded, scratch), 2.0)
+    pair(
+        "take of 1,000 random rows",
+        lambda: lance_core.dataset(ours).take(rows),
+        lambda: lance.dataset(ours).take(rows),
+        0.5,
+    )
+    pair(
+        "vectors: write",
+        lambda: lance_core.write_dataset(embedded, scratch),
+        lambda: lance.write_dataset(embedded, scratch),
+        2.0,
+    )
     lance_core.write_dataset(embedded, folder / "vectors")
-    pair("vectors: scan", lambda: lance_core.dataset(folder / "vectors").to_table(), lambda: lance.dataset(folder / "vectors").to_table(), 2.0)
+    pair(
+        "vectors: scan",
+        lambda: lance_core.dataset(folder / "vectors").to_table(),
+        lambda: lance.dataset(folder / "vectors").to_table(),
+        2.0,
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,296 @@
+"""Commit fragments that were written: create, append, overwrite, or replace slices, in one version.
+
+    create      Overwrite     there must be no dataset
+    append      Append        a dataset is created if there is none
+    overwrite   Overwrite     the same
+    replace     Update        rows of the slices go, the fragments come; a dataset is created if there is none
+
+A replacement that loses a race against something that merely moved rows (a compaction) is worked out again on the
+latest version. One that loses against a replacement of the same slice fails: which of the two should win is not for
+the table to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.api.metadata import FragmentMetadata
+from lance_core.api.replace import Removal, remove_slices
+from lance_core.api.slices import Slices
+from lance_core.api.source import Source
+from lance_core.api.write import lance_schema
+from lance_core.commit import (
+    CommitOptions,
+    Committed,
+    commit,
+    find_by_property,
+    load_latest,
+    load_manifest,
+    load_transaction,
+)
+from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError
+from lance_core.schema import schema_to_bytes
+from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
+
+__all__ = ["CommitResult", "commit_fragments"]
+
+MODES: Final = ("create", "append", "overwrite", "replace")
+
+REPLACE_ATTEMPTS: Final = 10
+"""How often a replacement is worked out anew before its conflict is reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """What a commit did.
+
+    Attributes:
+        dataset: The dataset at the version that was committed.
+        operation: Name of the operation.
+        transaction_uuid: Names the transaction.
+        read_version: Version that it was worked out from; 0 for a new dataset.
+        rows_added: Rows in the new fragments.
+        rows_deleted: Rows that went; None if an earlier commit was adopted and its history does not say.
+        fragments_added: New fragments.
+        fragments_removed: Fragments that went; None as for `rows_deleted`.
+        attempts: How often a manifest was put; 0 if an earlier commit was adopted.
+        deduplicated: Whether an earlier commit carried the `once` property and was adopted.
+    """
+
+    dataset: LanceDataset
+    operation: str
+    transaction_uuid: str
+    read_version: int
+    rows_added: int
+    rows_deleted: int | None
+    fragments_added: int
+    fragments_removed: int | None
+    attempts: int
+    deduplicated: bool
+
+    @property
+    def version(self) -> int:
+        """Number of the version that was committed."""
+        return self.dataset.version
+
+
+def commit_fragments(
+    uri: str | PathLike[str],
+    fragments: Sequence[FragmentMetadata],
+    schema: pa.Schema,
+    *,
+    mode: str = "append",
+    slices: Slices | None = None,
+    read_version: int | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
+    once: tuple[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    data_storage_version: str | None = None,
+    enable_stable_row_ids: bool = False,
+    table_config: Mapping[str, str] | None = None,
+    max_retries: int = 20,
+) -> CommitResult:
+    """Make fragments part of a dataset.
+
+    Args:
+        uri: The dataset's root.
+        fragments: What `FragmentWriter.finish` or `write_fragments` gave; all must have the same schema.
+        schema: The Arrow schema they were written with.
+        mode: "create", "append", "overwrite" or "replace".
+        slices: For "replace": the rows that go.
+        read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
+            latest now.
+        transaction_properties: Texts for the history, by key.
+        commit_message: A text for the history.
+        once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
+            `read_version` does, it is adopted and nothing is committed. It is set on the commit.
+        storage_options: Where and who, under object_store's names.
+        data_storage_version: Version of the files; for a dataset that is created.
+        enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
+        table_config: Table configuration to set; keys that are there with that value are left alone.
+        max_retries: How often a commit that loses a race is rebased and put again.
+
+    Raises:
+        DatasetExistsError: `mode` is "create" and there is a dataset.
+        RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
+        IncompatibleConflictError: A concurrent commit leaves no place for this one.
+        SchemaError: The fragments do not fit the dataset.
+    """
+    if mode not in MODES:
+        raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if (mode == "replace") != (slices is not None):
+        raise InvalidInputError('slices belong to mode "replace", and it needs them')
+    properties = dict(transaction_properties or {})
+    if commit_message is not None:
+        properties[COMMIT_MESSAGE_KEY] = commit_message
+    if once is not None:
+        properties[once[0]] = once[1]
+    if slices is not None:
+        slices.check(schema)
+        properties[SLICES_KEY] = json.dumps(slices.identities())
+    work = _Commit(
+        uri=canonical_uri(uri),
+        options=StorageOptions(storage_options),
+        store=open_store(uri, storage_options),
+        fragments=tuple(fragment.to_record() for fragment in fragments),
+        arrow_schema=schema,
+        mode=mode,
+        slices=slices,
+        properties=properties,
+        once=once,
+        table_config=dict(table_config or {}),
+        settings=CommitOptions(
+            max_retries=max_retries,
+            once=once,
+            data_storage_version=data_storage_version,
+            stable_row_ids=enable_stable_row_ids,
+        ),
+    )
+    return work.run(read_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """One call of `commit_fragments`."""
+
+    uri: str
+    options: StorageOptions
+    store: ObjectStore
+    fragments: tuple[Fragment, ...]
+    arrow_schema: pa.Schema
+    mode: str
+    slices: Slices | None
+    properties: Mapping[str, str]
+    once: tuple[str, str] | None
+    table_config: Mapping[str, str]
+    settings: CommitOptions
+
+    def run(self, read_version: int | None) -> CommitResult:
+        """Commit, on the dataset that is there or as a new one."""
+        base = load_manifest(self.store, read_version) if read_version else load_latest(self.store)
+        if base is None:
+            try:
+                return self._create()
+            except DatasetExistsError:
+                # Somebody else created it since we looked.
+                base = load_latest(self.store)
+                if base is None:
+                    raise
+                adopted = self._adopt(base)
+                if adopted is not None:
+                    return adopted
+        if self.mode == "create":
+            raise DatasetExistsError(f"Dataset already exists: {self.uri}")
+        self._configure(base)
+        if self.mode == "append":
+            lance_schema(self.arrow_schema, schema_to_bytes(base.schema))
+            return self._commit(base, Append(fragments=self.fragments))
+        if self.mode == "overwrite":
+            return self._commit(base, self._overwrite())
+        return self._replace(base)
+
+    def _create(self) -> CommitResult:
+        transaction = Transaction(read_version=0, operation=self._overwrite(), properties=self.properties)
+        return self._result(None, commit(self.store, transaction, base=None, options=self.settings), None)
+
+    def _overwrite(self) -> Overwrite:
+        return Overwrite(
+            fragments=self.fragments,
+            schema=lance_schema(self.arrow_schema, None),
+            config_upserts=self.table_config,
+        )
+
+    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None = None) -> CommitResult:
+        transaction = Transaction(read_version=base.version, operation=operation, properties=self.properties)
+        affected = removal.affected_rows if removal is not None else None
+        done = commit(self.store, transaction, base=base, options=self.settings, affected_rows=affected)
+        return self._result(base, done, removal)
+
+    def _replace(self, base: Manifest) -> CommitResult:
+        """Commit an Update; work it out again when rows were merely moved meanwhile."""
+        assert self.slices is not None
+        lance_schema(self.arrow_schema, schema_to_bytes(base.schema))
+        for attempt in range(REPLACE_ATTEMPTS):
+            removal = remove_slices(Source(self.store, base, self.options), self.slices)
+            operation = Update(
+                removed_fragment_ids=removal.removed_fragment_ids,
+                updated_fragments=removal.updated_fragments,
+                new_fragments=self.fragments,
+            )
+            try:
+                return self._commit(base, operation, removal)
+            except RetryableConflictError:
+                latest = load_latest(self.store)
+                if latest is None or attempt + 1 == REPLACE_ATTEMPTS or self._clashes(base, latest):
+                    raise
+                for key in removal.deletion_keys:
+                    self.store.delete(key)
+                base = latest
+        raise AssertionError("the last attempt returns or raises")
+
+    def _clashes(self, base: Manifest, latest: Manifest) -> bool:
+        """Whether a commit since `base` replaced one of our slices."""
+        own = set(json.loads(self.properties[SLICES_KEY]))
+        for version in range(base.version + 1, latest.version + 1):
+            other = load_transaction(self.store, load_manifest(self.store, version))
+            if other is not None and not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]"))):
+                return True
+        return False
+
+    def _configure(self, base: Manifest) -> None:
+        """Set configuration that a dataset lacks; Overwrite brings it along."""
+        missing = {key: value for key, value in self.table_config.items() if base.config.get(key) != value}
+        if missing and self.mode != "overwrite":
+            operation = UpdateConfig(config=UpdateMap(entries=missing))
+            transaction = Transaction(read_version=base.version, operation=operation)
+            commit(self.store, transaction, base=base, options=CommitOptions())
+
+    def _adopt(self, latest: Manifest) -> CommitResult | None:
+        """The commit that carries our `once` property, if one does."""
+        if self.once is None:
+            return None
+        found = find_by_property(self.store, *self.once, newest=latest)
+        if found is None:
+            return None
+        return self._result(
+            None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True), None
+        )
+
+    def _result(self, base: Manifest | None, done: Committed, removal: Removal | None) -> CommitResult:
+        operation = done.transaction.operation
+        added = operation.new_fragments if isinstance(operation, Update) else ()
+        if isinstance(operation, Append | Overwrite):
+            added = operation.fragments
+        rows_deleted: int | None = 0
+        removed: int | None = 0
+        if done.deduplicated:
+            rows_deleted = removed = None
+        elif removal is not None:
+            rows_deleted, removed = removal.num_rows, len(removal.removed_fragment_ids)
+        elif isinstance(operation, Overwrite) and base is not None:
+            rows_deleted = sum(fragment.num_rows for fragment in base.fragments)
+            removed = len(base.fragments)
+        return CommitResult(
+            dataset=LanceDataset(self.uri, storage_options=self.options, manifest=done.manifest),
+            operation=operation.name,
+            transaction_uuid=done.transaction.uuid,
+            read_version=done.transaction.read_version,
+            rows_added=sum(fragment.physical_rows for fragment in added),
+            rows_deleted=rows_deleted,
+            fragments_added=len(added),
+            fragments_removed=removed,
+            attempts=done.attempts,
+            deduplicated=done.deduplicated,
+        )

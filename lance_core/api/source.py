@@ -1,0 +1,63 @@
+"""One version of a dataset, as what reads rows needs it: a manifest and the stores that its files lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lance_core.errors import CorruptFileError, ObjectNotFoundError
+from lance_core.store import ObjectStore, open_store
+from lance_core.store.options import StorageOptions
+from lance_core.table.deletion import DeletionVector
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import data_key
+
+__all__ = ["Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the files of a version lie.
+
+    Attributes:
+        store: The dataset's own store.
+        manifest: The version.
+        options: Storage options, which serve the base paths as well.
+    """
+
+    store: ObjectStore
+    manifest: Manifest
+    options: Mapping[str, str] = field(default_factory=StorageOptions, repr=False)
+    _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def data_file(self, file: DataFile) -> tuple[ObjectStore, str]:
+        """Store and key of a data file."""
+        if file.base_id is None:
+            return self.store, data_key(file.path)
+        base = self.manifest.base_path(file.base_id)
+        return self._base_store(file.base_id), data_key(file.path) if base.is_dataset_root else file.path
+
+    def deletions(self, fragment: Fragment) -> DeletionVector | None:
+        """The deleted rows of a fragment; None if there are none.
+
+        Raises:
+            CorruptFileError: The deletion file is missing, or is none.
+        """
+        file = fragment.deletion_file
+        if file is None:
+            return None
+        store, key = self.store, file.key(fragment.id)
+        if file.base_id is not None:
+            base = self.manifest.base_path(file.base_id)
+            store = self._base_store(file.base_id)
+            key = key if base.is_dataset_root else key.removeprefix("_deletions/")
+        try:
+            return DeletionVector.from_bytes(store.get(key), file.file_type)
+        except ObjectNotFoundError as error:
+            raise CorruptFileError(f"fragment {fragment.id}: its deletion file {key} is missing") from error
+
+    def _base_store(self, base_id: int) -> ObjectStore:
+        if base_id not in self._bases:
+            self._bases[base_id] = open_store(self.manifest.base_path(base_id).path, self.options)
+        return self._bases[base_id]

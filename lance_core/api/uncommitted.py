@@ -1,0 +1,47 @@
+"""Delete the data files of a write that no commit refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from os import PathLike
+
+from lance_core.errors import InvalidInputError
+from lance_core.store import open_store
+from lance_core.table.paths import DATA_PREFIX, data_key
+
+__all__ = ["delete_uncommitted_files"]
+
+
+def delete_uncommitted_files(
+    uri: str | PathLike[str],
+    *,
+    file_prefix: str,
+    keep: Collection[str] = (),
+    storage_options: Mapping[str, str] | None = None,
+) -> int:
+    """Delete the data files of one write, but for those that its commit uses.
+
+    Attempts of a writer that was killed leave files that nobody else knows of. Only the caller can know that no commit
+    will refer to them: the write is over, and its outcome is known.
+
+    Args:
+        uri: The dataset's root.
+        file_prefix: What the names of the write's files begin with (`FragmentWriter`), at least 16 characters, so
+            that it cannot be shared by chance.
+        keep: Names of files to keep: `DataFile.path` of the committed fragments.
+        storage_options: Where and who, under object_store's names.
+
+    Returns:
+        The number of files that were deleted.
+
+    Raises:
+        InvalidInputError: The prefix is too short.
+    """
+    if len(file_prefix) < 16:
+        raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to tell one write from all others")
+    store = open_store(uri, storage_options)
+    kept = {data_key(name) for name in keep}
+    leftovers = [meta.key for meta in store.list(DATA_PREFIX + file_prefix) if meta.key not in kept]
+    for key in leftovers:
+        store.delete(key)
+    return len(leftovers)

@@ -1,0 +1,21 @@
+"""Arguments that pylance takes and that are not offered: refused by name, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lance_core.errors import UnsupportedError
+
+__all__ = ["refuse"]
+
+
+def refuse(verb: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that are not offered; None means the default and passes.
+
+    Raises:
+        UnsupportedError: One has a value.
+    """
+    given = sorted(name for name, value in arguments.items() if value is not None)
+    if given:
+        raise UnsupportedError(f"{verb}: not offered: {', '.join(given)}")

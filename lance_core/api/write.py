@@ -1,0 +1,230 @@
+"""Write rows into new data files: fragments that nothing refers to until a commit does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from lance_core.api.conform import check_new_columns, conform, fit
+from lance_core.api.metadata import FragmentMetadata
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.file.version import FileVersion
+from lance_core.file.writer import DataFileWriter, WrittenFile
+from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
+from lance_core.store import open_store
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
+
+__all__ = ["MAX_BYTES_PER_FILE", "MAX_ROWS_PER_FILE", "FragmentWriter", "ReaderLike", "to_batches", "write_fragments"]
+
+MAX_ROWS_PER_FILE: Final = 1024 * 1024
+MAX_BYTES_PER_FILE: Final = 90 * 1024**3
+
+ReaderLike = Any
+"""A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, or an iterable of batches."""
+
+
+class FragmentWriter:
+    """Write batches into new fragments of a dataset, without committing them.
+
+    As a context manager it discards what it wrote if the body raises.
+
+    Args:
+        uri: The dataset's root; it need not exist yet.
+        schema: Schema of the batches that will come.
+        storage_options: Where and who, under object_store's names.
+        data_storage_version: Version of the files; None for the default. An append must use the dataset's.
+        max_rows_per_file: Rows after which a new fragment is begun.
+        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        file_prefix: Start of the names of the data files.
+        dataset_schema: `LanceDataset.lance_schema_bytes` of an existing dataset to append to: its field ids are used
+            and its types demanded. None numbers the fields of `schema` afresh.
+
+    Raises:
+        SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
+    """
+
+    def __init__(
+        self,
+        uri: str | PathLike[str],
+        schema: pa.Schema,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        data_storage_version: str | None = None,
+        max_rows_per_file: int = MAX_ROWS_PER_FILE,
+        max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+        file_prefix: str = "",
+        dataset_schema: bytes | None = None,
+    ) -> None:
+        for name, value in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
+            if value < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {value}")
+        self._schema = lance_schema(schema, dataset_schema)
+        self._store = open_store(uri, storage_options)
+        self._version = FileVersion.from_string(data_storage_version)
+        self._max_rows = max_rows_per_file
+        self._max_bytes = max_bytes_per_file
+        self._prefix = file_prefix
+        self._file: DataFileWriter | None = None
+        self._name = ""
+        self._fragments: list[FragmentMetadata] = []
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows.
+
+        Raises:
+            SchemaError: A column that must not be null has nulls in it, or a column is missing.
+        """
+        missing = [name for name in self._schema.names if name not in batch.schema.names]
+        if missing:
+            raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
+        rows = conform(batch, self._schema)
+        while rows.num_rows:
+            file = self._open_file()
+            part = rows.slice(0, self._max_rows - file.num_rows)
+            file.write(part)
+            rows = rows.slice(part.num_rows)
+            if file.num_rows >= self._max_rows or file.bytes_written >= self._max_bytes:
+                self._close_file()
+
+    def finish(self) -> list[FragmentMetadata]:
+        """End the last file and return the fragments; none if no row was written."""
+        self._close_file()
+        return self._fragments
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+        for fragment in self._fragments:
+            for file in fragment.files:
+                self._store.delete(data_key(file.path))
+        self._fragments = []
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Discard if the body raised."""
+        if kind is not None:
+            self.discard()
+
+    def _open_file(self) -> DataFileWriter:
+        if self._file is None:
+            self._name = self._prefix + new_data_file_name()
+            self._file = DataFileWriter(self._store, data_key(self._name), self._schema, version=self._version)
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            written = self._file.finish()
+            self._file = None
+            self._fragments.append(FragmentMetadata.from_record(_fragment(written)))
+
+
+def write_fragments(
+    data: ReaderLike,
+    dataset_uri: str | PathLike[str],
+    schema: pa.Schema | None = None,
+    *,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    data_storage_version: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    dataset_schema: bytes | None = None,
+) -> list[FragmentMetadata]:
+    """Write rows into new fragments, to be committed later and perhaps elsewhere.
+
+    Args:
+        data: The rows.
+        dataset_uri: The dataset's root.
+        schema: Schema of the rows; needed only for an iterable of batches.
+        max_rows_per_file: Rows after which a new fragment is begun.
+        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        data_storage_version: Version of the files; None for the default.
+        storage_options: Where and who, under object_store's names.
+        dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to; None for a new one.
+
+    Raises:
+        SchemaError: The data does not fit.
+    """
+    found, batches = to_batches(data, schema)
+    writer = FragmentWriter(
+        dataset_uri,
+        found,
+        storage_options=storage_options,
+        data_storage_version=data_storage_version,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        dataset_schema=dataset_schema,
+    )
+    with writer:
+        for batch in batches:
+            writer.write(batch)
+        return writer.finish()
+
+
+def to_batches(
+    data: ReaderLike, schema: pa.Schema | None = None
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]]:
+    """The schema of some rows, and the rows.
+
+    Raises:
+        InvalidInputError: The data is of no kind that is taken, or an iterable came without a schema.
+    """
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return data.schema, [data]
+    if isinstance(data, pa.RecordBatchReader):
+        return data.schema, data
+    if type(data).__module__.split(".")[0] == "pandas":
+        table = pa.Table.from_pandas(data, schema=schema, preserve_index=False)
+        return table.schema, [table]
+    if hasattr(data, "to_reader"):
+        return to_batches(data.to_reader())
+    if hasattr(data, "__arrow_c_stream__"):
+        return to_batches(pa.RecordBatchReader.from_stream(data))
+    if hasattr(data, "to_batches") and hasattr(data, "schema"):
+        return data.schema, data.to_batches()
+    if isinstance(data, Iterable):
+        if schema is None:
+            raise InvalidInputError("an iterable of batches needs a schema")
+        return schema, _checked(data)
+    raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
+
+
+def lance_schema(schema: pa.Schema, dataset_schema: bytes | None) -> Schema:
+    """Fields with ids for data of an Arrow schema: the dataset's, or new ones.
+
+    Raises:
+        SchemaError: The schema does not fit the dataset's, or cannot be stored.
+    """
+    check_new_columns(schema)
+    return schema_from_arrow(schema) if dataset_schema is None else fit(schema_from_bytes(dataset_schema), schema)
+
+
+def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch | pa.Table]:
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch | pa.Table):
+            raise InvalidInputError(f"an iterable of batches gave a {type(batch).__name__}")
+        yield batch
+
+
+def _fragment(written: WrittenFile) -> Fragment:
+    major, minor = written.version.manifest_numbers
+    file = DataFile(
+        path=written.key.removeprefix(DATA_PREFIX),
+        fields=written.field_ids,
+        column_indices=written.column_indices,
+        file_major_version=major,
+        file_minor_version=minor,
+        file_size_bytes=written.size_bytes,
+    )
+    return Fragment(files=(file,), physical_rows=written.num_rows)
