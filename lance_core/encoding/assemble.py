@@ -187,7 +187,7 @@ def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Ma
     bitmap = _bitmap(validity)
     if pa.types.is_dictionary(kind):
         return _dictionary_array(kind, values, decoded.items, bitmap)
-    if decoded.items is None:
+    if not decoded.items:
         return block_to_array(values, kind, bitmap)
     if is_packed(field):
         raise CorruptFileError(f"field {field.name!r}: packed structs have no dictionary")
@@ -195,10 +195,14 @@ def _leaf_array(field: Field, decoded: DecodedRows, num_slots: int, validity: Ma
     return items.take(_indices(values, len(items), bitmap))
 
 
-def _items_array(items: DataBlock, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_boolean(kind) and isinstance(items, FixedWidthBlock) and items.num_values == 1:
-        items = FixedWidthBlock(data=items.data, bits_per_value=1, num_values=1)
-    return block_to_array(items, kind)
+def _items_array(items: Sequence[DataBlock], kind: pa.DataType) -> pa.Array:
+    first = items[0]
+    if pa.types.is_boolean(kind) and isinstance(first, FixedWidthBlock) and first.num_values == 1:
+        # The one value of a constant page is a whole byte.
+        first = FixedWidthBlock(data=first.data, bits_per_value=1, num_values=1)
+        return block_to_array(first, kind)
+    arrays = [block_to_array(block, kind) for block in items]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _indices(values: DataBlock, num_items: int, bitmap: pa.Buffer | None) -> pa.Array:
@@ -215,9 +219,9 @@ def _indices(values: DataBlock, num_items: int, bitmap: pa.Buffer | None) -> pa.
 
 
 def _dictionary_array(
-    kind: Any, values: DataBlock, items: DataBlock | None, bitmap: pa.Buffer | None
+    kind: Any, values: DataBlock, items: Sequence[DataBlock], bitmap: pa.Buffer | None
 ) -> pa.Array:
-    if items is None:
+    if not items:
         return block_to_array(values, kind.value_type, bitmap).dictionary_encode().cast(kind)
     dictionary = _items_array(items, kind.value_type)
     indices = _indices(values, len(dictionary), bitmap).cast(kind.index_type)

@@ -1,6 +1,6 @@
 """Decoding pages of 2.1 and 2.2 files: which structural layout, and what becomes of its rows."""
 
-__all__ = ["decode_page", "parse_layers"]
+__all__ = ["decode_pages", "group_key", "parse_layers"]
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,13 +21,23 @@ from lance_core.schema import Field
 _MAX_LAYERS: Final = 128
 
 
-def decode_page(page: PageInfo, path: Sequence[Field], rows: RowRuns) -> Steps[pa.Array]:
-    """Read rows of a page of one column.
+def group_key(page: PageInfo, field: Field) -> bytes | None:
+    """Consecutive pages with the same key are read as a group; None for a page that is read by itself."""
+    layout = page.encoding
+    if not isinstance(layout, PageLayout) or layout.WhichOneof("layout") != "mini_block_layout":
+        return None
+    if field.logical_type.startswith("dict:"):
+        return None
+    return miniblock.group_key(layout.mini_block_layout)
+
+
+def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns) -> Steps[pa.Array]:
+    """Read rows of one column from a page, or from several consecutive pages with the same `group_key`.
 
     Args:
-        page: Where the page is; its `encoding` is a `PageLayout`.
+        pages: Where they are; their `encoding` is a `PageLayout`.
         path: The fields from the top-level one down to the column.
-        rows: Which rows of the page are wanted, ascending.
+        rows: Which rows are wanted, ascending, counted from the first row of the first page.
 
     Returns:
         An array of the wanted rows. Structs in it have only the child on the path.
@@ -36,19 +46,20 @@ def decode_page(page: PageInfo, path: Sequence[Field], rows: RowRuns) -> Steps[p
         CorruptFileError: The bytes do not follow the format.
         UnsupportedError: The layout or a compression is not known.
     """
-    if not isinstance(page.encoding, PageLayout):
-        raise CorruptFileError("the page has no page layout")
     factor = items_per_row(path)
-    inner = page if factor == 1 else replace(page, num_rows=page.num_rows * factor)
-    wanted = rows if factor == 1 else RowRuns(starts=rows.starts * factor, ends=rows.ends * factor)
-    decoded = yield from _decode_layout(inner, page.encoding, path[-1], wanted)
+    wanted = rows
+    if factor != 1:
+        pages = [replace(page, num_rows=page.num_rows * factor) for page in pages]
+        # Chunks may cut the fixed size lists that are counted by their items: such pages are read whole.
+        wanted = RowRuns.of_range(0, sum(page.num_rows for page in pages))
+    layout = pages[0].encoding
+    if not isinstance(layout, PageLayout):
+        raise CorruptFileError("the page has no page layout")
+    decoded = yield from _decode_layout(pages, layout, path[-1], wanted)
     array = assemble(path, decoded)
     covered = decoded.covered
     if factor != 1:
         covered = RowRuns(starts=covered.starts // factor, ends=covered.ends // factor)
-        if bool((covered.starts * factor != decoded.covered.starts).any()):
-            # A chunk may begin inside a fixed size list; such pages are read whole.
-            raise UnsupportedError("chunks that cut fixed size lists of structs")
     if len(array) != covered.count:
         raise CorruptFileError(f"levels make {len(array)} rows, {covered.count} are expected")
     return take_rows(array, covered, rows)
@@ -68,11 +79,13 @@ def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:
         raise UnsupportedError(f"a layer of kind {error}") from error
 
 
-def _decode_layout(page: PageInfo, layout: PageLayout, field: Field, rows: RowRuns) -> Steps[DecodedRows]:
+def _decode_layout(
+    pages: Sequence[PageInfo], layout: PageLayout, field: Field, rows: RowRuns
+) -> Steps[DecodedRows]:
+    page = pages[0]
     name = layout.WhichOneof("layout")
     if name == "mini_block_layout":
-        mini = layout.mini_block_layout
-        return (yield from miniblock.decode(page, mini, parse_layers(mini.layers), rows))
+        return (yield from miniblock.decode(pages, parse_layers(layout.mini_block_layout.layers), rows))
     if name == "full_zip_layout":
         zipped = layout.full_zip_layout
         return (yield from fullzip.decode(page, zipped, parse_layers(zipped.layers), rows))
@@ -81,6 +94,7 @@ def _decode_layout(page: PageInfo, layout: PageLayout, field: Field, rows: RowRu
         return (yield from constant.decode(page, same, parse_layers(same.layers), rows))
     if name == "blob_layout":
         outer = parse_layers(layout.blob_layout.layers)
-        inner = _decode_layout(page, layout.blob_layout.inner_layout, field, rows)
+        inside = replace(page, encoding=layout.blob_layout.inner_layout)
+        inner = _decode_layout([inside], layout.blob_layout.inner_layout, field, rows)
         return (yield from blob.decode(inner, outer, field, rows))
     raise UnsupportedError("a page layout that is unknown or missing")

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.decoder import decode_page
-from lance_core.encoding.page import ByteRange, BytesLike, Steps
+from lance_core.encoding.decoder import decode_pages, group_key
+from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps
 from lance_core.encoding.paths import items_per_row
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
@@ -24,6 +24,8 @@ Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 # Rows and bytes that are decoded in one go; larger pages are decoded in parts.
 _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
+# Small pages are decoded together up to about so many bytes.
+_GROUP_BYTES: Final = 4 * 1024 * 1024
 # What looking up a few rows of a page costs beside the rows.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
@@ -36,7 +38,6 @@ class PageTask:
 
     Args:
         where: File, column and page, for messages.
-        page: The page; None if only parsing it failed and `steps` raises.
         steps: Its decoder.
         num_rows: Rows that it will give.
         num_bytes: About how many bytes it reads.
@@ -158,37 +159,85 @@ class ColumnReader:
         return parts
 
     def _planned(self, runs: RowRuns) -> Iterator[PageTask]:
-        """One task per page, or several for large ones."""
+        """One task per page, per group of pages that are described alike, or per part of a large page."""
+        group: list[_Wanted] = []
+        for wanted in self._wanted_pages(runs):
+            if group and (not wanted.fits(group[-1]) or sum(w.num_bytes for w in group) >= _GROUP_BYTES):
+                yield self._task(group)
+                group = []
+            if wanted.is_large:
+                yield from self._parts(wanted)
+            else:
+                group.append(wanted)
+        if group:
+            yield self._task(group)
+
+    def _wanted_pages(self, runs: RowRuns) -> "Iterator[_Wanted]":
+        """The pages that hold wanted rows."""
+        bounds = self._bounds
         if not runs.count:
             return
-        first = int(np.searchsorted(self._bounds, runs.starts[0], side="right")) - 1
-        index = first
-        while index < self._bounds.size - 1 and int(self._bounds[index]) < int(runs.ends[-1]):
-            start, end = int(self._bounds[index]), int(self._bounds[index + 1])
-            wanted = runs.clipped(start, end).shifted(-start)
-            if wanted.count:
-                yield from self._tasks_of_page(index, start, end - start, wanted)
+        index = int(np.searchsorted(bounds, runs.starts[0], side="right")) - 1
+        while index < bounds.size - 1 and int(bounds[index]) < int(runs.ends[-1]):
+            start, end = int(bounds[index]), int(bounds[index + 1])
+            rows = runs.clipped(start, end).shifted(-start)
+            if rows.count:
+                try:
+                    page = self._pages.page(index, start, end - start)
+                    key = group_key(page, self._path[-1])
+                except (CorruptFileError, UnsupportedError) as error:
+                    raise type(error)(f"{self._name}, page {index}: {error}") from error
+                yield _Wanted(index, page, rows, key)
                 index += 1
             else:
                 # Jump to the page of the next wanted row.
                 following = runs.starts[np.searchsorted(runs.starts, end)]
-                index = int(np.searchsorted(self._bounds, following, side="right")) - 1
+                index = int(np.searchsorted(bounds, following, side="right")) - 1
 
-    def _tasks_of_page(self, index: int, start: int, num_rows: int, wanted: RowRuns) -> Iterator[PageTask]:
-        where = f"{self._name}, page {index}"
-        try:
-            page = self._pages.page(index, start, num_rows)
-        except (CorruptFileError, UnsupportedError) as error:
-            raise type(error)(f"{where}: {error}") from error
-        size = sum(end - begin for begin, end in page.buffers)
-        if wanted.covers(num_rows) and num_rows <= _MAX_ROWS and size <= _MAX_BYTES:
-            yield PageTask(where, decode_page(page, self._path, wanted), num_rows, size, is_whole=True)
-            return
+    def _task(self, group: "list[_Wanted]") -> PageTask:
+        pages = [wanted.page for wanted in group]
+        base, starts, ends = 0, [], []
+        for wanted in group:
+            starts.append(wanted.rows.starts + base)
+            ends.append(wanted.rows.ends + base)
+            base += wanted.page.num_rows
+        rows = RowRuns(starts=np.concatenate(starts), ends=np.concatenate(ends))
+        if group[0].is_whole:
+            rows = RowRuns.of_range(0, base)
+        first, last = group[0].index, group[-1].index
+        where = f"{self._name}, page {first}" if first == last else f"{self._name}, pages {first} to {last}"
+        num_bytes = sum(wanted.num_bytes for wanted in group)
+        steps = decode_pages(pages, self._path, rows)
+        return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole)
+
+    def _parts(self, wanted: "_Wanted") -> Iterator[PageTask]:
+        num_rows, size = wanted.page.num_rows, wanted.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
-        for first in range(int(wanted.starts[0]), int(wanted.ends[-1]), step):
-            part = wanted.clipped(first, first + step)
-            if part.count:
-                about = min(size, size * part.count // num_rows + _LOOK_UP_BYTES)
-                yield PageTask(where, decode_page(page, self._path, part), part.count, about, is_whole=False)
+        for first in range(int(wanted.rows.starts[0]), int(wanted.rows.ends[-1]), step):
+            rows = wanted.rows.clipped(first, first + step)
+            if rows.count:
+                steps = decode_pages([wanted.page], self._path, rows)
+                about = min(size, size * rows.count // num_rows + _LOOK_UP_BYTES)
+                yield PageTask(f"{self._name}, page {wanted.index}", steps, rows.count, about, is_whole=False)
 
 
+class _Wanted:
+    """A page, and which of its rows are wanted."""
+
+    __slots__ = ("index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")
+
+    def __init__(self, index: int, page: PageInfo, rows: RowRuns, key: bytes | None) -> None:
+        self.index = index
+        self.page = page
+        self.rows = rows
+        self.key = key
+        self.size = sum(end - start for start, end in page.buffers)
+        self.is_whole = rows.covers(page.num_rows)
+        self.is_large = page.num_rows > _MAX_ROWS or self.size > _MAX_BYTES
+        share = self.size * rows.count // max(page.num_rows, 1) + _LOOK_UP_BYTES
+        self.num_bytes = self.size if self.is_whole else min(self.size, share)
+
+    def fits(self, last: "_Wanted") -> bool:
+        """Whether it can be read together with the pages up to `last`."""
+        alike = self.key is not None and self.key == last.key and self.is_whole == last.is_whole
+        return alike and not self.is_large

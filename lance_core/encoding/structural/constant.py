@@ -107,7 +107,7 @@ def decode(page: PageInfo, layout: ConstantLayout, layers: tuple[Layer, ...], ro
     slots = slot_mask(levels)
     count = levels.num_levels if slots is None else int(np.count_nonzero(slots))
     indices = FixedWidthBlock(data=np.zeros(count * 4, np.uint8), bits_per_value=32, num_values=count)
-    return DecodedRows(covered=covered, levels=levels, values=indices, items=items)
+    return DecodedRows(covered=covered, levels=levels, values=indices, items=(items,))
 
 
 def _counted(levels: Levels, num_rows: int) -> Levels:

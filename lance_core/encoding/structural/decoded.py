@@ -90,10 +90,10 @@ class DecodedRows:
         covered: The rows of the page that are here; at least those asked for.
         levels: Their levels.
         values: One value per slot of the levels; with `items`, 32-bit indices into them. None: all slots are null.
-        items: The dictionary of the page.
+        items: The dictionaries of the pages, one after the other; none if values are values.
     """
 
     covered: RowRuns
     levels: Levels
     values: DataBlock | None
-    items: DataBlock | None = None
+    items: tuple[DataBlock, ...] = ()

@@ -14,8 +14,9 @@ Levels that have no value (null and empty lists) lie in the chunk of the last va
 its chunk leaves nothing over.
 """
 
-__all__ = ["decode", "encode"]
+__all__ = ["Dictionary", "decode", "encode", "group_key"]
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -33,7 +34,7 @@ from lance_core.encoding.compression import (
 )
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
-from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
+from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
@@ -150,24 +151,42 @@ def _repetition_index(repetition: LevelArray, bounds: Counts, row_level: int) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    """A mini-block page, as its description and its chunk meta tell."""
+class _Chunks:
+    """The chunks of a group of pages, as their chunk meta tells.
+
+    Attributes:
+        layout: The description that all pages share, but for counts.
+        layers: The layers that it names.
+        positions: Where in the file each chunk begins.
+        sizes: Bytes per chunk.
+        counts: Values per chunk.
+        first: First chunk of each page, and the number of chunks.
+    """
 
     layout: MiniBlockLayout
     layers: tuple[Layer, ...]
-    starts: Counts
+    positions: Counts
     sizes: Counts
     counts: Counts
+    first: Counts
 
 
-def decode(page: PageInfo, layout: MiniBlockLayout, layers: tuple[Layer, ...], rows: RowRuns) -> Steps[DecodedRows]:
-    """Read rows of a page.
+def group_key(layout: MiniBlockLayout) -> bytes:
+    """Pages whose descriptions have the same key are decoded together: only counts differ."""
+    shared = MiniBlockLayout()
+    shared.CopyFrom(layout)
+    shared.num_items = 0
+    shared.num_dictionary_items = min(layout.num_dictionary_items, 1)
+    return shared.SerializeToString(deterministic=True)
+
+
+def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) -> Steps[DecodedRows]:
+    """Read rows of a page, or of several consecutive pages that are described alike.
 
     Args:
-        page: Where it is.
-        layout: Its description.
-        layers: The layers that the description names.
-        rows: Which rows are wanted.
+        pages: Where they are; their descriptions have the same `group_key`.
+        layers: The layers that the descriptions name.
+        rows: Which rows are wanted, counted from the first row of the first page.
 
     Returns:
         The rows of all chunks that hold a wanted row.
@@ -176,61 +195,110 @@ def decode(page: PageInfo, layout: MiniBlockLayout, layers: tuple[Layer, ...], r
         CorruptFileError: The bytes do not follow the format.
         UnsupportedError: A compression is not known.
     """
+    layouts = [_layout_of(page) for page in pages]
+    num_rows = np.array([page.num_rows for page in pages], np.int64)
+    total_rows = int(num_rows.sum())
     is_list = count_lists(layers) > 0
-    meta_range, data_range = page.buffer(0), page.buffer(1)
-    others = [page.buffer(2 + i) for i in range((layout.num_dictionary_items > 0) + is_list)]
-    whole = rows.covers(page.num_rows) or data_range[1] - data_range[0] <= _SMALL_PAGE
-    first = [meta_range, *others, *([data_range] if whole else [])]
-    answers = yield first
-    chunks = _read_meta(layout, layers, answers[0], data_range)
-    extra = list(answers[1 : 1 + len(others)])
-    items = None
-    if layout.num_dictionary_items:
-        items = decode_block(layout.dictionary, as_bytes(extra.pop(0)), layout.num_dictionary_items)
-    index = _read_index(extra[0], chunks, page.num_rows) if is_list else None
-    if rows.covers(page.num_rows):
-        wanted = None
-    elif index is None:
-        wanted = _chunks_of_values(chunks.counts, rows, page.num_rows)
-    else:
-        wanted = index.chunks_of_rows(rows)
+    has_items = layouts[0].num_dictionary_items > 0
+    data_ranges = [page.buffer(1) for page in pages]
+    whole = rows.covers(total_rows) or sum(end - start for start, end in data_ranges) <= _SMALL_PAGE
+    wishes = [[page.buffer(i) for i in (0, *range(2, 2 + has_items + is_list))] for page in pages]
+    asked = [r for own in wishes for r in own] + (data_ranges if whole else [])
+    answers = yield asked
+    step = 1 + has_items + is_list
+    metas = answers[: step * len(pages) : step]
+    chunks = _read_meta(layouts, layers, metas, data_ranges)
+    items: tuple[DataBlock, ...] = ()
+    if has_items:
+        stored = answers[1 : step * len(pages) : step]
+        items = tuple(
+            decode_block(layout.dictionary, as_bytes(buffer), layout.num_dictionary_items)
+            for layout, buffer in zip(layouts, stored, strict=True)
+        )
+    index = _read_index(answers[step - 1 : step * len(pages) : step], chunks, num_rows) if is_list else None
+    if index is None and bool((np.add.reduceat(chunks.counts, chunks.first[:-1]) != num_rows).any()):
+        raise CorruptFileError(f"{int(chunks.counts.sum())} values in pages of {total_rows} rows")
+    wanted = np.arange(chunks.counts.size, dtype=np.int64)
+    if not rows.covers(total_rows):
+        wanted = _chunks_of_values(chunks.counts, rows) if index is None else index.chunks_of_rows(rows)
     if whole:
-        data = as_bytes(answers[-1])
-        starts = chunks.starts
-        if wanted is not None:
-            starts = starts[wanted]
+        data, base = _join_whole(answers[step * len(pages) :], chunks, data_ranges)
+        starts = base[wanted]
     else:
-        assert wanted is not None
-        runs = RowRuns.of_rows(wanted)
-        first_byte, last_byte = chunks.starts[runs.starts], chunks.starts[runs.ends - 1] + chunks.sizes[runs.ends - 1]
-        base = data_range[0]
-        pieces = yield [(base + a, base + b) for a, b in zip(first_byte.tolist(), last_byte.tolist(), strict=True)]
+        pieces = yield _byte_ranges(chunks, wanted)
         data = np.concatenate([as_bytes(piece) for piece in pieces]) if len(pieces) > 1 else as_bytes(pieces[0])
         sizes = chunks.sizes[wanted]
         starts = np.cumsum(sizes) - sizes
-    return _decode_chunks(chunks, data, starts, wanted, index, items, page.num_rows)
+    decoded = _decode_chunks(chunks, data, starts, wanted, index)
+    return _with_items(decoded, items, chunks, wanted)
 
 
-def _read_meta(layout: MiniBlockLayout, layers: tuple[Layer, ...], buffer: BytesLike, data: tuple[int, int]) -> _Page:
-    raw = as_bytes(buffer)
-    width = 4 if layout.has_large_chunk else 2
-    if raw.size % width or not raw.size:
-        raise CorruptFileError(f"chunk meta of {raw.size} bytes, in words of {width}")
-    words = raw.view("<u4" if width == 4 else "<u2").astype(np.int64)
+def _layout_of(page: PageInfo) -> MiniBlockLayout:
+    assert isinstance(page.encoding, PageLayout)
+    return page.encoding.mini_block_layout
+
+
+def _read_meta(
+    layouts: Sequence[MiniBlockLayout],
+    layers: tuple[Layer, ...],
+    metas: Sequence[BytesLike],
+    data: Sequence[ByteRange],
+) -> _Chunks:
+    width = 4 if layouts[0].has_large_chunk else 2
+    raw = [as_bytes(meta) for meta in metas]
+    if any(part.size % width or not part.size for part in raw):
+        raise CorruptFileError(f"chunk meta that is not a number of words of {width} bytes")
+    first = np.zeros(len(raw) + 1, np.int64)
+    np.cumsum([part.size // width for part in raw], out=first[1:])
+    words = (raw[0] if len(raw) == 1 else np.concatenate(raw)).view(f"<u{width}").astype(np.int64)
     sizes = ((words >> 4) + 1) * 8
     counts = np.left_shift(1, words & 15)
-    counts[-1] = layout.num_items - int(counts[:-1].sum())
-    if counts[-1] < 0 or layout.num_items > 2**40:
-        raise CorruptFileError(f"chunks for more than the {layout.num_items} values of the page")
-    if int(sizes.sum()) > data[1] - data[0]:
-        raise CorruptFileError(f"chunks of {int(sizes.sum())} bytes in a buffer of {data[1] - data[0]}")
-    return _Page(layout=layout, layers=layers, starts=np.cumsum(sizes) - sizes, sizes=sizes, counts=counts)
+    num_items = [layout.num_items for layout in layouts]
+    if max(num_items) > 2**40:
+        raise CorruptFileError(f"a page of {max(num_items)} values")
+    last = first[1:] - 1
+    counts[last] = 0
+    counts[last] = np.array(num_items, np.int64) - np.add.reduceat(counts, first[:-1])
+    if int(counts.min()) < 0:
+        raise CorruptFileError("chunks for more values than the page has")
+    room = np.array([end - start for start, end in data], np.int64)
+    if bool((np.add.reduceat(sizes, first[:-1]) > room).any()):
+        raise CorruptFileError(f"chunks of {int(sizes.sum())} bytes in buffers of {int(room.sum())}")
+    before = np.cumsum(sizes) - sizes
+    shift = np.array([start for start, _ in data], np.int64) - before[first[:-1]]
+    positions = before + np.repeat(shift, np.diff(first))
+    return _Chunks(
+        layout=layouts[0], layers=layers, positions=positions, sizes=sizes, counts=counts, first=first
+    )
 
 
-def _chunks_of_values(counts: Counts, rows: RowRuns, num_rows: int) -> Counts:
-    """The chunks that hold the rows of a page without lists."""
-    if int(counts.sum()) != num_rows:
-        raise CorruptFileError(f"{int(counts.sum())} values in a page of {num_rows} rows")
+def _join_whole(
+    answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[ByteRange]
+) -> tuple[Bytes, Counts]:
+    """The chunk data of all pages as one array, and where in it each chunk begins."""
+    parts = [as_bytes(answer) for answer in answers]
+    starts = np.array([start for start, _ in data], np.int64)
+    # Parts are put at multiples of 8, as chunks are.
+    parts = [part[: part.size // 8 * 8] for part in parts]
+    lengths = np.array([part.size for part in parts], np.int64)
+    shift = np.cumsum(lengths) - lengths - starts
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return joined, chunks.positions + np.repeat(shift, np.diff(chunks.first))
+
+
+def _byte_ranges(chunks: _Chunks, wanted: Counts) -> list[ByteRange]:
+    """Ranges of the file that hold some chunks; neighbours of one page make one range."""
+    starts = chunks.positions[wanted]
+    ends = starts + chunks.sizes[wanted]
+    apart = np.ones(wanted.size, np.bool_)
+    apart[1:] = starts[1:] != ends[:-1]
+    first = np.flatnonzero(apart)
+    last = np.append(first[1:], wanted.size) - 1
+    return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True))
+
+
+def _chunks_of_values(counts: Counts, rows: RowRuns) -> Counts:
+    """The chunks that hold some rows of pages without lists."""
     ends = np.cumsum(counts)
     first = np.searchsorted(ends, rows.starts, side="right")
     last = np.searchsorted(ends, rows.ends - 1, side="right")
@@ -266,39 +334,40 @@ class _RowIndex:
         return _union(np.minimum(first, last), last, ended.size - 1)
 
 
-def _read_index(buffer: BytesLike, chunks: _Page, num_rows: int) -> _RowIndex:
-    raw = as_bytes(buffer)
+def _read_index(buffers: Sequence[BytesLike], chunks: _Chunks, num_rows: Counts) -> _RowIndex:
     depth = chunks.layout.repetition_index_depth
-    if raw.size != chunks.counts.size * (depth + 1) * 8:
-        raise CorruptFileError(f"a repetition index of {raw.size} bytes for {chunks.counts.size} chunks")
-    table = raw.view("<u8").reshape(chunks.counts.size, depth + 1)
-    if int(table[:, 0].max()) > num_rows:
+    raw = [as_bytes(buffer) for buffer in buffers]
+    num_chunks = np.diff(chunks.first)
+    if not depth or any(
+        part.size != count * (depth + 1) * 8 for part, count in zip(raw, num_chunks.tolist(), strict=True)
+    ):
+        raise CorruptFileError(f"the repetition index does not have {depth + 1} numbers per chunk")
+    table = (raw[0] if len(raw) == 1 else np.concatenate(raw)).view("<u8").reshape(-1, depth + 1)
+    if int(table[:, 0].max()) > int(num_rows.max()):
         raise CorruptFileError("the repetition index counts more rows than the page has")
     ended = np.zeros(chunks.counts.size + 1, np.int64)
     np.cumsum(table[:, 0].astype(np.int64), out=ended[1:])
-    if int(ended[-1]) != num_rows:
-        raise CorruptFileError(f"the repetition index counts {int(ended[-1])} rows, the page has {num_rows}")
+    if bool((np.diff(ended[chunks.first]) != num_rows).any()):
+        raise CorruptFileError(f"the repetition index counts {int(ended[-1])} rows, there are {int(num_rows.sum())}")
     begins_inside = np.zeros(chunks.counts.size, np.bool_)
     begins_inside[1:] = table[:-1, 1] > 0
+    begins_inside[chunks.first[:-1]] = False
     return _RowIndex(ended_before=ended, begins_inside=begins_inside)
 
 
 def _decode_chunks(
-    chunks: _Page,
-    data: Bytes,
-    starts: Counts,
-    wanted: Counts | None,
-    index: _RowIndex | None,
-    items: DataBlock | None,
-    num_rows: int,
+    chunks: _Chunks, data: Bytes, starts: Counts, wanted: Counts, index: _RowIndex | None
 ) -> DecodedRows:
     layout = chunks.layout
     has_levels = layout.HasField("rep_compression"), layout.HasField("def_compression")
-    counts, sizes = chunks.counts, chunks.sizes
-    if wanted is not None:
-        counts, sizes = counts[wanted], sizes[wanted]
+    counts = chunks.counts[wanted]
     parts = take_apart(
-        data, starts, sizes, levels=has_levels, num_values=layout.num_buffers, wide_sizes=layout.has_large_chunk
+        data,
+        starts,
+        chunks.sizes[wanted],
+        levels=has_levels,
+        num_values=layout.num_buffers,
+        wide_sizes=layout.has_large_chunk,
     )
     num_levels = parts.num_levels if any(has_levels) else counts
     levels = Levels(
@@ -308,14 +377,30 @@ def _decode_chunks(
         definition=_decode_levels(layout.def_compression, parts.definition, num_levels),
     )
     values = decode_miniblock(layout.value_compression, parts.values, counts)
-    covered = RowRuns.of_range(0, num_rows)
-    if wanted is not None and index is None:
+    if wanted.size == chunks.counts.size:
+        total = int(chunks.counts.sum()) if index is None else int(index.ended_before[-1])
+        covered = RowRuns.of_range(0, total)
+    elif index is not None:
+        levels, covered = _cover_lists(levels, num_levels, wanted, index)
+    else:
         ends = np.cumsum(chunks.counts)
         runs = RowRuns.of_rows(wanted)
         covered = RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
-    elif wanted is not None and index is not None:
-        levels, covered = _cover_lists(levels, num_levels, wanted, index)
-    return DecodedRows(covered=covered, levels=levels, values=values, items=items)
+    return DecodedRows(covered=covered, levels=levels, values=values)
+
+
+def _with_items(decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts) -> DecodedRows:
+    """Add the dictionaries of the pages; indices count through all of them."""
+    values = decoded.values
+    if len(items) > 1 and isinstance(values, FixedWidthBlock):
+        sizes = np.array([block.num_values for block in items], np.int64)
+        page = np.searchsorted(chunks.first, wanted, side="right") - 1
+        shift = (np.cumsum(sizes) - sizes)[page]
+        if values.bits_per_value != 32 or int(sizes.sum()) >= 2**32:
+            raise CorruptFileError(f"indices of {values.bits_per_value} bits into {int(sizes.sum())} items")
+        words = values.view() + np.repeat(shift, chunks.counts[wanted]).astype(np.uint32)
+        values = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=32, num_values=values.num_values)
+    return DecodedRows(covered=decoded.covered, levels=decoded.levels, values=values, items=items)
 
 
 def _decode_levels(
