@@ -97,10 +97,11 @@ def _merge(field: Field, arrays: list[Any]) -> tuple[Any, list[Any]]:
         values = [array.values.slice(array.offset * size, len(array) * size) for array in mine]
         child, _ = _merge(field.children[0], values)
         return pa.Array.from_buffers(target, len(first), [_validity(first)], children=[child]), rest
-    offsets, values = zip(*(_list_parts(array) for array in mine), strict=True)
+    parts = [_list_parts(array) for array in mine]
+    offsets = [own_offsets for own_offsets, _ in parts]
     if any(not np.array_equal(offsets[0], other) for other in offsets[1:]):
         raise CorruptFileError(f"the columns of {field.name!r} do not have the same lists")
-    child, _ = _merge(field.children[0], list(values))
+    child, _ = _merge(field.children[0], [own_values for _, own_values in parts])
     return pa.Array.from_buffers(
         target, len(first), [_validity(first), pa.py_buffer(offsets[0])], children=[child]
     ), rest
@@ -218,9 +219,7 @@ def _indices(values: DataBlock, num_items: int, bitmap: pa.Buffer | None) -> pa.
     return indices
 
 
-def _dictionary_array(
-    kind: Any, values: DataBlock, items: Sequence[DataBlock], bitmap: pa.Buffer | None
-) -> pa.Array:
+def _dictionary_array(kind: Any, values: DataBlock, items: Sequence[DataBlock], bitmap: pa.Buffer | None) -> pa.Array:
     if not items:
         return block_to_array(values, kind.value_type, bitmap).dictionary_encode().cast(kind)
     dictionary = _items_array(items, kind.value_type)

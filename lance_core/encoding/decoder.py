@@ -79,9 +79,7 @@ def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:
         raise UnsupportedError(f"a layer of kind {error}") from error
 
 
-def _decode_layout(
-    pages: Sequence[PageInfo], layout: PageLayout, field: Field, rows: RowRuns
-) -> Steps[DecodedRows]:
+def _decode_layout(pages: Sequence[PageInfo], layout: PageLayout, field: Field, rows: RowRuns) -> Steps[DecodedRows]:
     page = pages[0]
     name = layout.WhichOneof("layout")
     if name == "mini_block_layout":

@@ -120,9 +120,7 @@ def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
         return block
     words = block.view()[: block.num_values]
     filled = np.where(nulls, words[int(np.argmin(nulls))], words)
-    return FixedWidthBlock(
-        data=filled.view(np.uint8), bits_per_value=block.bits_per_value, num_values=block.num_values
-    )
+    return FixedWidthBlock(data=filled.view(np.uint8), bits_per_value=block.bits_per_value, num_values=block.num_values)
 
 
 def _choose(block: DataBlock, levels: Levels, limits: Limits, wish: Request) -> Choice:
@@ -157,9 +155,7 @@ def _encode_miniblock(
     levels: Levels, block: DataBlock, num_rows: int, limits: Limits, choice: Choice
 ) -> EncodedPage | None:
     try:
-        values = encode_miniblock(
-            block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes
-        )
+        values = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
     except InvalidInputError:
         # A value is too large for a chunk: the page is zipped.
         return None
@@ -197,6 +193,4 @@ def _encode_dictionary(
     dictionary = miniblock.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
     name = choose_fixed(block, has_levels=True, limits=limits, wish=Request(compression=None, layout=None), words=True)
     chunks = encode_miniblock(block, name.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
-    return miniblock.encode(
-        levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks
-    )
+    return miniblock.encode(levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks)

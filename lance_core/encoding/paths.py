@@ -12,7 +12,16 @@ definition levels of the leaves below them:
     p: packed struct            p               item
 """
 
-__all__ = ["LIST_TYPES", "column_fields", "is_column", "is_packed", "items_per_row", "layer_kind", "leaf_paths", "list_size"]
+__all__ = [
+    "LIST_TYPES",
+    "column_fields",
+    "is_column",
+    "is_packed",
+    "items_per_row",
+    "layer_kind",
+    "leaf_paths",
+    "list_size",
+]
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal

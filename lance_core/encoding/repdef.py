@@ -31,6 +31,7 @@ __all__ = [
     "max_definition",
     "slot_mask",
     "unravel",
+    "wire_layers",
 ]
 
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_core._proto.encodings_v2_1_pb2 import RepDefLayer
 from lance_core.errors import CorruptFileError
 
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
@@ -117,6 +119,11 @@ class Unraveled:
 
     layers: tuple[ItemLayer | ListLayer, ...]
     num_slots: int
+
+
+def wire_layers(layers: Sequence[Layer]) -> list[RepDefLayer.ValueType]:
+    """The layers as a page description names them."""
+    return [RepDefLayer.ValueType(layer) for layer in layers]
 
 
 def count_lists(layers: Sequence[Layer]) -> int:

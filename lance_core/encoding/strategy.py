@@ -165,9 +165,7 @@ def _all_bits_equal(block: FixedWidthBlock) -> bool:
     return not rest or (int(block.data[whole]) & mask) == (int(first) & mask)
 
 
-def _choose_words(
-    values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, *, words: bool
-) -> Choice:
+def _choose_words(values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, *, words: bool) -> Choice:
     part = sample(values)
     width = bits // 8
     if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
@@ -271,10 +269,11 @@ def choose_items(items: DataBlock, limits: Limits) -> str:
 
 def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -> Choice:
     """Choose for fixed size lists: raw values, unless lists are short and have nulls."""
-    items: DataBlock = block.items
     bits, dimension = 0, block.dimension
+    items: DataBlock = block.items
     while isinstance(items, FixedSizeListBlock):
-        items, dimension = items.items, dimension * items.dimension
+        dimension *= items.dimension
+        items = items.items
     if isinstance(items, FixedWidthBlock):
         bits = items.bits_per_value
     is_small = bits * dimension < 256 * 8

@@ -69,12 +69,7 @@ class DataFileReader:
         """
         tail, found = store.get_tail(key, _TAIL)
         try:
-            if size is not None and size != found:
-                raise CorruptFileError(f"the file has {found} bytes, the manifest says {size}")
-            version = FileVersion.from_numbers(*read_version(bytes(tail[-8:])))
-            if not version.has_levels:
-                raise UnsupportedError(f"reading files of version {version.value}")
-            metadata = _read_metadata(store, key, memoryview(tail), found, version)
+            metadata = _read_metadata(store, key, memoryview(tail), found, size)
         except (CorruptFileError, UnsupportedError) as error:
             raise type(error)(f"{key}: {error}") from error
         return cls(store, key, metadata)
@@ -230,9 +225,12 @@ def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> 
 
 
 def _read_metadata(
-    store: ObjectStore, key: str, tail: memoryview, size: int, version: FileVersion
+    store: ObjectStore, key: str, tail: memoryview, size: int, expected_size: int | None
 ) -> FileMetadata:
     """Parse what stands at the end of a 2.x file; reads more of it if the tail is too short."""
+    if expected_size is not None and expected_size != size:
+        raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")
+    version = FileVersion.from_numbers(*read_version(bytes(tail[-8:])))
     footer = Footer.from_bytes(bytes(tail[-FOOTER_SIZE:]))
     if not footer.column_metadata <= footer.column_table <= footer.buffer_table <= size - FOOTER_SIZE:
         raise CorruptFileError("the positions in the footer do not ascend")

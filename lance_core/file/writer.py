@@ -300,6 +300,4 @@ def _conform(chunk: Any, field: Field, target: pa.DataType) -> pa.Array:
 
 
 def _is_view_of(kind: pa.DataType, target: pa.DataType) -> bool:
-    return (kind == pa.string_view() and target == pa.string()) or (
-        kind == pa.binary_view() and target == pa.binary()
-    )
+    return (kind, target) in ((pa.string_view(), pa.string()), (pa.binary_view(), pa.binary()))

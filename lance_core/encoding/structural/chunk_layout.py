@@ -167,7 +167,7 @@ def _copy_pieces(out: Bytes, targets: Counts, source: ChunkBuffers) -> None:
         np.ndarray(shape, np.uint8, out, int(targets[0]), (steps[1], 1))[...] = np.ndarray(
             shape, np.uint8, source.data, int(source.starts[0]), (steps[0], 1)
         )
-    to, origin = memoryview(out), memoryview(source.data)
+    to, origin = out.data, source.data.data
     rest: Sequence[tuple[int, int, int]] = list(
         zip(targets[done:].tolist(), source.starts[done:].tolist(), source.sizes[done:].tolist(), strict=True)
     )

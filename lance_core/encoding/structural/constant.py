@@ -21,7 +21,7 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, ConstantLa
 from lance_core.encoding.compression import decode_block
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError
 
@@ -36,7 +36,7 @@ def encode(levels: Levels, value: bytes | VariableBlock | None, *, num_rows: int
         value: The bytes of a fixed width value, a block of one string, or None.
         num_rows: Top-level rows.
     """
-    layout = ConstantLayout(layers=[int(layer) for layer in levels.layers])
+    layout = ConstantLayout(layers=wire_layers(levels.layers))
     buffers: list[BytesLike] = []
     if isinstance(value, bytes) and len(value) <= MAX_INLINE_BYTES:
         layout.inline_value = value
@@ -47,8 +47,8 @@ def encode(levels: Levels, value: bytes | VariableBlock | None, *, num_rows: int
         offsets = np.array([0, last - first], value.offsets.dtype)
         buffers.append(_pack_scalar([offsets.tobytes(), value.data[first:last].tobytes()]))
     if not _is_flat(levels, has_value=value is not None):
-        for array in (levels.repetition, levels.definition):
-            buffers.append(np.empty(0, np.uint16) if array is None else array)
+        none = np.empty(0, np.uint16)
+        buffers += [none if array is None else array for array in (levels.repetition, levels.definition)]
     return EncodedPage(
         num_rows=num_rows, length=num_rows, encoding=PageLayout(constant_layout=layout), buffers=tuple(buffers)
     )

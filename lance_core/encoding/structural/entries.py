@@ -3,7 +3,6 @@
 __all__ = ["find_entries"]
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
@@ -12,10 +11,7 @@ from lance_core.encoding.page import Bytes
 from lance_core.errors import CorruptFileError
 
 
-
-def find_entries(
-    data: Bytes, row_starts: Counts, row_ends: Counts, sizes_at: Callable[[Counts], Counts]
-) -> Counts:
+def find_entries(data: Bytes, row_starts: Counts, row_ends: Counts, sizes_at: Callable[[Counts], Counts]) -> Counts:
     """Where every entry of some rows begins, in ascending order.
 
     All rows are walked side by side: the first entries of all rows, then the second ones, and so on, each step being

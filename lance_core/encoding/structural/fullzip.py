@@ -29,7 +29,16 @@ from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.compression.chunks import Counts, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, Mask, count_lists, max_definition, slot_mask
+from lance_core.encoding.repdef import (
+    Layer,
+    LevelArray,
+    Levels,
+    Mask,
+    count_lists,
+    max_definition,
+    slot_mask,
+    wire_layers,
+)
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns, expand_runs
 from lance_core.encoding.structural.entries import find_entries
 from lance_core.errors import CorruptFileError
@@ -57,7 +66,7 @@ def encode(
         num_items=levels.num_levels,
         num_visible_items=values.num_values,
         value_compression=encoding,
-        layers=[int(layer) for layer in levels.layers],
+        layers=wire_layers(levels.layers),
     )
     control = _control_words(levels, bits_rep, bits_def)
     buffers: list[BytesLike]
@@ -107,7 +116,7 @@ def _zip_fixed(levels: Levels, values: FixedWidthBlock, control: npt.NDArray[np.
     flat = np.empty(int(sizes.sum()), np.uint8)
     for byte in range(width):
         flat[starts + byte] = control[:, byte]
-    target, source = memoryview(flat), memoryview(values.data)
+    target, source = flat.data, values.data.data
     for index, start in enumerate((starts[slots] + width).tolist()):
         target[start : start + size] = source[index * size : (index + 1) * size]
     return flat, starts
@@ -131,10 +140,8 @@ def _zip_variable(levels: Levels, values: VariableBlock, control: npt.NDArray[np
     targets = starts[has_value] + width
     for byte in range(prefix):
         flat[targets + byte] = (lengths >> (8 * byte)) & 0xFF
-    target, source = memoryview(flat), memoryview(values.data)
-    for to, start, length in zip(
-        (targets + prefix).tolist(), value_starts.tolist(), lengths.tolist(), strict=True
-    ):
+    target, source = flat.data, values.data.data
+    for to, start, length in zip((targets + prefix).tolist(), value_starts.tolist(), lengths.tolist(), strict=True):
         target[to : to + length] = source[start : start + length]
     return flat, starts
 
@@ -201,8 +208,7 @@ def decode(page: PageInfo, layout: FullZipLayout, layers: tuple[Layer, ...], row
         if (end - start) // step < page.num_rows:
             raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
         pieces = yield [
-            (start + a * step, start + b * step)
-            for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
+            (start + a * step, start + b * step) for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
         ]
         data = _join(pieces)
         row_starts = np.arange(rows.count, dtype=np.int64) * step
@@ -332,6 +338,4 @@ def _cut_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) 
         raise CorruptFileError("values overlap")
     values = gather_ranges(data, present + prefix, found)
     narrow = prefix == 4 and int(offsets[-1]) < 2**31
-    return VariableBlock(
-        offsets=offsets.astype(np.int32) if narrow else offsets, data=values, num_values=starts.size
-    )
+    return VariableBlock(offsets=offsets.astype(np.int32) if narrow else offsets, data=values, num_values=starts.size)

@@ -18,7 +18,7 @@ __all__ = ["Dictionary", "decode", "encode", "group_key"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +35,10 @@ from lance_core.encoding.compression import (
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
 from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
-from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask
+from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError
-
-Word: TypeAlias = type[np.uint16] | type[np.uint32]
 
 _MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
 # Below this many bytes it is cheaper to read a page as a whole than to look up its chunks first.
@@ -75,7 +73,7 @@ def encode(
     num_levels = np.diff(bounds)
     layout = MiniBlockLayout(
         value_compression=values.encoding,
-        layers=[int(layer) for layer in levels.layers],
+        layers=wire_layers(levels.layers),
         num_buffers=len(values.buffers),
         num_items=int(values.counts.sum()),
         has_large_chunk=large_chunks,
@@ -97,7 +95,7 @@ def encode(
     if laid_out is None or (not large_chunks and int(laid_out[1].max()) > _MAX_CHUNK_BYTES_2_1):
         return None
     data, sizes = laid_out
-    buffers: list[BytesLike] = [_chunk_meta(sizes, values.counts, np.uint32 if large_chunks else np.uint16), data]
+    buffers: list[BytesLike] = [_chunk_meta(sizes, values.counts, "<u4" if large_chunks else "<u2"), data]
     if dictionary is not None:
         layout.dictionary.CopyFrom(dictionary.encoding)
         layout.num_dictionary_items = dictionary.num_items
@@ -132,7 +130,7 @@ def _encode_levels(array: LevelArray, counts: Counts, limit: int, target: Compre
     return buffers
 
 
-def _chunk_meta(sizes: Counts, counts: Counts, word: Word) -> npt.NDArray[np.uint16] | npt.NDArray[np.uint32]:
+def _chunk_meta(sizes: Counts, counts: Counts, word: str) -> npt.NDArray[Any]:
     logarithms = np.log2(counts).astype(np.int64)
     logarithms[-1:] = 0
     return ((sizes // 8 - 1) << 4 | logarithms).astype(word)
@@ -267,14 +265,10 @@ def _read_meta(
     before = np.cumsum(sizes) - sizes
     shift = np.array([start for start, _ in data], np.int64) - before[first[:-1]]
     positions = before + np.repeat(shift, np.diff(first))
-    return _Chunks(
-        layout=layouts[0], layers=layers, positions=positions, sizes=sizes, counts=counts, first=first
-    )
+    return _Chunks(layout=layouts[0], layers=layers, positions=positions, sizes=sizes, counts=counts, first=first)
 
 
-def _join_whole(
-    answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[ByteRange]
-) -> tuple[Bytes, Counts]:
+def _join_whole(answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[ByteRange]) -> tuple[Bytes, Counts]:
     """The chunk data of all pages as one array, and where in it each chunk begins."""
     parts = [as_bytes(answer) for answer in answers]
     starts = np.array([start for start, _ in data], np.int64)
@@ -403,9 +397,7 @@ def _with_items(decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chu
     return DecodedRows(covered=decoded.covered, levels=decoded.levels, values=values, items=items)
 
 
-def _decode_levels(
-    encoding: CompressiveEncoding, buffers: ChunkBuffers | None, counts: Counts
-) -> LevelArray | None:
+def _decode_levels(encoding: CompressiveEncoding, buffers: ChunkBuffers | None, counts: Counts) -> LevelArray | None:
     if buffers is None:
         return None
     block = decode_blocks(encoding, buffers, counts)
@@ -414,9 +406,7 @@ def _decode_levels(
     return block.data.view("<u2")[: block.num_values]
 
 
-def _cover_lists(
-    levels: Levels, num_levels: Counts, wanted: Counts, index: _RowIndex
-) -> tuple[Levels, RowRuns]:
+def _cover_lists(levels: Levels, num_levels: Counts, wanted: Counts, index: _RowIndex) -> tuple[Levels, RowRuns]:
     """Which rows the levels of some chunks belong to; a run of chunks may begin and end inside a row.
 
     Both ends count as rows of their own, so that the levels say how many rows there are.
