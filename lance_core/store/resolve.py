@@ -2,6 +2,8 @@
 
     /path, path, file:///path      LocalStore
     memory://name/path             MemoryStore
+    s3://bucket/path, s3a://...    S3Store (needs s3fs)
+    <scheme>://...                 FsspecStore, for any other scheme that fsspec knows (gs, az, abfs, ...)
 
 One line in `_STORES` adds a store.
 """
@@ -14,11 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError
 from lance_core.store.base import ObjectStore
+from lance_core.store.fsspec import FsspecStore
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore
 from lance_core.store.options import StorageOptions
+from lance_core.store.s3 import S3Store
 
 __all__ = ["canonical_uri", "open_store", "split_uri"]
 
@@ -36,9 +40,7 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         UnsupportedError: No store serves the scheme.
     """
     scheme, _ = split_uri(uri)
-    make = _STORES.get(scheme)
-    if make is None:
-        raise UnsupportedError(f"no store serves the scheme {scheme!r}")
+    make = _STORES.get(scheme, FsspecStore)
     options = storage_options if isinstance(storage_options, StorageOptions) else StorageOptions(storage_options)
     return make(canonical_uri(uri), options)
 
@@ -86,4 +88,7 @@ _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
     "": LocalStore,
     "file": LocalStore,
     "memory": MemoryStore,
+    "s3": S3Store,
+    "s3a": S3Store,
+    "s3n": S3Store,
 }

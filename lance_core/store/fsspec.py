@@ -1,0 +1,233 @@
+"""The store of every other URI that fsspec knows: Google Cloud Storage, Azure, and more.
+
+Reads and plain writes work on any fsspec filesystem. Commits need an atomic creation, which fsspec does not promise:
+it is offered where the library behind maps it to a condition of the service (Google's generation match, Azure's
+overwrite=False), and refused elsewhere.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import fsspec
+
+from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
+from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.coalesce import merge_ranges, split_merged
+from lance_core.store.options import StorageOptions
+
+__all__ = ["FsspecStore", "FsspecWriter"]
+
+_ATOMIC_CREATION = frozenset({"gs", "gcs", "az", "abfs", "abfss", "adl"})
+_MAX_GAP_BYTES = 512 << 10
+_MAX_MERGED_BYTES = 16 << 20
+
+
+class FsspecStore:
+    """Objects below a prefix of an fsspec filesystem.
+
+    Args:
+        root: A URI of a scheme that fsspec knows.
+        options: Arguments of the filesystem, as its own documentation names them.
+
+    Raises:
+        UnsupportedError: No filesystem serves the scheme, or its library is not installed.
+        InvalidInputError: The filesystem does not know an option.
+    """
+
+    def __init__(self, root: str, options: StorageOptions | None = None) -> None:
+        self._root = root
+        self._options = options if options is not None else StorageOptions()
+        self._scheme = root.partition("://")[0]
+        _filesystem(self._scheme, self._options)  # mistakes in options show here, not at the first request
+
+    @property
+    def root(self) -> str:
+        """The URI of the root."""
+        return self._root
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that it was opened with."""
+        return self._options
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self._root!r})"
+
+    @property
+    def _files(self) -> Any:
+        # fsspec keeps one instance per process, thread and options, so this is a look-up.
+        return _filesystem(self._scheme, self._options)
+
+    def get(self, key: str) -> BytesLike:
+        """Return a whole object."""
+        return self._read(key, None, None)
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        """Return bytes `start` to `end`."""
+        return self.get_ranges(key, [(start, end)])[0]
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        """Return the last `length` bytes, or all of a shorter object, and the object's size."""
+        size = self.head(key).size
+        return self._read(key, max(0, size - length), size) if size else b"", size
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object."""
+        merged = merge_ranges(ranges, max_gap=_MAX_GAP_BYTES, max_size=_MAX_MERGED_BYTES)
+        parts = [self._read(key, read.start, read.end) for read in merged]
+        for read, part in zip(merged, parts, strict=True):
+            if len(part) != read.end - read.start:
+                raise StoreError(f"{self._root}/{key}: bytes {read.start} to {read.end} wanted, {len(part)} came")
+        return split_merged(ranges, merged, parts)
+
+    def head(self, key: str) -> ObjectMeta:
+        """Return size and time of an object."""
+        path = self._path(key)
+        with _errors(f"{self._root}/{key}"):
+            return _meta(key, self._files.info(path))
+
+    def put(self, key: str, data: ReadableBuffer) -> None:
+        """Write an object, replacing one that exists."""
+        path = self._path(key)
+        with _errors(f"{self._root}/{key}"):
+            self._files.pipe_file(path, bytes(bytes_view(data)))
+
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+        """Write an object unless one exists.
+
+        Raises:
+            UnsupportedError: The service behind has no such condition that fsspec uses.
+        """
+        del durable
+        if self._scheme not in _ATOMIC_CREATION:
+            raise UnsupportedError(f"{self._scheme}:// has no atomic creation through fsspec, so commits are not safe")
+        path = self._path(key)
+        with _errors(f"{self._root}/{key}"):
+            self._files.pipe_file(path, bytes(bytes_view(data)), mode="create")
+
+    def open_writer(self, key: str, *, durable: bool = True) -> "FsspecWriter":
+        """Start an object that appears when closed."""
+        del durable
+        path = self._path(key)
+        with _errors(f"{self._root}/{key}"):
+            return FsspecWriter(self._files.open(path, "wb"), f"{self._root}/{key}")
+
+    def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
+        """Yield objects in ascending order of keys; fsspec always lists all of a folder."""
+        folder = prefix.rpartition("/")[0]
+        base = self._files._strip_protocol(self._root).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
+        with _errors(f"{self._root}/{prefix}"):
+            found = self._files.find(base + folder, detail=True)
+        metas = sorted((_meta(path.removeprefix(base), info) for path, info in found.items()), key=lambda m: m.key)
+        wanted = [m for m in metas if m.key.startswith(prefix) and (start_after is None or m.key > start_after)]
+        yield from wanted[:limit]
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is fine."""
+        path = self._path(key)
+        try:
+            with _errors(f"{self._root}/{key}"):
+                self._files.rm_file(path)
+        except ObjectNotFoundError:
+            return
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object."""
+        source, target = self._path(source_key), self._path(target_key)
+        with _errors(f"{self._root}/{source_key}"):
+            self._files.cp_file(source, target)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}"
+
+    def _read(self, key: str, start: int | None, end: int | None) -> bytes:
+        path = self._path(key)
+        with _errors(f"{self._root}/{key}"):
+            data: bytes = self._files.cat_file(path, start=start, end=end)
+        return data
+
+
+class FsspecWriter:
+    """A stream into an fsspec file.
+
+    Args:
+        file: The open file.
+        place: What errors call it.
+    """
+
+    def __init__(self, file: Any, place: str) -> None:
+        self._file = file
+        self._place = place
+        self._size = 0
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Append bytes."""
+        view = bytes_view(data)
+        with _errors(self._place):
+            self._file.write(view)
+        self._size += len(view)
+
+    def close(self) -> int:
+        """Make the object visible and return its size."""
+        with _errors(self._place):
+            self._file.close()
+        return self._size
+
+    def abort(self) -> None:
+        """Drop what was written; a filesystem whose files cannot be dropped keeps an unfinished upload."""
+        if not self._file.closed and hasattr(self._file, "discard"):
+            self._file.discard()
+        self._file.closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class _errors:  # noqa: N801 - reads as a function at its uses
+    """Turn errors of fsspec into those of the store; their text may hold parameters, so only their kind is told."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise ObjectNotFoundError(f"{self._place}: no such object") from None
+        if isinstance(error, FileExistsError):
+            raise AlreadyExistsError(f"{self._place}: exists already") from None
+        if isinstance(error, Exception):
+            raise StoreError(f"{self._place}: {type(error).__name__}") from None
+
+
+def _filesystem(scheme: str, options: StorageOptions) -> Any:
+    try:
+        return fsspec.filesystem(scheme, use_listings_cache=False, **options)
+    except ImportError:
+        raise UnsupportedError(f"{scheme}:// needs the fsspec library for it, which is not installed") from None
+    except ValueError:
+        raise UnsupportedError(f"no store serves the scheme {scheme!r}") from None
+    except TypeError:
+        raise InvalidInputError(f"the filesystem of {scheme}:// does not take one of {sorted(options)}") from None
+
+
+def _meta(key: str, info: dict[str, Any]) -> ObjectMeta:
+    when = info.get("mtime") or info.get("last_modified") or info.get("LastModified") or info.get("updated") or 0.0
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    return ObjectMeta(
+        key=key, size=int(info["size"]), modified=when.timestamp() if isinstance(when, datetime) else float(when)
+    )

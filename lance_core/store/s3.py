@@ -1,0 +1,330 @@
+"""The store of S3 and of servers that speak its protocol.
+
+    verb             requests
+    get, get_tail    GET
+    get_ranges       GET for each run of ranges that lie close together, some at a time
+    head             HEAD
+    put              PUT
+    put_if_absent    PUT with If-None-Match: *; never in parts, for then some servers drop the condition
+    open_writer      PUT, or above 8 MiB a multipart upload, some parts at a time
+    list             one page of LIST, more as they are wanted
+    delete, copy     DELETE, COPY
+
+Before the first conditional put to a server other than AWS, once per process, two puts of a scratch object show whether
+it honours the condition: on one that does not, concurrent commits would be lost without a word. The storage option
+`aws_conditional_put=etag` vouches for a server and skips that.
+"""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
+from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.options import StorageOptions
+from lance_core.store.s3_client import S3Client, s3_client
+
+__all__ = ["S3Store", "S3Writer"]
+
+# A request costs about as much as the transfer of this much.
+MAX_GAP_BYTES = 512 << 10
+MAX_MERGED_BYTES = 16 << 20
+PART_BYTES = 8 << 20
+_REQUESTS_AT_A_TIME = 16
+_UPLOADS_AT_A_TIME = 4
+_PAGE_KEYS = 1000
+
+_proven: set[tuple[str, str]] = set()
+_proof_lock = threading.Lock()
+
+
+class S3Store:
+    """Objects below a prefix of a bucket.
+
+    Args:
+        root: `s3://bucket/prefix`.
+        options: Storage options; see `store.options`.
+    """
+
+    def __init__(self, root: str, options: StorageOptions | None = None) -> None:
+        self._root = root
+        self._options = options if options is not None else StorageOptions()
+        self._bucket, _, prefix = root.removeprefix("s3://").partition("/")
+        self._prefix = prefix + "/" if prefix else ""
+        self._options.for_s3()  # mistakes in options show here, not at the first request
+
+    @property
+    def root(self) -> str:
+        """The URI of the root."""
+        return self._root
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that it was opened with."""
+        return self._options
+
+    def __repr__(self) -> str:
+        return f"S3Store({self._root!r})"
+
+    @property
+    def _client(self) -> S3Client:
+        return s3_client(self._options)
+
+    def get(self, key: str) -> BytesLike:
+        """Return a whole object."""
+        response = self._call("get_object", Key=self._name(key))
+        data: bytes = response["Body"]
+        return data
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        """Return bytes `start` to `end`."""
+        return self.get_ranges(key, [(start, end)])[0]
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        """Return the last `length` bytes, or all of a shorter object, and the object's size."""
+        try:
+            response = self._call("get_object", Key=self._name(key), Range=f"bytes=-{length}")
+        except StoreError:
+            if self.head(key).size == 0:
+                return b"", 0  # an empty object has no range
+            raise
+        data: bytes = response["Body"]
+        _, _, size = (response.get("ContentRange") or f"/{len(data)}").rpartition("/")
+        return data, int(size)
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object, read some at a time."""
+        merged = merge_ranges(ranges, max_gap=MAX_GAP_BYTES, max_size=MAX_MERGED_BYTES)
+        name = self._name(key)
+        parts = self._client.run(self._read_all, name, merged) if merged else []
+        return split_merged(ranges, merged, parts)
+
+    def head(self, key: str) -> ObjectMeta:
+        """Return size and time of an object."""
+        response = self._call("head_object", Key=self._name(key))
+        return ObjectMeta(key=key, size=response["ContentLength"], modified=response["LastModified"].timestamp())
+
+    def put(self, key: str, data: ReadableBuffer) -> None:
+        """Write an object, replacing one that exists."""
+        self._call("put_object", Key=self._name(key), Body=bytes(bytes_view(data)))
+
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+        """Write an object unless one exists, in one request; S3 is always durable."""
+        del durable
+        name = self._name(key)
+        self._prove_conditional_puts()
+        self._call("put_object", writes=True, Key=name, Body=bytes(bytes_view(data)), IfNoneMatch="*")
+
+    def open_writer(self, key: str, *, durable: bool = True) -> "S3Writer":
+        """Start an upload that becomes the object when closed; S3 is always durable."""
+        del durable
+        return S3Writer(self._client, self._bucket, self._name(key))
+
+    def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
+        """Yield objects in ascending order of keys, a page of them at a time."""
+        parameters: dict[str, Any] = {"Prefix": self._prefix + prefix}
+        if start_after is not None:
+            parameters["StartAfter"] = self._prefix + start_after
+        left = limit
+        while left is None or left > 0:
+            page_keys = _PAGE_KEYS if left is None else min(left, _PAGE_KEYS)
+            response = self._call("list_objects_v2", MaxKeys=page_keys, **parameters)
+            for item in response.get("Contents", []):
+                if not item["Key"].endswith("/"):  # what consoles write for a folder
+                    yield ObjectMeta(
+                        key=item["Key"].removeprefix(self._prefix),
+                        size=item["Size"],
+                        modified=item["LastModified"].timestamp(),
+                    )
+            if left is not None:
+                left -= len(response.get("Contents", []))
+            if not response.get("IsTruncated"):
+                return
+            parameters["ContinuationToken"] = response["NextContinuationToken"]
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is fine."""
+        self._call("delete_object", Key=self._name(key))
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object on the server, up to 5 GiB."""
+        source = {"Bucket": self._bucket, "Key": self._name(source_key)}
+        self._call("copy_object", Key=self._name(target_key), CopySource=source)
+
+    def _name(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    def _call(self, method: str, *, writes: bool = False, **parameters: Any) -> Any:
+        client = self._client
+
+        async def request() -> Any:
+            return await client.request(method, writes=writes, Bucket=self._bucket, **parameters)
+
+        return client.run(request)
+
+    async def _read_all(self, name: str, merged: Sequence[MergedRange]) -> Sequence[BytesLike]:
+        """Read some ranges; a long one in pieces, each into its place."""
+        gate = asyncio.Semaphore(_REQUESTS_AT_A_TIME)
+        client = self._client
+
+        async def read(start: int, end: int) -> bytes:
+            async with gate:
+                span = f"bytes={start}-{end - 1}"
+                response = await client.request("get_object", Bucket=self._bucket, Key=name, Range=span)
+            data: bytes = response["Body"]
+            if len(data) != end - start:
+                raise StoreError(f"s3://{self._bucket}/{name}: bytes {start} to {end} wanted, {len(data)} came")
+            return data
+
+        async def read_long(start: int, end: int) -> BytesLike:
+            if end - start <= 2 * PART_BYTES:
+                return await read(start, end)
+            whole = bytearray(end - start)
+
+            async def read_piece(low: int) -> None:
+                high = min(low + PART_BYTES, end)
+                whole[low - start : high - start] = await read(low, high)
+
+            await asyncio.gather(*(read_piece(low) for low in range(start, end, PART_BYTES)))
+            return memoryview(whole).toreadonly()
+
+        return await asyncio.gather(*(read_long(part.start, part.end) for part in merged))
+
+    def _prove_conditional_puts(self) -> None:
+        client = self._client
+        if client.conditional_put == "disabled":
+            raise UnsupportedError(f"{self._root}: conditional puts are disabled by the storage options")
+        proof = (client.endpoint, self._bucket)
+        if client.is_aws or client.conditional_put == "etag" or proof in _proven:
+            return
+        with _proof_lock:
+            if proof in _proven:
+                return
+            name = f"{self._prefix}_transactions/.conditional-put-{uuid.uuid4().hex}"
+            self._call("put_object", Key=name, Body=b"1", IfNoneMatch="*")
+            try:
+                self._call("put_object", Key=name, Body=b"2", IfNoneMatch="*")
+            except AlreadyExistsError:
+                _proven.add(proof)
+            else:
+                raise UnsupportedError(
+                    f"{self._root}: the server ignores If-None-Match, so that concurrent commits would be lost; "
+                    "commits need an external manifest store there"
+                )
+            finally:
+                self._call("delete_object", Key=name)
+
+
+class S3Writer:
+    """An upload; small ones are one PUT, others go up in parts while the next are filled.
+
+    Args:
+        client: The process's client.
+        bucket: The bucket.
+        name: Full name of the object.
+    """
+
+    def __init__(self, client: S3Client, bucket: str, name: str) -> None:
+        self._client = client
+        self._place: dict[str, Any] = {"Bucket": bucket, "Key": name}
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._size = 0
+        self._upload_id = ""
+        self._parts: list[Any] = []
+        self._open = True
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Append bytes."""
+        if not self._open:
+            raise StoreError(f"s3://{self._place['Bucket']}/{self._place['Key']}: the writer is closed")
+        view = bytes_view(data)
+        while view:
+            piece = bytes(view[: self._part_bytes - self._buffered])
+            view = view[len(piece) :]
+            self._chunks.append(piece)
+            self._buffered += len(piece)
+            self._size += len(piece)
+            if self._buffered == self._part_bytes:
+                self._send()
+
+    def close(self) -> int:
+        """Finish the upload and return the object's size."""
+        if not self._open:
+            raise StoreError(f"s3://{self._place['Bucket']}/{self._place['Key']}: the writer is closed")
+        if not self._upload_id:
+            self._call("put_object", Body=b"".join(self._chunks))
+        else:
+            if self._buffered:
+                self._send()
+            done = [part.result() for part in self._parts]
+            tags = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(done, 1)]
+            self._complete(tags)
+        self._open = False
+        return self._size
+
+    def abort(self) -> None:
+        """Drop the parts that went up."""
+        if not self._open:
+            return
+        self._open = False
+        for part in self._parts:
+            part.cancel()
+        if self._upload_id:
+            try:
+                self._call("abort_multipart_upload", UploadId=self._upload_id)
+            except ObjectNotFoundError:
+                return  # the server dropped it already
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def _part_bytes(self) -> int:
+        # An upload has at most 10 000 parts; growing ones let it reach terabytes.
+        return PART_BYTES * (1 + len(self._parts) // 1000)
+
+    def _send(self) -> None:
+        if not self._upload_id:
+            self._upload_id = self._call("create_multipart_upload")["UploadId"]
+        data, self._chunks, self._buffered = b"".join(self._chunks), [], 0
+        waiting = len(self._parts) - _UPLOADS_AT_A_TIME
+        if waiting >= 0:
+            self._parts[waiting].result()
+        self._parts.append(self._client.submit(self._put_part(len(self._parts) + 1, data)))
+
+    async def _put_part(self, number: int, data: bytes) -> str:
+        response = await self._client.request(
+            "upload_part", UploadId=self._upload_id, PartNumber=number, Body=data, **self._place
+        )
+        return str(response["ETag"])
+
+    def _complete(self, parts: list[dict[str, Any]]) -> None:
+        try:
+            self._call("complete_multipart_upload", UploadId=self._upload_id, MultipartUpload={"Parts": parts})
+        except ObjectNotFoundError:
+            # A repeated request whose first answer was lost finds no upload, but the object.
+            if self._call("head_object")["ContentLength"] != self._size:
+                raise
+
+    def _call(self, method: str, **parameters: Any) -> Any:
+        async def request() -> Any:
+            return await self._client.request(method, **self._place, **parameters)
+
+        return self._client.run(request)

@@ -1,0 +1,238 @@
+"""Requests to S3: one client per process and set of options, one retry layer, errors without secrets.
+
+s3fs makes the session (credentials, profiles, roles, endpoints); requests go through its client with explicit
+parameters, so that one verb of the store is one request. Neither s3fs nor botocore repeats a request: this module does,
+with a pause that doubles and is drawn at random.
+
+    status                         meaning                              a write then
+    404, NoSuchKey                 ObjectNotFoundError
+    412                            AlreadyExistsError                   exists; after a lost answer it can be our own
+    409                            two conditional puts at a time       did not happen; repeated
+    429, 503                       slow down                            did not happen; repeated
+    500, 502, 504, broken          no answer to rely on                 may have happened; repeated, then
+                                                                        OutcomeUnknownError
+    other                          StoreError                           did not happen
+"""
+
+# s3fs and what it stands on are an optional extra.
+# ruff: noqa: PLC0415
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from lance_core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreError,
+    UnsupportedError,
+)
+from lance_core.store.options import StorageOptions, parse_seconds
+
+__all__ = ["S3Client", "s3_client"]
+
+_Result = TypeVar("_Result")
+
+_DEFAULT_ATTEMPTS = 6
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 30.0
+
+_NOTHING_WRITTEN = frozenset({409, 429, 503})
+_MAYBE_WRITTEN = frozenset({408, 500, 502, 504})
+
+_clients: dict[tuple[int, StorageOptions], "S3Client"] = {}
+_lock = threading.Lock()
+
+
+def s3_client(options: StorageOptions) -> "S3Client":
+    """Return this process's client for some options; a forked child makes its own."""
+    key = (os.getpid(), options)
+    client = _clients.get(key)
+    if client is None:
+        with _lock:
+            client = _clients.get(key)
+            if client is None:
+                client = _clients[key] = S3Client(options)
+    return client
+
+
+class S3Client:
+    """A client and its retry policy; not to be shared with a forked child, and never pickled.
+
+    Args:
+        options: Storage options.
+
+    Raises:
+        InvalidInputError: An option is unknown, or the endpoint is plain HTTP without `allow_http`.
+        UnsupportedError: s3fs is not installed.
+    """
+
+    def __init__(self, options: StorageOptions) -> None:
+        settings = options.for_s3()
+        self.endpoint = settings.get("aws_endpoint", "")
+        self.conditional_put = settings.get("aws_conditional_put", "")
+        self._attempts = _attempts(settings)
+        self._filesystem = _filesystem(settings)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an S3 client cannot be pickled")
+
+    def __repr__(self) -> str:
+        return f"S3Client({self.endpoint or 'AWS'})"
+
+    @property
+    def is_aws(self) -> bool:
+        """Whether requests go to AWS itself, whose conditional puts need no proof."""
+        host = urlsplit(self.endpoint).hostname or ""
+        return not self.endpoint or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+    def run(self, work: Callable[..., Awaitable[_Result]], *args: Any) -> _Result:
+        """Run a coroutine function on the client's event loop and wait for it."""
+        from fsspec.asyn import sync
+
+        result: _Result = sync(self._filesystem.loop, work, *args)
+        return result
+
+    def submit(self, work: Awaitable[_Result]) -> "Any":
+        """Start a coroutine on the client's event loop; returns a `concurrent.futures.Future`."""
+        return asyncio.run_coroutine_threadsafe(work, self._filesystem.loop)  # type: ignore[arg-type]
+
+    async def request(self, method: str, *, writes: bool = False, **parameters: Any) -> Any:
+        """Make a request, again if it failed in a way that may pass.
+
+        Args:
+            method: Name of the operation, as botocore spells it in Python.
+            writes: Whether it matters if a request that was not answered took effect.
+            **parameters: Its parameters; `Bucket` and mostly `Key` among them.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+            AlreadyExistsError: A condition was not met.
+            OutcomeUnknownError: A write was not answered, and repeating it did not tell.
+            StoreError: The storage refused or failed.
+        """
+        place = f"s3://{parameters['Bucket']}/{parameters.get('Key', parameters.get('Prefix', ''))}"
+        unanswered = False
+        for attempt in range(self._attempts):
+            try:
+                return await self._once(method, parameters)
+            except Exception as error:  # noqa: BLE001 - what is not an answer of the storage is raised again below
+                status, code = _status(error)
+                if status is None:
+                    raise _scrubbed(place, method, error) from None
+                if status == 404:
+                    raise ObjectNotFoundError(f"{place}: no such object ({code})") from None
+                if status == 412:
+                    raise AlreadyExistsError(f"{place}: exists already") from None
+                passes = status in _NOTHING_WRITTEN or status in _MAYBE_WRITTEN or status == 0
+                unanswered = unanswered or status in _MAYBE_WRITTEN or status == 0
+                if not passes or attempt + 1 == self._attempts:
+                    raise _final(place, method, status, code, unknown=writes and unanswered) from None
+            longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
+            await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(self, method: str, parameters: dict[str, Any]) -> Any:
+        await self._filesystem.set_session()
+        client = await self._filesystem.get_s3(parameters["Bucket"])
+        response = await getattr(client, method)(**parameters)
+        if method == "get_object":
+            # Read here, so that a body that breaks off is asked for again.
+            response["Body"] = await response["Body"].read()
+        return response
+
+
+def _attempts(settings: dict[str, str]) -> int:
+    text = settings.get("client_max_retries")
+    if text is None:
+        return _DEFAULT_ATTEMPTS
+    if not text.isdigit():
+        raise InvalidInputError("storage option 'client_max_retries' is not a number")
+    return int(text) + 1
+
+
+def _status(error: Exception) -> tuple[int | None, str]:
+    """Return HTTP status and error code; status 0 for a broken connection, None for what is no network's matter."""
+    import aiohttp
+    import botocore.exceptions as botocore_errors
+    from botocore.parsers import ResponseParserError
+
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+        code = str(response.get("Error", {}).get("Code", ""))
+        # Some servers put a throttling code or a missing key into another status.
+        if code in ("SlowDown", "Throttling", "RequestLimitExceeded", "TooManyRequests"):
+            status = 503
+        if code in ("NoSuchKey", "NoSuchBucket"):
+            status = 404
+        return status, code
+    if isinstance(error, botocore_errors.EndpointConnectionError | botocore_errors.ConnectTimeoutError):
+        return 503, type(error).__name__  # the request was not even sent
+    broken = (
+        TimeoutError,
+        ConnectionError,
+        aiohttp.ClientError,
+        botocore_errors.HTTPClientError,
+        botocore_errors.ConnectionError,
+        ResponseParserError,
+        botocore_errors.IncompleteReadError,
+    )
+    return (0, type(error).__name__) if isinstance(error, broken) else (None, "")
+
+
+def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
+    """Make an error of one that is no answer of the storage; its text may hold parameters, so only its kind is told."""
+    return StoreError(f"{place}: {method} failed: {type(error).__name__}")
+
+
+def _final(place: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
+    text = f"{place}: {method} failed with {f'HTTP {status} {code}'.strip() if status else f'no answer ({code})'}"
+    return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
+
+
+def _filesystem(settings: dict[str, str]) -> Any:
+    try:
+        import s3fs
+        from botocore.config import Config
+    except ImportError:
+        raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
+    endpoint = settings.get("aws_endpoint")
+    if endpoint is not None and endpoint.startswith("http://") and settings.get("aws_allow_http") != "true":
+        raise InvalidInputError("the endpoint is plain HTTP; set the storage option allow_http=true to use it")
+    virtual = settings.get("aws_virtual_hosted_style_request")
+    style = {"true": "virtual", "false": "path"}.get(virtual or "", "path" if endpoint else "auto")
+    config: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": parse_seconds("connect_timeout", settings.get("connect_timeout", f"{_CONNECT_TIMEOUT_S}")),
+        "read_timeout": parse_seconds("timeout", settings.get("timeout", f"{_READ_TIMEOUT_S}")),
+        "s3": {"addressing_style": style},
+        "max_pool_connections": 64,
+    }
+    if endpoint and "request_checksum_calculation" in Config.OPTION_DEFAULTS:
+        # Other servers than AWS often do not know trailing checksums.
+        config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"
+    client: dict[str, Any] = {"region_name": settings.get("aws_region", "us-east-1" if endpoint else None)}
+    if settings.get("allow_invalid_certificates") == "true":
+        client["verify"] = False
+    extra = {"profile": settings["aws_profile"]} if "aws_profile" in settings else {}
+    return s3fs.S3FileSystem(
+        anon=settings.get("aws_skip_signature") == "true",
+        endpoint_url=endpoint,
+        key=settings.get("aws_access_key_id"),
+        secret=settings.get("aws_secret_access_key"),
+        token=settings.get("aws_session_token"),
+        use_ssl=not (endpoint or "").startswith("http://"),
+        client_kwargs={key: value for key, value in client.items() if value is not None},
+        config_kwargs=config,
+        use_listings_cache=False,
+        skip_instance_cache=True,
+        **extra,
+    )

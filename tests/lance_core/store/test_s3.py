@@ -1,0 +1,108 @@
+import multiprocessing
+import os
+import pickle
+
+import pytest
+
+from lance_core.errors import InvalidInputError, ObjectNotFoundError, StoreError
+from lance_core.store import open_store
+from lance_core.store import s3 as s3_module
+from lance_core.store.s3_client import s3_client
+from tests.lance_core.store.conformance import StoreConformance
+
+
+@pytest.fixture
+def root(s3):
+    return f"s3://{s3.new_bucket()}/deep/dataset"
+
+
+class TestS3Store(StoreConformance):
+    @pytest.fixture
+    def store(self, s3, root):
+        return open_store(root, s3.storage_options)
+
+
+def test_one_verb_is_one_request(s3, root, monkeypatch):
+    store = open_store(root, s3.storage_options)
+    store.put_if_absent("probe", b"")  # proves the server
+    made = []
+    client = s3_client(store.options)
+    once = type(client)._once
+    monkeypatch.setattr(type(client), "_once", lambda self, method, p: (made.append(method), once(self, method, p))[1])
+    store.put_if_absent("a", b"0123456789")
+    store.get("a")
+    store.get_tail("a", 4)
+    store.get_ranges("a", [(0, 2), (4, 6), (8, 10)])
+    list(store.list("", limit=5))
+    assert made == ["put_object", "get_object", "get_object", "get_object", "list_objects_v2"]
+
+
+def test_a_long_range_is_read_in_pieces(s3, root, monkeypatch):
+    monkeypatch.setattr(s3_module, "PART_BYTES", 1000)
+    store = open_store(root, s3.storage_options)
+    data = os.urandom(5500)
+    store.put("k", data)
+    assert bytes(store.get_range("k", 100, 5400)) == data[100:5400]
+
+
+def test_listing_goes_over_pages(s3, root, monkeypatch):
+    monkeypatch.setattr(s3_module, "_PAGE_KEYS", 3)
+    store = open_store(root, s3.storage_options)
+    for i in range(8):
+        store.put(f"k{i}", b"x")
+    assert [found.key for found in store.list("k")] == [f"k{i}" for i in range(8)]
+    assert [found.key for found in store.list("k", start_after="k1", limit=4)] == ["k2", "k3", "k4", "k5"]
+
+
+def test_a_server_that_ignores_the_condition_is_refused(s3, root, monkeypatch):
+    store = open_store(root, s3.storage_options)
+    client = s3_client(store.options)
+    once = type(client)._once
+
+    def forgetful(self, method, parameters):
+        return once(self, method, {k: v for k, v in parameters.items() if k != "IfNoneMatch"})
+
+    monkeypatch.setattr(type(client), "_once", forgetful)
+    monkeypatch.setattr(s3_module, "_proven", set())
+    with pytest.raises(NotImplementedError, match="ignores If-None-Match"):
+        store.put_if_absent("k", b"x")
+    assert list(store.list("")) == []
+    trusting = open_store(root, {**s3.storage_options, "aws_conditional_put": "etag"})
+    trusting.put_if_absent("k", b"x")
+
+
+def test_the_client_stays_in_its_process(s3, root):
+    store = open_store(root, s3.storage_options)
+    store.put("k", b"from the parent")
+    with pytest.raises(TypeError):
+        pickle.dumps(s3_client(store.options))
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=lambda: answers.put(bytes(store.get("k"))))
+    child.start()
+    assert answers.get(timeout=30) == b"from the parent"
+    child.join(10)
+    assert bytes(store.get("k")) == b"from the parent"
+
+
+def test_plain_http_must_be_allowed(s3, root):
+    options = {k: v for k, v in s3.storage_options.items() if k != "allow_http"}
+    with pytest.raises(InvalidInputError, match="allow_http"):
+        open_store(root, options).get("k")
+
+
+def test_errors_tell_no_secret(s3, root):
+    store = open_store("s3://no-such-bucket-here/x", s3.storage_options)
+    with pytest.raises(ObjectNotFoundError) as missing:
+        store.get("k")
+    unreachable = {**s3.storage_options, "aws_endpoint": "http://127.0.0.1:1", "client_max_retries": "1"}
+    with pytest.raises(StoreError) as refused:
+        open_store(root, unreachable).get("k")
+    for error in (missing.value, refused.value):
+        seen = error
+        while seen is not None:
+            assert "canary" not in repr(seen)
+            assert "canary" not in str(seen)
+            seen = seen.__cause__
+    assert "canary" not in repr(store)
+    assert "canary" not in repr(store.options)
