@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lance_core.api.fragment import LanceFragment
 from lance_core.api.refs import Tags
 from lance_core.api.scan import LanceScanner, ScanOptions
+from lance_core.api.schema_evolution import add_null_columns, fields_of
 from lance_core.api.source import Source
 from lance_core.api.take import take_rows
 from lance_core.api.unsupported import refuse
@@ -321,6 +322,17 @@ class LanceDataset:
         """
         found = find_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return None if found is None else (found[0].version, found[1])
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def add_columns(self, transforms: pa.Field | pa.Schema | Iterable[pa.Field]) -> None:
+        """Add columns that are null in all rows, in a new version; this handle moves to it.
+
+        Raises:
+            SchemaError: A column exists, or does not allow nulls.
+            UnsupportedError: Columns with values are asked for.
+        """
+        self._manifest = add_null_columns(self.source, fields_of(transforms))
 
     def _version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""
