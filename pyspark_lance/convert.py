@@ -35,6 +35,7 @@ class BatchConverter:
     """
 
     def __init__(self, source: pa.Schema, target: pa.Schema, *, exact: bool = True) -> None:
+        self.source = source
         self.target = target
         self._columns: list[tuple[int, Converter | None, pa.Field]] = []
         for field in target:

@@ -49,12 +49,21 @@ def handed_over(schema: StructType) -> pa.Schema:
         SchemaError: A name is used twice, also in another case, or cannot be a column's.
         UnsupportedError: A type has no place in Arrow or in Lance; the message names the column.
     """
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
     check_names(schema.names)
+    fields = []
     for field in schema:
         _check_type(field.dataType, field.name)
-    return to_arrow_schema(schema, timezone="UTC")
+        try:
+            fields += to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkTypeError as error:
+            raise UnsupportedError(
+                f"column {field.name!r}: {field.dataType.simpleString()} cannot be stored"
+            ) from error
+    return pa.schema(fields)
 
 
 def check_names(names: Iterable[str], within: str = "") -> None:

@@ -88,7 +88,7 @@ def _arrow_rdd(frame: DataFrame):  # type: ignore[no-untyped-def]  # noqa: ANN20
     java_frame = getattr(frame, "_jdf", None) if _is_classic(frame) else None
     if java_frame is None:
         return None
-    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - comes with pyspark
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
     from pyspark import RDD
     from pyspark.serializers import NoOpSerializer
 

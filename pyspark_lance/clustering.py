@@ -1,0 +1,68 @@
+"""Rows of one slice next to each other, so that few files are written and each holds one slice.
+
+    before:  task 0: a b c a b c      task 1: a b c b       ->  one file per task and slice: 6
+    after:   task 0: a a a c c c      task 1: b b b b       ->  one file per slice: 3
+
+Spark's `rebalance` moves the rows: adaptive execution then joins small slices into one task and splits a large one
+over several. How rows are clustered is not relied upon: the tasks look at each row again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from lance_core import Between, Equals, Slices
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["cluster_by_slice"]
+
+_KEY: Final = "__lance_slice_{}"
+_MAX_BUCKETS: Final = 256
+"""Ranges of a column that are told apart; more would make for a long expression, so neighbours are joined."""
+
+
+def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
+    """The same rows, those of a slice in as few tasks as makes sense and one after the other in each.
+
+    A single slice, or slices over no column that rows differ in, are left alone: there is nothing to sort.
+    """
+    from pyspark.sql import functions
+
+    if len(slices.names) == 1:
+        return frame
+    keys: dict[str, Column] = {}
+    sort: list[Any] = []
+    for position, name in enumerate(slices.columns):
+        column = functions.col(f"`{name}`")
+        conditions = [one.conditions[name] for one in slices.slices]
+        if all(isinstance(condition, Equals) for condition in conditions):
+            key = column
+        else:
+            starts = sorted({condition.start for condition in conditions if isinstance(condition, Between)})
+            step = -(-len(starts) // _MAX_BUCKETS)
+            key = _bucket(column, starts[::step], 0)
+            if step > 1:
+                sort.append(column)
+        keys[_KEY.format(position)] = key
+    keyed = frame.withColumns(keys).hint("rebalance", *keys)
+    return keyed.sortWithinPartitions(*keys, *sort).drop(*keys)
+
+
+def _bucket(column: Column, starts: list[Any], first: int) -> Column:
+    """The position of the last start that is not above the value, by halving, so that few are compared with."""
+    from pyspark.sql import functions
+
+    if len(starts) == 1:
+        return functions.lit(first)
+    middle = len(starts) // 2
+    start = starts[middle]
+    if isinstance(start, dt.datetime) and start.tzinfo is None:
+        literal = functions.lit(start.isoformat()).cast("timestamp_ntz")
+    else:
+        literal = functions.lit(start)
+    return functions.when(column < literal, _bucket(column, starts[:middle], first)).otherwise(
+        _bucket(column, starts[middle:], first + middle)
+    )

@@ -1,0 +1,176 @@
+"""What a write is going to store, decided from the schemas alone, before any task runs.
+
+    schema_mode   table exists, mode is append, replace or overwrite          mode is overwrite
+    -----------   ---------------------------------------------------------   --------------------------------
+    strict        the DataFrame has exactly the table's columns; order and
+                  nullability do not matter
+    add_columns   it may lack columns that can be null, and bring new ones
+    overwrite     refused                                                     its schema becomes the table's
+
+A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of
+dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import pyarrow as pa
+
+from lance_core import Slices
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.convert import converter
+from pyspark_lance.spark_types import spark_view, stored_field, vector_width
+
+__all__ = ["Mode", "SchemaMode", "WritePlan", "plan_write"]
+
+Mode = Literal["append", "overwrite", "create", "error", "replace"]
+SchemaMode = Literal["strict", "add_columns", "overwrite"]
+
+_NO_VECTORS: Final[Mapping[str, int]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """What is written, and what the table looks like afterwards.
+
+    Attributes:
+        source: Schema of the batches that Spark hands over.
+        stored: Schema of the fragments: the table's columns in its order, new ones last.
+        new_columns: Names of the columns that the table does not have yet, if it exists and keeps its schema.
+    """
+
+    source: pa.Schema
+    stored: pa.Schema
+    new_columns: tuple[str, ...] = ()
+
+
+def plan_write(
+    source: pa.Schema,
+    table: pa.Schema | None,
+    *,
+    mode: Mode = "append",
+    schema_mode: SchemaMode = "strict",
+    vector_columns: Mapping[str, int] | None = None,
+    slices: Slices | None = None,
+) -> WritePlan:
+    """Check a write against the table and decide how each column is stored.
+
+    Args:
+        source: What Spark hands over (`spark_types.handed_over`).
+        table: Schema of the table, None if there is none yet.
+        mode: What the write does to the rows that are there.
+        schema_mode: How the schemas may differ, see above.
+        vector_columns: Columns that hold vectors, with the number of their items.
+        slices: The slices that the rows lie in.
+
+    Raises:
+        SchemaError: A column is missing, too many or of another type, or cannot be what it is marked as; the message
+            names it.
+        InvalidInputError: The modes do not go together, or a vector column is not there.
+        UnsupportedError: Spark cannot write to a column of the table's type.
+    """
+    _check_modes(mode, schema_mode)
+    widths = vector_columns or _NO_VECTORS
+    for name, width in widths.items():
+        if source.get_field_index(name) < 0:
+            raise SchemaError(f"vector_columns: there is no column {name!r}; the columns are {source.names}")
+        if width < 1:
+            raise InvalidInputError(f"vector_columns: column {name!r}: {width} is not a positive number of items")
+    new_schema = table is None or schema_mode == "overwrite"
+    plan = _plan_new(source, widths) if new_schema else _plan_existing(source, table, widths, schema_mode)
+    if slices is not None:
+        slices.check(plan.stored)
+    return plan
+
+
+def _check_modes(mode: Mode, schema_mode: SchemaMode) -> None:
+    if mode not in get_args(Mode):
+        raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(Mode))}")
+    if schema_mode not in get_args(SchemaMode):
+        raise InvalidInputError(f"schema_mode {schema_mode!r} is none of {', '.join(get_args(SchemaMode))}")
+    if schema_mode == "overwrite" and mode in ("append", "replace"):
+        raise InvalidInputError(f"schema_mode 'overwrite' needs a mode that replaces all rows, not {mode!r}")
+
+
+def _plan_new(source: pa.Schema, widths: Mapping[str, int]) -> WritePlan:
+    fields = [stored_field(field, _declared_width(field, widths)) for field in source]
+    if not fields:
+        raise SchemaError("the DataFrame has no columns")
+    return WritePlan(source=source, stored=pa.schema(fields))
+
+
+def _declared_width(field: pa.Field, widths: Mapping[str, int]) -> int | None:
+    """The width by option, which must not contradict the column's metadata."""
+    width = widths.get(field.name)
+    marked = vector_width(field, field.name)
+    if width is not None and marked is not None and width != marked:
+        raise SchemaError(f"column {field.name!r}: vector_columns says {width} items, its metadata {marked}")
+    return width
+
+
+def _plan_existing(
+    source: pa.Schema, table: pa.Schema, widths: Mapping[str, int], schema_mode: SchemaMode
+) -> WritePlan:
+    missing = [field.name for field in table if source.get_field_index(field.name) < 0]
+    new = [field for field in source if table.get_field_index(field.name) < 0]
+    _check_case(missing, [field.name for field in new])
+    if schema_mode == "strict" and (missing or new):
+        what = f"lacks the columns {missing}" if missing else f"has the columns {[f.name for f in new]}"
+        fix = "" if missing else ", which the table lacks; schema_mode='add_columns' adds them"
+        raise SchemaError(f"the DataFrame {what}{fix or ' of the table'}")
+    for name in missing:
+        if not table.field(name).nullable:
+            raise SchemaError(f"column {name!r} of the table cannot be null, and the DataFrame lacks it")
+    for field in source:
+        if table.get_field_index(field.name) >= 0:
+            _check_fits(field, table.field(field.name), widths)
+    fields = [*table, *(stored_field(field, _declared_width(field, widths)) for field in new)]
+    stored = pa.schema(fields, metadata=table.metadata)
+    return WritePlan(source=source, stored=stored, new_columns=tuple(field.name for field in new))
+
+
+def _check_case(missing: list[str], new: list[str]) -> None:
+    """A new column must not be a missing one in another spelling."""
+    by_lower = {name.lower(): name for name in missing}
+    for name in new:
+        twin = by_lower.get(name.lower())
+        if twin is not None:
+            raise SchemaError(f"column {name!r} is called {twin!r} in the table: names must agree in case")
+
+
+def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int]) -> None:
+    """Make sure that a column can be appended to the table's column of the same name."""
+    name = field.name
+    is_vector = pa.types.is_fixed_size_list(stored.type)
+    declared = _declared_width(field, widths)
+    width = vector_width(field, name) if declared is None else declared
+    if is_vector and width is not None and width != stored.type.list_size:
+        raise SchemaError(f"column {name!r}: vectors of {width} items, the table has {stored.type.list_size}")
+    if declared is not None and not is_vector:
+        raise SchemaError(f"column {name!r}: the table has {stored.type}, not vectors")
+    wanted = spark_view(stored.type, name)
+    if not _same_shape(field.type, wanted):
+        raise SchemaError(f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}")
+    converter(field.type, stored.type, name)
+
+
+def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two types that Spark hands over are one, apart from nullability, large forms and order of fields."""
+    types = pa.types
+    if types.is_null(given):
+        return True
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    if types.is_list(given) or types.is_large_list(given):
+        return bool(types.is_list(wanted)) and _same_shape(given.value_type, wanted.value_type)
+    if types.is_map(given):
+        both = types.is_map(wanted)
+        return both and _same_shape(given.key_type, wanted.key_type) and _same_shape(given.item_type, wanted.item_type)
+    if types.is_struct(given):
+        if not types.is_struct(wanted) or {f.name for f in given} != {f.name for f in wanted}:
+            return False
+        return all(_same_shape(f.type, wanted.field(f.name).type) for f in given)
+    return bool(spark_view(given, "") == wanted)

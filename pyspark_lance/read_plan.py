@@ -1,0 +1,235 @@
+"""What a read is going to do: one version, some columns, some rows, cut into tasks.
+
+    fragments   0: 40k rows   1: 3,000k rows                             2: 700k rows   3: 50k rows
+    tasks       |------------|  .. 750k | .. 1,500k | .. 2,250k | ..  |------------------------------|
+
+Small fragments share a task and large ones are cut, so that tasks take about as long as each other. The plan names the
+version: however often Spark computes the DataFrame again, it sees the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.convert import BatchConverter
+from pyspark_lance.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["FragmentSize", "Piece", "ReadPlan", "cut", "plan_read", "plan_tasks", "table_schema"]
+
+_TASK_ROWS: Final = 1 << 20
+_TASK_BYTES: Final = 128 << 20
+_LEAST_ROWS: Final = 1 << 16
+"""Rows below which a task is not worth its start."""
+_BATCH_ROWS: Final = 1 << 16
+_BATCH_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentSize:
+    """How much a fragment holds: rows that are not deleted, and bytes of its files."""
+
+    fragment_id: int
+    num_rows: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows of a fragment: all of them, or those from `offset` on, counted without the deleted ones."""
+
+    fragment_id: int
+    offset: int = 0
+    num_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """A read of one version, which can be pickled.
+
+    Attributes:
+        uri: The table.
+        version: The version that is read.
+        columns: Names of the columns, in the order of `expected`.
+        expected: Arrow schema of the batches that Spark wants.
+        filter: Condition on the rows; None for all of them.
+        storage_options: Credentials and settings of the storage.
+    """
+
+    uri: str
+    version: int
+    columns: tuple[str, ...]
+    expected: pa.Schema
+    filter: pc.Expression | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def open(self) -> LanceDataset:
+        """The version that is read."""
+        options = None if self.storage_options is None else tuple(sorted(self.storage_options.items()))
+        return _dataset(self.uri, self.version, options)
+
+    def read(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some pieces as batches of `expected`. Runs in a task."""
+        dataset = self.open()
+        convert: BatchConverter | None = None
+        for piece in pieces:
+            for batch in self._scan(dataset, piece):
+                if convert is None or convert.source != batch.schema:
+                    convert = BatchConverter(batch.schema, self.expected, exact=False)
+                for part in _parts(batch):
+                    yield convert(part)
+
+    def _scan(self, dataset: LanceDataset, piece: Piece) -> Iterator[pa.RecordBatch]:
+        fragment = dataset.get_fragment(piece.fragment_id)
+        assert fragment is not None, "the plan was made for this version"
+        scanner = dataset.scanner(
+            columns=list(self.columns),
+            filter=self.filter,
+            fragments=[fragment],
+            offset=piece.offset or None,
+            limit=piece.num_rows,
+        )
+        return iter(scanner.to_batches())
+
+
+def plan_read(
+    dataset: LanceDataset,
+    schema: StructType,
+    *,
+    filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
+    storage_options: Mapping[str, str] | None = None,
+) -> ReadPlan:
+    """Decide how to read columns of a version.
+
+    Args:
+        dataset: The table at the version that is to be read.
+        schema: The columns, in Spark's types.
+        filter: Condition on the rows.
+        storage_options: Credentials and settings of the storage.
+
+    Raises:
+        SchemaError: The table has no such column, or none that can become what Spark wants.
+        InvalidInputError: The filter does not fit the columns.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    expected = to_arrow_schema(schema, timezone="UTC")
+    BatchConverter(_project(dataset.schema, expected.names), expected, exact=False)
+    if filter is not None:
+        _check_filter(filter, dataset.schema)
+    return ReadPlan(
+        uri=dataset.uri,
+        version=dataset.version,
+        columns=tuple(expected.names),
+        expected=expected,
+        filter=filter,
+        storage_options=storage_options,
+    )
+
+
+def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tuple[tuple[Piece, ...], ...]:
+    """Share the rows of the version out to tasks.
+
+    Args:
+        dataset: The version of the plan.
+        plan: What is read of it.
+        parallelism: Tasks that Spark runs at once.
+    """
+    sizes = [
+        FragmentSize(
+            fragment_id=fragment.fragment_id,
+            num_rows=fragment.metadata.num_rows,
+            num_bytes=fragment.metadata.num_bytes,
+        )
+        for fragment in dataset.get_fragments()
+    ]
+    return tuple(cut(sizes, parallelism=parallelism, whole=plan.filter is not None))
+
+
+def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:
+    """Try the filter on no rows."""
+    try:
+        pa.dataset.Scanner.from_batches([], schema=schema, filter=filter_).to_table()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"filter {filter_}: {error}") from error
+
+
+def table_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> StructType:
+    """The Spark schema of a table, or of some columns of it.
+
+    Raises:
+        SchemaError: There is no such column.
+        InvalidInputError: `columns` names none, or a single text was given.
+        UnsupportedError: Spark has no type for a column.
+    """
+    if columns is not None and (isinstance(columns, str) or not columns):
+        raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
+    return spark_schema(dataset.schema if columns is None else _project(dataset.schema, columns))
+
+
+def cut(sizes: Iterable[FragmentSize], *, parallelism: int = 1, whole: bool = False) -> Iterator[tuple[Piece, ...]]:
+    """Share the fragments out to tasks, in order.
+
+    Args:
+        sizes: The fragments.
+        parallelism: Tasks that run at once; small tables are cut so that all of them have something to do.
+        whole: Whether a fragment must not be cut: rows are then counted after a filter, which nobody can foresee.
+
+    Yields:
+        The rows of each task.
+    """
+    sizes = list(sizes)
+    total = sum(size.num_rows for size in sizes)
+    most = min(_TASK_ROWS, max(_LEAST_ROWS, -(-total // max(1, parallelism))))
+    pending: list[Piece] = []
+    weight = 0.0
+    for size in sizes:
+        # In units of a full task.
+        share = max(size.num_rows / most, size.num_bytes / _TASK_BYTES)
+        if pending and weight + share > 1:
+            yield tuple(pending)
+            pending, weight = [], 0.0
+        parts = 1 if whole else min(max(1, round(share)), -(-size.num_rows // _LEAST_ROWS) or 1)
+        if parts > 1:
+            bounds = [size.num_rows * part // parts for part in range(parts + 1)]
+            for start, end in pairwise(bounds):
+                yield (Piece(fragment_id=size.fragment_id, offset=start, num_rows=end - start),)
+            continue
+        pending.append(Piece(fragment_id=size.fragment_id))
+        weight += share
+    if pending:
+        yield tuple(pending)
+
+
+def _project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    missing = [name for name in columns if schema.get_field_index(name) < 0]
+    if missing:
+        raise SchemaError(f"there are no columns {missing}; the table has {schema.names}")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in slices that the JVM can hold beside each other."""
+    per_row = max(1, batch.nbytes // max(1, batch.num_rows))
+    rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+@lru_cache(maxsize=4)
+def _dataset(uri: str, version: int, options: tuple[tuple[str, str], ...] | None) -> LanceDataset:
+    """The version, opened once per worker and not once per task."""
+    return lance_core.dataset(uri, version, storage_options=None if options is None else dict(options))

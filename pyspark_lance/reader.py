@@ -1,0 +1,84 @@
+"""`pyspark_lance.read`: a DataFrame over one version of a table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lance_core
+from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read"]
+
+_UNKNOWN_PARALLELISM: Final = 8
+"""Assumed of a Spark Connect server, which does not tell."""
+
+
+def read(
+    spark: SparkSession,
+    uri: str | PathLike[str],
+    *,
+    version: int | str | None = None,
+    asof: dt.datetime | str | None = None,
+    columns: Sequence[str] | None = None,
+    filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A lazy DataFrame over a Lance table, classic or Spark Connect as the session is.
+
+    The version is fixed now: later commits do not change what the DataFrame shows. Only the named columns and, where
+    the files allow it, the rows that the filter wants are read.
+
+    Args:
+        spark: The session.
+        uri: The table: a path or a URI.
+        version: Version number or tag; None for the latest.
+        asof: Take the version that was the latest at this time instead.
+        columns: Names of the columns; None for all of them.
+        filter: An Arrow expression over columns of the table, which need not be among `columns`.
+        storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
+            executors.
+
+    Returns:
+        Every column can be null. Vectors are arrays with the metadata `arrow.fixed-size-list.size`, so that writing
+        them makes vectors again. `pyspark_lance.spark_types` lists the other types. Nanoseconds are cut off.
+
+    Raises:
+        DatasetNotFoundError: There is no table.
+        VersionNotFoundError: It has no such version.
+        SchemaError: It has no such column.
+        UnsupportedError: Spark has no type for a column; the message names it.
+        InvalidInputError: The filter does not fit the columns.
+    """
+    dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options)
+    schema = table_schema(dataset, columns)
+    plan = plan_read(dataset, schema, filter=filter, storage_options=storage_options)
+    tasks = plan_tasks(dataset, plan, parallelism=_parallelism(spark))
+    if not tasks:
+        return spark.createDataFrame([], schema)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(partial(_read_tasks, plan, tasks), schema)
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """Tasks that the session runs at once, as far as it tells."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect."):
+        return spark.sparkContext.defaultParallelism
+    return _UNKNOWN_PARALLELISM
+
+
+def _read_tasks(
+    plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in a task: the input says which of the tasks it is."""
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            yield from plan.read(tasks[task])

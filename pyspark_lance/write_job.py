@@ -1,0 +1,329 @@
+"""One write, from its preparation to its commit, whoever runs its tasks.
+
+    prepare_write   in the caller      the table's version and schema are looked up and the write is checked
+    WriteJob.task   for the executors  a picklable function for each partition
+    WriteJob.commit once, afterwards   the reports of all partitions become one commit
+    WriteJob.clean  at the end         files that no version uses are deleted, as far as that is known
+
+Between preparation and commit nothing of the table changes. Whatever goes wrong before the commit leaves it as it was.
+A commit whose outcome is not known keeps its files: a version may use them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import pyarrow as pa
+
+import lance_core
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices
+from lance_core.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    LanceError,
+    StoreError,
+    UnsupportedError,
+)
+from pyspark_lance.plan import Mode, SchemaMode, WritePlan, plan_write
+from pyspark_lance.write_task import TaskReport, WriteTask
+
+__all__ = ["WriteJob", "WriteOptions", "WriteResult", "already_done", "prepare_write"]
+
+Outside = Literal["error", "allow"]
+Empty = Literal["write", "skip", "error"]
+
+_SORTED_OPEN: Final = 8
+"""Writers that a task keeps open where the rows of a slice follow each other."""
+
+_LOGGER = logging.getLogger("pyspark_lance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The arguments of `pyspark_lance.write`, which describes them."""
+
+    mode: Mode = "append"
+    slices: Slices | None = None
+    cluster: bool = True
+    outside: Outside = "error"
+    vector_columns: Mapping[str, int] | None = None
+    schema_mode: SchemaMode = "strict"
+    empty: Empty = "write"
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    once: tuple[str, str] | None = None
+    read_version: int | None = None
+    table_config: Mapping[str, str] | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    data_storage_version: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, given, known in (("outside", self.outside, Outside), ("empty", self.empty, Empty)):
+            if given not in get_args(known):
+                raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))}")
+        if self.mode == "replace" and self.slices is None:
+            raise InvalidInputError("mode 'replace' needs the slices that are to be replaced")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """What a write did.
+
+    Attributes:
+        dataset: The table at the version that the write made.
+        version: That version.
+        read_version: The version that the write was based on, 0 for a new table.
+        operation: Name of the operation that was committed.
+        transaction_uuid: Id of the transaction.
+        attempts: How often the commit was tried.
+        deduplicated: Whether an earlier write had done it already (`once`); then nothing was written now.
+        rows_added: Rows that the commit added.
+        rows_deleted: Rows that it removed; None if it was an earlier write's.
+        fragments_added: Fragments that it added.
+        fragments_removed: Fragments that it removed; None if it was an earlier write's.
+        rows_written: Rows in the files that this write made.
+        bytes_written: Bytes of these files.
+        files: Number of these files.
+        slice_rows: Rows written by name of the slice; empty without slices.
+    """
+
+    dataset: LanceDataset
+    version: int
+    read_version: int
+    operation: str
+    transaction_uuid: str
+    attempts: int = 0
+    deduplicated: bool = False
+    rows_added: int = 0
+    rows_deleted: int | None = 0
+    fragments_added: int = 0
+    fragments_removed: int | None = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+    files: int = 0
+    slice_rows: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteJob:
+    """A write that was checked and can begin; it can be pickled.
+
+    Attributes:
+        uri: The table.
+        job: Id of the write, with which the names of its files begin.
+        plan: What is stored.
+        options: The caller's.
+        base_version: Version of the table that the write is based on; None if there is no table.
+        dataset_schema: The table's schema with its field ids if fragments are added to it, as bytes.
+    """
+
+    uri: str
+    job: str
+    plan: WritePlan
+    options: WriteOptions
+    base_version: int | None
+    dataset_schema: bytes | None
+
+    def task(self) -> WriteTask:
+        """The function to run on each partition."""
+        options = self.options
+        given = {
+            "storage_options": dict(options.storage_options) if options.storage_options else None,
+            "data_storage_version": options.data_storage_version,
+            "max_rows_per_file": options.max_rows_per_file,
+            "max_bytes_per_file": options.max_bytes_per_file,
+            "dataset_schema": self.dataset_schema,
+        }
+        return WriteTask(
+            uri=self.uri,
+            job=self.job,
+            stored=self.plan.stored,
+            slices=options.slices,
+            allow_outside=options.outside == "allow",
+            max_open=_SORTED_OPEN if options.cluster else None,
+            options={name: value for name, value in given.items() if value is not None},
+        )
+
+    def finish(self, messages: Iterable[bytes]) -> WriteResult | None:
+        """Commit what the tasks report, and delete the files that the commit does not use.
+
+        Args:
+            messages: The report of each partition that gave one.
+
+        Returns:
+            What was done; None if there was no row, and none is to be written (`empty="skip"`).
+
+        Raises:
+            InvalidInputError: A task found data that cannot be written, or there was no row and that is an error.
+            CommitConflictError: Other writers came first.
+            OutcomeUnknownError: The storage left open whether the commit took effect.
+        """
+        try:
+            reports = [TaskReport.from_bytes(message) for message in messages]
+            fragments = [fragment for report in reports for fragment in report.metadata()]
+            if not fragments and self.options.empty == "error":
+                raise InvalidInputError("there is no row to write, and empty is 'error'")
+            committed = None if not fragments and self.options.empty == "skip" else self._commit(fragments)
+        except StoreError:
+            raise  # the commit may have taken effect, or may still do so
+        except LanceError:
+            self.clean(())
+            raise
+        if committed is None:
+            self.clean(())
+            return None
+        self.clean(_own_fragments(committed.dataset) if committed.deduplicated else fragments)
+        return _result(committed, reports, self.options.slices)
+
+    def clean(self, keep: Iterable[FragmentMetadata]) -> None:
+        """Delete the files of this write that belong to none of these fragments, as attempts leave that failed.
+
+        A failure is logged and not raised: such files harm nobody, and a later clean-up of the table removes them.
+        """
+        names = {file.path for fragment in keep for file in fragment.files}
+        try:
+            lance_core.delete_uncommitted_files(
+                self.uri, file_prefix=self.job, keep=names, storage_options=self.options.storage_options
+            )
+        except (LanceError, OSError) as error:
+            _LOGGER.warning("files of write %s could not be deleted: %s", self.job, error)
+
+    def _commit(self, fragments: list[FragmentMetadata]) -> CommitResult:
+        options = self.options
+        return lance_core.commit_fragments(
+            self.uri,
+            fragments,
+            self.plan.stored,
+            mode="create" if options.mode == "error" else options.mode,
+            slices=options.slices if options.mode == "replace" else None,
+            read_version=self.base_version,
+            transaction_properties=options.transaction_properties,
+            commit_message=options.commit_message,
+            once=options.once,
+            storage_options=options.storage_options,
+            data_storage_version=options.data_storage_version,
+            table_config=options.table_config,
+        )
+
+
+def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
+    """The fragments of a version, which an earlier attempt, or this one before its answer was lost, committed."""
+    return [fragment.metadata for fragment in dataset.get_fragments()]
+
+
+def _result(committed: CommitResult, reports: Sequence[TaskReport], slices: Slices | None) -> WriteResult:
+    used = [] if committed.deduplicated else reports
+    fragments = [fragment for report in used for fragment in report.metadata()]
+    names = [] if slices is None or committed.deduplicated else slices.names
+    return WriteResult(
+        dataset=committed.dataset,
+        version=committed.version,
+        read_version=committed.read_version,
+        operation=committed.operation,
+        transaction_uuid=committed.transaction_uuid,
+        attempts=committed.attempts,
+        deduplicated=committed.deduplicated,
+        rows_added=committed.rows_added,
+        rows_deleted=committed.rows_deleted,
+        fragments_added=committed.fragments_added,
+        fragments_removed=committed.fragments_removed,
+        rows_written=sum(report.rows for report in used),
+        bytes_written=sum(fragment.num_bytes for fragment in fragments),
+        files=sum(len(fragment.files) for fragment in fragments),
+        slice_rows={
+            name: sum(report.slice_rows.get(position, 0) for report in used) for position, name in enumerate(names)
+        },
+    )
+
+
+def already_done(uri: str | PathLike[str], options: WriteOptions) -> WriteResult | None:
+    """What an earlier write with the same `once` did; None if there was none.
+
+    The whole history is walked back, unless the caller says with `read_version` that it has looked up to there.
+    """
+    if options.once is None or options.read_version is not None:
+        return None
+    latest = _open(uri, options, None)
+    found = None if latest is None else latest.find_transaction(*options.once)
+    if latest is None or found is None:
+        return None
+    version, transaction = found
+    return WriteResult(
+        dataset=latest.checkout_version(version),
+        version=version,
+        read_version=transaction.read_version,
+        operation=transaction.operation.name,
+        transaction_uuid=transaction.uuid,
+        deduplicated=True,
+        rows_deleted=None,
+        fragments_removed=None,
+    )
+
+
+def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOptions) -> WriteJob:
+    """Look at the table and make sure that the write can be done.
+
+    Args:
+        source: Arrow schema of the batches that Spark hands over.
+        uri: The table.
+        options: How to write.
+
+    Raises:
+        DatasetExistsError: There is a table, and the mode is to create one.
+        SchemaError: The schemas do not fit; the message names the column.
+    """
+    uri = _absolute(uri)
+    base = _open(uri, options, options.read_version)
+    if base is not None and options.mode in ("create", "error"):
+        raise DatasetExistsError(f"there is a table at {uri} already")
+    plan = plan_write(
+        source,
+        None if base is None else base.schema,
+        mode=options.mode,
+        schema_mode=options.schema_mode,
+        vector_columns=options.vector_columns,
+        slices=options.slices,
+    )
+    adds = base is not None and options.mode in ("append", "replace")
+    if base is not None and adds:
+        options = replace(options, data_storage_version=_version_to_add(base, options, plan))
+    return WriteJob(
+        uri=uri,
+        job=uuid.uuid4().hex,
+        plan=plan,
+        options=options,
+        base_version=None if base is None else base.version,
+        dataset_schema=base.lance_schema_bytes if base is not None and adds else None,
+    )
+
+
+def _absolute(uri: str | PathLike[str]) -> str:
+    """The table as tasks can find it, whose working directory may be another."""
+    text = fspath(uri)
+    return text if "://" in text else str(Path(text).expanduser().absolute())
+
+
+def _version_to_add(base: LanceDataset, options: WriteOptions, plan: WritePlan) -> str:
+    """The file version of fragments that are added to a table: the table's."""
+    if plan.new_columns:
+        raise UnsupportedError(f"new columns {list(plan.new_columns)} cannot be added by mode {options.mode!r} yet")
+    wanted = options.data_storage_version
+    if wanted is not None and wanted != base.data_storage_version:
+        raise InvalidInputError(f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}")
+    return base.data_storage_version
+
+
+def _open(uri: str | PathLike[str], options: WriteOptions, version: int | None) -> LanceDataset | None:
+    try:
+        return lance_core.dataset(uri, version, storage_options=options.storage_options)
+    except DatasetNotFoundError:
+        return None

@@ -1,0 +1,211 @@
+"""What a task of a write does: batches in, data files out, and a report to the calling process.
+
+    batch -> BatchConverter -> Slices.assign -> one FragmentWriter per slice -> files  <job>-<partition>-<attempt>-...
+                                   |
+                                   +-> report: fragments, rows of each slice     or: what is wrong with the data
+
+Batches are passed on as they come, so that a task needs as much memory for a large partition as for a small one.
+Data that cannot be written is reported, not raised: trying again would not help, and the caller gets the error itself
+in place of Spark's account of a failed stage. Files of such an attempt are deleted on the spot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core import FragmentMetadata, FragmentWriter, Slices
+from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
+from pyspark_lance.convert import BatchConverter
+
+__all__ = ["TaskReport", "WriteTask"]
+
+_OUTSIDE: Final = -1
+"""The position that `Slices.assign` gives to rows outside of all slices."""
+
+_REPORTED: Final[dict[str, type[LanceError]]] = {
+    kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
+}
+"""Errors of the data, which a second attempt would meet again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What one task wrote.
+
+    Attributes:
+        fragments: The fragments, as `FragmentMetadata.to_json` gives them.
+        slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
+        rows: Rows written.
+        error: Code and message of what is wrong with the data, if something is; then nothing was written.
+    """
+
+    fragments: tuple[dict[str, Any], ...] = ()
+    slice_rows: Mapping[int, int] = field(default_factory=dict)
+    rows: int = 0
+    error: tuple[str, str] | None = None
+
+    def to_bytes(self) -> bytes:
+        """The report as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TaskReport:
+        """The report that `to_bytes` wrote.
+
+        Raises:
+            LanceError: It says that the data could not be written; of the class that the task met.
+        """
+        found: dict[str, Any] = json.loads(data)
+        if found["error"] is not None:
+            code, message = found["error"]
+            raise _REPORTED.get(code, LanceError)(message)
+        return cls(
+            fragments=tuple(found["fragments"]),
+            slice_rows={int(position): rows for position, rows in found["slice_rows"].items()},
+            rows=found["rows"],
+        )
+
+    def metadata(self) -> list[FragmentMetadata]:
+        """The fragments."""
+        return [FragmentMetadata.from_json(one) for one in self.fragments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTask:
+    """The function that runs on each partition; it is pickled.
+
+    Attributes:
+        uri: The table.
+        job: Start of the names of all files of this write.
+        stored: Schema of the fragments.
+        slices: The slices that fragments must not mix.
+        allow_outside: Whether rows outside of all slices are written, too.
+        max_open: Slices that are written to at once; the one that was longest without a row is finished for another.
+            None: any number.
+        options: Further arguments of `FragmentWriter`.
+    """
+
+    uri: str
+    job: str
+    stored: pa.Schema
+    slices: Slices | None = None
+    allow_outside: bool = False
+    max_open: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the batches of a partition; gives the report as bytes."""
+        return self.run(partition, attempt, batches).to_bytes()
+
+    def run(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Write the batches of a partition.
+
+        Raises:
+            LanceError: The storage failed. What was written so far is deleted.
+        """
+        output = _Output(self, f"{self.job}-{partition}-{attempt}-")
+        try:
+            convert: BatchConverter | None = None
+            for batch in batches:
+                if convert is None or convert.source != batch.schema:
+                    convert = BatchConverter(batch.schema, self.stored)
+                output.write(convert(batch))
+            return output.finish()
+        except tuple(_REPORTED.values()) as error:
+            output.discard()
+            return TaskReport(error=(error.code, str(error)))
+        except BaseException:
+            output.discard()
+            raise
+
+
+class _Output:
+    """The open writers of a task, one per slice."""
+
+    def __init__(self, task: WriteTask, prefix: str) -> None:
+        self._task = task
+        self._prefix = prefix
+        self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
+        self._finished: list[FragmentWriter] = []
+        self._fragments: list[dict[str, Any]] = []
+        self._rows: dict[int, int] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write each row to the writer of its slice."""
+        slices = self._task.slices
+        if slices is None:
+            self._write_to(0, batch)
+            return
+        positions = slices.assign(batch)
+        if not self._task.allow_outside:
+            _check_inside(positions, batch, slices)
+        for position, part in _split(batch, positions):
+            self._write_to(position, part)
+
+    def finish(self) -> TaskReport:
+        """Close all files."""
+        for position in list(self._open):
+            self._finish(position)
+        rows = sum(self._rows.values())
+        by_slice = self._rows if self._task.slices is not None else {}
+        return TaskReport(fragments=tuple(self._fragments), slice_rows=by_slice, rows=rows)
+
+    def discard(self) -> None:
+        """Delete all files that this attempt wrote."""
+        for writer in [*self._open.values(), *self._finished]:
+            writer.discard()
+
+    def _write_to(self, position: int, batch: pa.RecordBatch) -> None:
+        writer = self._open.get(position)
+        if writer is None:
+            task = self._task
+            if task.max_open is not None and len(self._open) >= task.max_open:
+                self._finish(next(iter(self._open)))
+            writer = FragmentWriter(task.uri, task.stored, file_prefix=self._prefix, **task.options)
+            self._open[position] = writer
+        self._open.move_to_end(position)
+        writer.write(batch)
+        self._rows[position] = self._rows.get(position, 0) + batch.num_rows
+
+    def _finish(self, position: int) -> None:
+        writer = self._open[position]
+        fragments = writer.finish()
+        self._finished.append(self._open.pop(position))
+        self._fragments += [fragment.to_json() for fragment in fragments]
+
+
+def _check_inside(positions: npt.NDArray[np.int32], batch: pa.RecordBatch, slices: Slices) -> None:
+    outside = np.flatnonzero(positions == _OUTSIDE)
+    if len(outside):
+        row = {name: batch.column(name)[int(outside[0])].as_py() for name in slices.columns}
+        raise InvalidInputError(
+            f"a row lies in none of the {len(slices.names)} slices that are written: it has "
+            + ", ".join(f"{name} = {value!r}" for name, value in row.items())
+        )
+
+
+def _split(batch: pa.RecordBatch, positions: npt.NDArray[np.int32]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The parts of a batch by slice; rows keep their order, and are copied only if the slices are mixed."""
+    if not len(positions):
+        return
+    starts = _run_starts(positions)
+    if len(starts) > len(np.unique(positions)):
+        order = np.argsort(positions, kind="stable")
+        batch, positions = batch.take(pa.array(order)), positions[order]
+        starts = _run_starts(positions)
+    for start, end in zip(starts, [*starts[1:], len(positions)], strict=True):
+        yield int(positions[start]), batch.slice(start, end - start)
+
+
+def _run_starts(positions: npt.NDArray[np.int32]) -> list[int]:
+    """Where the position differs from that of the row before."""
+    starts: list[int] = np.flatnonzero(np.diff(positions, prepend=positions[0] - 1)).tolist()
+    return starts

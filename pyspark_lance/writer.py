@@ -1,0 +1,129 @@
+"""`pyspark_lance.write`: one Spark job that writes files, then one commit in the calling process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from lance_core import Slices
+from lance_core.errors import InvalidInputError
+from pyspark_lance.clustering import cluster_by_slice
+from pyspark_lance.plan import Mode, SchemaMode
+from pyspark_lance.spark_types import handed_over
+from pyspark_lance.transports import Transport, run_on_partitions
+from pyspark_lance.write_job import Empty, Outside, WriteOptions, WriteResult, already_done, prepare_write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["WriteResult", "write", "write_with"]
+
+
+def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a default
+    df: DataFrame,
+    uri: str | PathLike[str],
+    *,
+    mode: Mode = "append",
+    slices: Slices | None = None,
+    cluster: bool = True,
+    outside: Outside = "error",
+    vector_columns: Mapping[str, int] | None = None,
+    schema_mode: SchemaMode = "strict",
+    empty: Empty = "write",
+    transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
+    once: tuple[str, str] | None = None,
+    read_version: int | None = None,
+    table_config: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    max_rows_per_file: int | None = None,
+    max_bytes_per_file: int | None = None,
+    data_storage_version: str | None = None,
+) -> WriteResult | None:
+    """Write a DataFrame, classic or Spark Connect, to a Lance table in one commit.
+
+    The DataFrame is computed once, by one task per partition. A partition gives one file, or more if it is larger than
+    the limits below; adaptive execution, `repartition` or `coalesce` decide how many there are. The rows never pass
+    through the calling process, which makes the commit and so must reach the storage.
+
+    Args:
+        df: What to write.
+        uri: The table: a path or a URI.
+        mode: "append"; "overwrite" replaces all rows; "create", or "error" as Spark calls it, wants no table to be
+            there; "replace" replaces the rows of `slices`. All but the last but one also create the table.
+        slices: The slices that the rows lie in. No data file then holds rows of two of them.
+        cluster: Whether to bring the rows of a slice together first, by a shuffle. Without it each task keeps a file
+            open for each slice that it meets, and writes one for each.
+        outside: Whether rows that lie in none of the slices are an "error", before anything is changed, or written
+            ("allow").
+        vector_columns: Array columns to store as vectors (fixed-size lists) of so many items. Columns with the metadata
+            `arrow.fixed-size-list.size`, and those that are vectors in the table, need no mention.
+        schema_mode: "strict": the columns must be the table's, in any order; "add_columns": some may be new, and
+            those that can be null may be missing; "overwrite": with mode "overwrite", the columns replace the table's.
+        empty: What to do without any row: "write" a version nevertheless, "skip" it, or take it for an "error".
+        transaction_properties: Texts to keep with the commit.
+        commit_message: A text to keep with the commit.
+        once: Key and value of a transaction property. If a version has it already, nothing is written; if not, this
+            version will have it.
+        read_version: The version that the write is based on; None for the latest.
+        table_config: Configuration of the table to set in the same commit.
+        storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
+            executors.
+        max_rows_per_file: Rows after which a task begins another file.
+        max_bytes_per_file: Bytes after which a task begins another file.
+        data_storage_version: Version of the file format for a new table, such as "2.2".
+
+    Returns:
+        What was done; None only with `empty="skip"` if there was no row.
+
+    Raises:
+        SchemaError: The schema cannot be stored, or does not fit the table's; the message names the column. No task
+            was run.
+        UnsupportedError: The same for a type.
+        InvalidInputError: An argument is wrong, or the data: a vector of another length, a row outside of the slices.
+        DatasetExistsError: The mode is to create, and there is a table.
+        CommitConflictError: Another writer came first. Nothing was changed.
+        OutcomeUnknownError: It is not known whether the commit took effect.
+    """
+    options = WriteOptions(
+        mode=mode,
+        slices=slices,
+        cluster=cluster,
+        outside=outside,
+        vector_columns=vector_columns,
+        schema_mode=schema_mode,
+        empty=empty,
+        transaction_properties=transaction_properties,
+        commit_message=commit_message,
+        once=once,
+        read_version=read_version,
+        table_config=table_config,
+        storage_options=storage_options,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        data_storage_version=data_storage_version,
+    )
+    return write_with(df, uri, options)
+
+
+def write_with(
+    df: DataFrame, uri: str | PathLike[str], options: WriteOptions, *, transport: Transport = "auto"
+) -> WriteResult | None:
+    """As `write`, over a chosen transport."""
+    from pyspark.sql import DataFrame as AnyDataFrame
+
+    if not isinstance(df, AnyDataFrame):
+        raise InvalidInputError(f"a pyspark DataFrame is needed, not a {type(df).__name__}")
+    done = already_done(uri, options)
+    if done is not None:
+        return done
+    source = handed_over(df.schema)
+    job = prepare_write(source, uri, options)
+    frame = df if options.slices is None or not options.cluster else cluster_by_slice(df, options.slices)
+    try:
+        answers = run_on_partitions(frame, job.task(), source, transport=transport)
+    except BaseException:
+        job.clean(())
+        raise
+    return job.finish([answer.message for answer in answers])
