@@ -12,10 +12,12 @@ part of the block. All numbers are little endian.
 """
 
 __all__ = [
+    "Bytes",
     "DataBlock",
     "FixedSizeListBlock",
     "FixedWidthBlock",
     "NullBlock",
+    "Offsets",
     "PackedStructBlock",
     "VariableBlock",
     "array_to_block",
@@ -62,7 +64,8 @@ class FixedWidthBlock:
         """
         if self.bits_per_value not in (8, 16, 32, 64):
             raise UnsupportedError(f"values of {self.bits_per_value} bits are not machine words")
-        return self.data.view(f"<u{self.bits_per_value // 8}")
+        width = self.bits_per_value // 8
+        return self.data[: self.num_values * width].view(f"<u{width}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

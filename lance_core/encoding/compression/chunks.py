@@ -19,6 +19,7 @@ __all__ = [
     "chunk_counts",
     "equal_steps",
     "gather_bytes",
+    "gather_ranges",
     "split_evenly",
     "total_count",
 ]

@@ -39,7 +39,7 @@ def expand(items: DataBlock, indices: DataBlock) -> DataBlock:
     """
     if not isinstance(indices, FixedWidthBlock) or indices.bits_per_value not in (8, 16, 32, 64):
         raise CorruptFileError("dictionary indices that are no integers")
-    numbers = indices.view()[: indices.num_values]
+    numbers = indices.view()
     if numbers.size and int(numbers.max()) >= items.num_values:
         raise CorruptFileError(f"index {int(numbers.max())} into a dictionary of {items.num_values} items")
     if isinstance(items, VariableBlock):
@@ -89,7 +89,7 @@ def _expand_fixed(items: FixedWidthBlock, numbers: npt.NDArray[Any]) -> FixedWid
 
 
 def _expand_lists(items: FixedSizeListBlock, indices: FixedWidthBlock) -> FixedSizeListBlock:
-    numbers = indices.view()[: indices.num_values].astype(np.int64)
+    numbers = indices.view().astype(np.int64)
     inner = (numbers[:, None] * items.dimension + np.arange(items.dimension)).reshape(-1)
     block = FixedWidthBlock(data=inner.view(np.uint8), bits_per_value=64, num_values=inner.size)
     return FixedSizeListBlock(

@@ -6,7 +6,7 @@
 Mini-block, block and per-value form are the same. Reading and writing copy nothing if chunks lie back to back.
 """
 
-__all__ = ["COMPRESSION", "flat_bits", "flat_encoding"]
+__all__ = ["COMPRESSION", "flat_bits", "flat_encoding", "gather_flat"]
 
 from collections.abc import Sequence
 

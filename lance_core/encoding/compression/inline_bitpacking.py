@@ -6,7 +6,7 @@ T is the width of the values themselves (8, 16, 32 or 64). Every chunk holds 102
 levels, may hold fewer and is then filled up with zeros.
 """
 
-__all__ = ["COMPRESSION"]
+__all__ = ["COMPRESSION", "joined_rows", "spread_rows", "word_type"]
 
 from collections.abc import Sequence
 from typing import Any

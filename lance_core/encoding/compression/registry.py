@@ -22,6 +22,7 @@ __all__ = [
     "encode_blocks",
     "encode_miniblock",
     "encode_per_value",
+    "inner_name",
     "parse_name",
 ]
 
@@ -253,7 +254,11 @@ def parse_name(name: str) -> tuple[Compression, str]:
 
 
 def inner_name(argument: str, default: str) -> str:
-    """What stands in the parentheses of a name's argument."""
+    """What stands in the parentheses of a name's argument, or `default` if there are none.
+
+    Raises:
+        InvalidInputError: The parentheses do not match.
+    """
     start = argument.find("(")
     if start < 0:
         return default
