@@ -1,0 +1,126 @@
+"""The handle on one version of a dataset that all verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from os import PathLike
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.api.source import Source
+from lance_core.commit import latest_version, load_latest, load_manifest
+from lance_core.errors import DatasetNotFoundError
+from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
+from lance_core.store import StorageOptions, canonical_uri, open_store
+from lance_core.table.manifest import Manifest
+
+__all__ = ["Handle"]
+
+
+class Handle:
+    """Where a dataset lies, and which version of it is seen.
+
+    Args:
+        uri: The dataset's root.
+        storage_options: Where and who, under object_store's names.
+        manifest: The version; None opens the latest.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset.
+    """
+
+    def __init__(
+        self,
+        uri: str | PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        manifest: Manifest | None = None,
+    ) -> None:
+        self._uri = canonical_uri(uri)
+        self._options = StorageOptions(storage_options)
+        self._store = open_store(self._uri, self._options)
+        found = manifest if manifest is not None else load_latest(self._store)
+        if found is None:
+            raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
+        self._manifest: Manifest = found
+
+    def __repr__(self) -> str:
+        """Tell where and which version."""
+        return f"{type(self).__name__}({self._uri!r}, version={self.version})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as URI and version: the process elsewhere reads the manifest itself."""
+        return _reopen, (type(self), self._uri, self.version, self._options)
+
+    @property
+    def uri(self) -> str:
+        """The dataset's root, in its canonical spelling."""
+        return self._uri
+
+    @property
+    def version(self) -> int:
+        """Number of this version."""
+        return self._manifest.version
+
+    @property
+    def latest_version(self) -> int:
+        """Number of the latest version, looked up now."""
+        found = latest_version(self._store)
+        if found is None:
+            raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
+        return found
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as Arrow."""
+        return resolve_extensions(schema_to_arrow(self._manifest.schema))
+
+    @property
+    def lance_schema_bytes(self) -> bytes:
+        """The schema with its field ids, to hand to a `FragmentWriter` elsewhere."""
+        return schema_to_bytes(self._manifest.schema)
+
+    @property
+    def data_storage_version(self) -> str:
+        """Version of the data files."""
+        return self._manifest.data_storage_version
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether rows have ids that survive compaction."""
+        return self._manifest.uses_stable_row_ids
+
+    @property
+    def max_field_id(self) -> int:
+        """Highest field id that was ever used."""
+        return self._manifest.max_field_id
+
+    @property
+    def timestamp(self) -> datetime:
+        """When this version was committed, in UTC."""
+        return self._manifest.timestamp
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of this version's data files, as far as their sizes are recorded."""
+        return sum(file.file_size_bytes for message in self._manifest.fragments.messages() for file in message.files)
+
+    def config(self) -> dict[str, str]:
+        """The table's configuration."""
+        return dict(self._manifest.config)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Free texts about the table."""
+        return dict(self._manifest.table_metadata)
+
+    @property
+    def source(self) -> Source:
+        """What readers of this version need."""
+        return Source(self._store, self._manifest, self._options)
+
+
+def _reopen(kind: type[Handle], uri: str, version: int, options: Mapping[str, str]) -> Handle:
+    return kind(uri, storage_options=options, manifest=load_manifest(open_store(uri, options), version))
