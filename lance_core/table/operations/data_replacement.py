@@ -56,11 +56,13 @@ class DataReplacement:
         if len({file.fields for _, file in self.replacements}) > 1:
             raise InvalidInputError("All new data files must have the same fields")
         updated: dict[int, Fragment] = {}
+        live = {node.id for node, _ in base.schema.walk()}
         for fragment_id, file in self.replacements:
             fragment = updated.get(fragment_id) or base.fragments.get(fragment_id)
             if fragment is None:
                 raise InvalidInputError(f"DataReplacement: the dataset has no fragment {fragment_id}")
-            updated[fragment_id] = _with_file(fragment, file, context.version)
+            changed = _with_file(fragment, file, context.version)
+            updated[fragment_id] = changed.without_dead_files(live)
         return replace(
             base,
             fragments=base.fragments.changed(updated=updated),
@@ -84,7 +86,7 @@ def _with_file(fragment: Fragment, new: DataFile, version: int) -> Fragment:
             files.append(file if fields == file.fields else replace(file, fields=fields))
     if not swapped:
         files.append(new)
-    changed = replace(fragment, files=tuple(files)).without_dead_files()
+    changed = replace(fragment, files=tuple(files))
     if changed.last_updated_at_versions is None:
         return changed
     versions = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
