@@ -20,6 +20,7 @@ __all__ = [
     "equal_steps",
     "gather_bytes",
     "gather_ranges",
+    "require_room",
     "split_evenly",
     "total_count",
 ]
@@ -35,6 +36,9 @@ from lance_core.encoding.datablock import Bytes
 from lance_core.errors import CorruptFileError, InvalidInputError
 
 Counts: TypeAlias = npt.NDArray[np.int64]
+
+
+_MOST_BYTES = 2**33
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +147,16 @@ def equal_steps(values: Counts) -> int | None:
         return None
     step = int(values[1] - values[0])
     return step if bool((values[1:] - values[:-1] == step).all()) else None
+
+
+def require_room(num_bytes: int) -> None:
+    """Checks a size that no byte of the file bears out, before memory is taken for it.
+
+    Raises:
+        CorruptFileError: It is more than 8 GiB.
+    """
+    if num_bytes > _MOST_BYTES:
+        raise CorruptFileError(f"{num_bytes} bytes in one page")
 
 
 def gather_bytes(buffers: ChunkBuffers, lengths: Counts) -> Bytes:

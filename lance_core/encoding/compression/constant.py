@@ -16,6 +16,7 @@ from lance_core.encoding.compression.chunks import (
     Counts,
     MiniBlockPage,
     chunk_counts,
+    require_room,
     total_count,
 )
 from lance_core.encoding.compression.registry import Compression
@@ -41,11 +42,12 @@ def repeat_value(value: bytes, num_values: int, bits_per_value: int | None = Non
         bits_per_value: Its width; 1 takes the lowest bit. By default all of its bytes.
 
     Raises:
-        CorruptFileError: The value has not that width.
+        CorruptFileError: The value has not that width, or the block would have more than 8 GiB.
     """
     bits = len(value) * 8 if bits_per_value is None else bits_per_value
     if len(value) != (bits + 7) // 8 or not value:
         raise CorruptFileError(f"a constant of {len(value)} bytes for values of {bits} bits")
+    require_room(num_values * len(value))
     if bits == 1:
         fill = 0xFF if value[0] & 1 else 0
         data = np.full((num_values + 7) // 8, fill, np.uint8)
@@ -56,8 +58,13 @@ def repeat_value(value: bytes, num_values: int, bits_per_value: int | None = Non
 
 
 def repeat_variable(value: bytes, num_values: int) -> VariableBlock:
-    """A block that holds one value of any length `num_values` times."""
+    """A block that holds one value of any length `num_values` times.
+
+    Raises:
+        CorruptFileError: The block would have more than 8 GiB.
+    """
     total = len(value) * num_values
+    require_room(total + 8 * num_values)
     dtype = np.dtype(np.int32 if total <= _INT32_MAX else np.int64)
     offsets = np.arange(num_values + 1, dtype=dtype) * dtype.type(len(value))
     data = np.empty(total, np.uint8)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, OutOfLineBitpacking
-from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, total_count
+from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, require_room, total_count
 from lance_core.encoding.compression.fastlanes import (
     BLOCK_VALUES,
     Words,
@@ -44,6 +44,7 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     dtype = word_type(bits)
     width = _packed_width(encoding, bits)
     if width == 0:
+        require_room(total_count(counts) * dtype.itemsize)
         return FixedWidthBlock(
             data=np.zeros(total_count(counts) * dtype.itemsize, np.uint8),
             bits_per_value=bits,

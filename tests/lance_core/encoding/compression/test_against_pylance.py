@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def with_nulls(array: pa.Array, rng: np.random.Generator) -> pa.Array:
     return pa.array(array.to_pylist(), array.type, mask=rng.random(len(array)) < 0.1)
 
 
+@cache
 def examples() -> dict[str, tuple[pa.Array, dict[str, str], str]]:
     """Arrays, field metadata, and the compression that pylance is expected to choose (a part of its name)."""
     rng = np.random.default_rng(7)

@@ -185,6 +185,18 @@ def test_fsst_escapes(pairs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found == ([b"x"] * shift + expected)[2:]
 
 
+@pytest.mark.parametrize("least", [0, 10**9])
+def test_fsst_of_more_than_two_gib(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lance_core.encoding.compression import fsst as module
+
+    monkeypatch.setattr(module, "_INT32_MAX", 50)
+    monkeypatch.setattr(module, "_MIN_CODES_FOR_PAIRS", least)
+    block = decode_per_value(fsst([b"abcdefgh", b"x"]), codes_of([b"\x00" * 9, b"\x01\xffz"]))
+    assert isinstance(block, VariableBlock)
+    assert block.offsets.dtype == np.int64
+    assert block_to_array(block, pa.large_binary()).to_pylist() == [b"abcdefgh" * 9, b"xz"]
+
+
 def test_fsst_that_is_switched_off() -> None:
     block = codes_of([b"abc", b"\xff"])
     assert block_to_array(decode_per_value(fsst([], on=0), block), pa.binary()).to_pylist() == [b"abc", b"\xff"]

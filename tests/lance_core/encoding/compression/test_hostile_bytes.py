@@ -97,7 +97,7 @@ def damage(draw: st.DrawFn) -> Any:
 
 
 @given(name=st.sampled_from(list(EXAMPLES)), harm=damage())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_chunks(name: str, harm: Any) -> None:
     array, compression = EXAMPLES[name]
     page = encode_miniblock(array_to_block(array), compression)
@@ -111,7 +111,7 @@ def test_damaged_chunks(name: str, harm: Any) -> None:
     index=st.integers(-2, 2),
     value=st.sampled_from([-1, 0, 1, 3, 1 << 15, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63)]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_chunks_that_lie_elsewhere(name: str, field: str, index: int, value: int) -> None:
     array, compression = EXAMPLES[name]
     page = encode_miniblock(array_to_block(array), compression)
@@ -125,7 +125,7 @@ def test_chunks_that_lie_elsewhere(name: str, field: str, index: int, value: int
 
 
 @given(name=st.sampled_from(list(EXAMPLES)), data=st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_descriptions(name: str, data: st.DataObject) -> None:
     array, compression = EXAMPLES[name]
     page = encode_miniblock(array_to_block(array), compression)
@@ -145,7 +145,7 @@ def test_damaged_descriptions(name: str, data: st.DataObject) -> None:
     harm=damage(),
     counts=st.lists(st.sampled_from([0, 1, 5, 400, 1024, 2000, 1 << 40]), min_size=3, max_size=3),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_levels(name: str, harm: Any, counts: list[int]) -> None:
     values = np.random.default_rng(1).integers(0, 3, 3000).astype(np.uint16)
     true_counts = np.array([1000, 1000, 1000])
@@ -184,7 +184,7 @@ def test_damaged_values(harm: Any, name: str) -> None:
 
 
 @given(table=st.binary(max_size=60), codes=st.binary(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=5))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("least", [0, 1000])
 def test_damaged_fsst(least: int, table: bytes, codes: bytes, cuts: list[int]) -> None:
     from lance_core.encoding.compression import fsst
@@ -211,6 +211,18 @@ def test_sizes_that_are_not_believed() -> None:
         huge[:prefix] = 0x7F
         with pytest.raises(CorruptFileError, match="cannot hold"):
             decode_block(encoding, huge, 100)
+
+
+def test_values_without_bytes_are_limited() -> None:
+    nothing = np.empty(0, np.uint8)
+    encoding, _ = encode_block(array_to_block(pa.array([7, 7])), "constant")
+    with pytest.raises(CorruptFileError, match="in one page"):
+        decode_block(encoding, nothing, 1 << 40)
+    encoding, _ = encode_block(array_to_block(pa.array(np.zeros(2048, np.uint16))), "out_of_line_bitpacking")
+    encoding.out_of_line_bitpacking.values.flat.bits_per_value = 0
+    assert not block_to_array(decode_block(encoding, nothing, 5000), pa.uint16()).to_numpy().any()
+    with pytest.raises(CorruptFileError, match="in one page"):
+        decode_block(encoding, nothing, 1 << 40)
 
 
 def test_a_bomb_of_chunks_is_refused() -> None:

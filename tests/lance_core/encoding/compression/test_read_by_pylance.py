@@ -1,5 +1,6 @@
 """Files of one mini-block page, put together by hand around what the compressions write, read by pylance."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def write_file(
     path.write_bytes(out)
 
 
+@cache
 def examples() -> dict[str, tuple[pa.Array, str, str]]:
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, rng.integers(97, 123, int(n)))) for n in rng.integers(0, 30, ROWS)]

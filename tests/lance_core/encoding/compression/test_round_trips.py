@@ -93,7 +93,7 @@ def check_miniblock(array: pa.Array, name: str, **limits: Any) -> None:
     max_bytes=st.sampled_from([8192, 16384, 65536]),
     max_values=st.sampled_from([1024, 2048, 4096, 32768]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_words_in_chunks(array: pa.Array, name: str, max_bytes: int, max_values: int) -> None:
     check_miniblock(array, name, max_bytes=max_bytes, max_values=max_values)
 
@@ -109,7 +109,7 @@ def test_byte_streams_in_chunks(array: pa.Array, name: str) -> None:
     name=st.sampled_from(["variable", "general:lz4(variable)", "general:zstd(variable)"]),
     max_bytes=st.sampled_from([1024, 4096, 65536]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_strings_in_chunks(array: pa.Array, name: str, max_bytes: int) -> None:
     check_miniblock(array, name, max_bytes=max_bytes)
 
@@ -122,7 +122,7 @@ def test_bits_in_chunks(count: int, offset: int, seed: int) -> None:
 
 
 @given(array=words(), cuts=st.lists(st.integers(0, 5000), max_size=6), width=st.integers(0, 64))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_words_in_blocks(array: pa.Array, cuts: list[int], width: int) -> None:
     bounds = np.array([0, *sorted(min(cut, len(array)) for cut in cuts), len(array)], np.int64)
     counts = np.diff(bounds)
@@ -171,7 +171,7 @@ def lists(draw: st.DrawFn) -> pa.Array:
 
 
 @given(array=lists())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_lists(array: pa.Array) -> None:
     check_miniblock(array, "fixed_size_list(flat)", max_bytes=65536)
     encoding, values = encode_per_value(array_to_block(array), "fixed_size_list")
