@@ -21,6 +21,7 @@ __all__ = [
     "layer_kind",
     "leaf_paths",
     "list_size",
+    "plain_columns",
 ]
 
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,14 @@ def leaf_paths(field: Field) -> Iterator[tuple[Field, ...]]:
 def column_fields(schema: Schema) -> list[Field]:
     """The fields of a schema that have columns, in the order of their columns."""
     return [path[-1] for top in schema.fields for path in leaf_paths(top)]
+
+
+def plain_columns(field: Field) -> Iterator[Field]:
+    """The fields that have a column in 2.0 files: all but the fields of packed structs, depth-first."""
+    yield field
+    if not is_packed(field):
+        for child in field.children:
+            yield from plain_columns(child)
 
 
 def layer_kind(field: Field) -> Literal["list", "item", "fixed_size_list"]:

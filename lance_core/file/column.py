@@ -1,6 +1,6 @@
 """Reading the pages of one column, a few ahead of the rows that are handed out."""
 
-__all__ = ["ColumnReader", "PageTask"]
+__all__ = ["ColumnPlan", "PageTask", "RowStream"]
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -87,31 +87,15 @@ class PageTask:
         return self._result
 
 
-class ColumnReader:
-    """The wanted rows of one column, in order.
+class RowStream:
+    """Wanted rows in order, from tasks that are started some way ahead.
 
     Args:
-        key: The file, for messages.
-        path: The fields from the top-level one down to the column.
-        pages: The column's pages.
-        runs: The wanted rows of the file.
-        num_rows: Rows in the file.
-
-    Raises:
-        CorruptFileError: The pages do not make up the rows of the file.
+        tasks: What is to be done, in the order of the rows.
     """
 
-    def __init__(self, key: str, path: tuple[Field, ...], pages: ColumnPages, runs: RowRuns, num_rows: int) -> None:
-        self._path = path
-        self._name = f"{key}: column {'.'.join(f.name for f in path)!r}"
-        self._pages = pages
-        factor = items_per_row(path)
-        bounds = np.zeros(pages.num_items.size + 1, np.int64)
-        np.cumsum(pages.num_items // max(factor, 1), out=bounds[1:])
-        if int(bounds[-1]) != num_rows or bool((pages.num_items % max(factor, 1)).any()):
-            raise CorruptFileError(f"{self._name}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
-        self._bounds = bounds
-        self._plan = self._planned(runs)
+    def __init__(self, tasks: Iterator[PageTask]) -> None:
+        self._tasks = tasks
         self._waiting: deque[PageTask] = deque()
         self._current: pa.Array | None = None
         self._exhausted = False
@@ -136,7 +120,7 @@ class ColumnReader:
         tasks: list[PageTask] = []
         total = 0
         while not self._exhausted and (not tasks or total < num_bytes):
-            task = next(self._plan, None)
+            task = next(self._tasks, None)
             if task is None:
                 self._exhausted = True
                 break
@@ -158,7 +142,32 @@ class ColumnReader:
             count -= len(part)
         return parts
 
-    def _planned(self, runs: RowRuns) -> Iterator[PageTask]:
+
+class ColumnPlan:
+    """How the wanted rows of one column of a 2.1 or 2.2 file are read.
+
+    Args:
+        key: The file, for messages.
+        path: The fields from the top-level one down to the column.
+        pages: The column's pages.
+        num_rows: Rows in the file.
+
+    Raises:
+        CorruptFileError: The pages do not make up the rows of the file.
+    """
+
+    def __init__(self, key: str, path: tuple[Field, ...], pages: ColumnPages, num_rows: int) -> None:
+        self._path = path
+        self._name = f"{key}: column {'.'.join(f.name for f in path)!r}"
+        self._pages = pages
+        factor = items_per_row(path)
+        bounds = np.zeros(pages.num_items.size + 1, np.int64)
+        np.cumsum(pages.num_items // max(factor, 1), out=bounds[1:])
+        if int(bounds[-1]) != num_rows or bool((pages.num_items % max(factor, 1)).any()):
+            raise CorruptFileError(f"{self._name}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
+        self._bounds = bounds
+
+    def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of pages that are described alike, or per part of a large page."""
         group: list[_Wanted] = []
         for wanted in self._wanted_pages(runs):

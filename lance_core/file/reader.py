@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from lance_core.encoding.assemble import merge_columns
 from lance_core.encoding.page import ByteRange, BytesLike
-from lance_core.encoding.paths import leaf_paths
+from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
-from lance_core.file.column import ColumnReader, PageTask
+from lance_core.file.column import ColumnPlan, PageTask, RowStream
+from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.metadata import FileMetadata, columns_from_bytes, descriptor_from_bytes, table_from_bytes
 from lance_core.file.pool import submit
@@ -96,8 +97,11 @@ class DataFileReader:
 
     def column_indices(self) -> dict[int, int]:
         """Field ids of the file's own schema, and their columns."""
-        leaves = [path[-1] for field in self.schema.fields for path in leaf_paths(field)]
-        return {field.id: index for index, field in enumerate(leaves)}
+        if self.version.has_levels:
+            fields = column_fields(self.schema)
+        else:
+            fields = [field for top in self.schema.fields for field in plain_columns(top)]
+        return {field.id: index for index, field in enumerate(fields)}
 
     def read(
         self,
@@ -144,6 +148,9 @@ class DataFileReader:
         return RowRuns.of_rows(numbers)
 
     def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> "_FieldReader":
+        if not self.version.has_levels:
+            plan = FieldPlan(self._key, field, self._metadata.columns, columns, self.num_rows)
+            return _FieldReader(field, [RowStream(plan.tasks(runs))], is_whole=True)
         readers = []
         for path in leaf_paths(field):
             index = columns.get(path[-1].id)
@@ -151,7 +158,7 @@ class DataFileReader:
                 name = ".".join(f.name for f in path)
                 raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
             pages = self._metadata.columns[index]
-            readers.append(ColumnReader(self._key, path, pages, runs, self.num_rows))
+            readers.append(RowStream(ColumnPlan(self._key, path, pages, self.num_rows).tasks(runs)))
         return _FieldReader(field, readers)
 
     def _batches(
@@ -177,7 +184,7 @@ class DataFileReader:
             yield pa.RecordBatch.from_arrays([field.take(count) for field in fields], schema=schema)
             left -= count
 
-    def _load(self, readers: Sequence[ColumnReader], budget: int) -> None:
+    def _load(self, readers: Sequence[RowStream], budget: int) -> None:
         """Start on the next pages of some columns: each round of ranges is one request for all of them."""
         active: list[tuple[PageTask, Sequence[ByteRange]]] = []
         for reader in readers:
@@ -203,16 +210,18 @@ class DataFileReader:
 class _FieldReader:
     """The columns of one top-level field."""
 
-    __slots__ = ("_field", "readers")
+    __slots__ = ("_field", "_is_whole", "readers")
 
-    def __init__(self, field: Field, readers: list[ColumnReader]) -> None:
+    def __init__(self, field: Field, readers: list[RowStream], *, is_whole: bool = False) -> None:
         self._field = field
+        self._is_whole = is_whole
         self.readers = readers
 
     def take(self, count: int) -> pa.Array:
         """The next rows."""
         columns = [reader.take(count) for reader in self.readers]
-        return merge_columns(self._field, [c[0] if len(c) == 1 else concatenate(c) for c in columns])
+        arrays = [c[0] if len(c) == 1 else concatenate(c) for c in columns]
+        return arrays[0] if self._is_whole else merge_columns(self._field, arrays)
 
 
 def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:

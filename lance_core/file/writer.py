@@ -18,8 +18,9 @@ from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import BytesLike, EncodedPage
-from lance_core.encoding.paths import column_fields
+from lance_core.encoding.paths import column_fields, plain_columns
 from lance_core.encoding.strategy import Limits
+from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.footer import Footer
 from lance_core.file.metadata import (
@@ -99,13 +100,13 @@ class DataFileWriter:
         version: FileVersion = DEFAULT_VERSION,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> None:
-        if not version.has_levels:
+        if version is FileVersion.V0_1:
             raise UnsupportedError(f"writing files of version {version.value}")
         self._key = key
         self._schema = schema
         self._version = version
         self._arrow_schema = schema_to_arrow(schema)
-        self._column_fields = column_fields(schema)
+        self._column_fields = _columns_of(schema, version)
         wide = _TOTAL_BUFFERED // max(len(schema.fields), 1)
         self._page_bytes = max(_MIN_PAGE_BYTES, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
@@ -116,7 +117,7 @@ class DataFileWriter:
         first_column = 0
         for field, target in zip(schema.fields, self._arrow_schema.types, strict=True):
             self._collected.append(_Collected(field, target, first_column))
-            first_column += len(column_fields(Schema(fields=(field,))))
+            first_column += len(_columns_of(Schema(fields=(field,)), version))
         self._num_rows = 0
         self._position = 0
         self._done = False
@@ -162,7 +163,7 @@ class DataFileWriter:
         descriptor = self._append(descriptor_to_bytes(self._schema, self._num_rows))
         column_table = []
         start = self._position
-        for pages in self._pages:
+        for pages in self._pages if self._version.has_levels else map(_one_struct_page, self._pages):
             message = column_to_bytes(pages, _values_encoding())
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
@@ -219,7 +220,9 @@ class DataFileWriter:
         if not collected.arrays:
             return
         arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
-        self._pending.append((collected.first_column, submit(_encode, collected.field, arrays, self._limits)))
+        self._pending.append(
+            (collected.first_column, submit(_encode, collected.field, arrays, self._limits, self._version))
+        )
         self._drain(NUM_WORKERS + 1)
 
     def _drain(self, most: int) -> None:
@@ -238,7 +241,7 @@ class DataFileWriter:
                 buffer_sizes=[end - start for start, end in ranges],
                 length=page.length,
                 encoding=page_encoding(page.encoding),
-                priority=self._next_row[column],
+                priority=self._next_row[column] if self._version.has_levels else 0,
             )
         )
         self._next_row[column] += page.num_rows
@@ -264,9 +267,27 @@ def _values_encoding() -> ColumnEncoding:
     return encoding
 
 
-def _encode(field: Field, arrays: list[pa.Array], limits: Limits) -> list[list[EncodedPage]]:
+def _columns_of(schema: Schema, version: FileVersion) -> list[Field]:
+    """The fields that have columns in a file of that version."""
+    if version.has_levels:
+        return column_fields(schema)
+    return [field for top in schema.fields for field in plain_columns(top)]
+
+
+def _one_struct_page(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:
+    """The pages of a 2.0 column; those of a struct have no buffers and must be one."""
+    if (
+        len(pages) < 2
+        or any(page.buffer_sizes for page in pages)
+        or len({p.encoding.direct.encoding for p in pages}) > 1
+    ):
+        return pages
+    return [ColumnMetadata.Page(length=sum(page.length for page in pages), encoding=pages[0].encoding)]
+
+
+def _encode(field: Field, arrays: list[pa.Array], limits: Limits, version: FileVersion) -> list[list[EncodedPage]]:
     array = arrays[0] if len(arrays) == 1 else concatenate(arrays)
-    return encode_field(field, array, limits)
+    return encode_field(field, array, limits) if version.has_levels else v2_0_encoder.encode_field(field, array)
 
 
 def concatenate(arrays: list[pa.Array]) -> pa.Array:

@@ -1,0 +1,322 @@
+"""Reading the pages of 2.0 files.
+
+    flat              bits_per_value bits per value, back to back; 1 bit: least significant first
+    nullable          no_nulls{values} | some_nulls{validity: one bit per value, values} | all_nulls
+    binary            indices: u64 end of each value in `bytes`; a null has null_adjustment added to its end
+    fixed_size_list   dimension * n items
+    dictionary        indices, and items in full; in a column that is no dictionary 0 is null and 1 the first item
+    packed_struct     rows of fields side by side, one buffer
+    fsst              binary whose values are compressed with a symbol table
+
+Ranges of values are read directly: of flat values their bytes, of strings first their ends, then their bytes.
+"""
+
+__all__ = ["decode_values", "read_ends"]
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Binary, Buffer, Dictionary, Flat, Nullable
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_core.encoding.compression import decode_per_value
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, block_to_array
+from lance_core.encoding.page import ByteRange, Bytes, PageInfo, Steps, as_bytes
+from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.errors import CorruptFileError, UnsupportedError
+
+_MAX_DEPTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """Decoded values of one encoding: an array without its nulls, and which are valid."""
+
+    array: pa.Array
+    valid: npt.NDArray[np.bool_] | None
+
+
+def decode_values(page: PageInfo, kind: pa.DataType, rows: RowRuns) -> Steps[pa.Array]:
+    """Read values of a page of a column that is neither a list nor a struct of columns.
+
+    Args:
+        page: Where the page is; its `encoding` is an `ArrayEncoding`.
+        kind: The Arrow type of the column.
+        rows: Which values are wanted.
+
+    Returns:
+        An array of the wanted values.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the format.
+        UnsupportedError: An encoding is not known.
+    """
+    if not isinstance(page.encoding, ArrayEncoding):
+        raise CorruptFileError("the page has no array encoding")
+    values = yield from _decode(page, page.encoding, kind, rows, 0)
+    return _with_nulls(values)
+
+
+def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: RowRuns, depth: int) -> Steps[_Values]:
+    name = encoding.WhichOneof("array_encoding")
+    if depth > _MAX_DEPTH:
+        raise CorruptFileError(f"encodings nest deeper than {_MAX_DEPTH}")
+    if pa.types.is_null(kind):
+        return _Values(array=pa.nulls(rows.count), valid=None)
+    if name == "nullable":
+        return (yield from _decode_nullable(page, encoding.nullable, kind, rows, depth))
+    if name == "flat":
+        data = yield from _read_flat(page, encoding.flat, rows)
+        block = FixedWidthBlock(data=data, bits_per_value=encoding.flat.bits_per_value, num_values=rows.count)
+        return _Values(array=block_to_array(block, kind), valid=None)
+    if name == "binary":
+        return (yield from _decode_binary(page, encoding.binary, kind, rows))
+    if name == "fsst":
+        described = CompressiveEncoding()
+        described.fsst.symbol_table = encoding.fsst.symbol_table
+        described.fsst.values.variable.offsets.flat.bits_per_value = 64
+        return (yield from _decode_binary(page, encoding.fsst.binary.binary, kind, rows, described))
+    if name == "fixed_size_list" and pa.types.is_fixed_size_list(kind):
+        return (yield from _decode_fixed_size_list(page, encoding, kind, rows, depth))
+    if name == "dictionary":
+        return (yield from _decode_dictionary(page, encoding.dictionary, kind, rows, depth))
+    if name == "packed_struct" and pa.types.is_struct(kind):
+        return (yield from _decode_packed(page, encoding, kind, rows))
+    raise UnsupportedError(f"2.0 encoding {name} of a column of type {kind}")
+
+
+def _with_nulls(values: _Values) -> pa.Array:
+    """The array with the nulls that its encoding tells."""
+    if values.valid is None:
+        return values.array
+    array = values.array
+    validity = pa.py_buffer(np.packbits(values.valid, bitorder="little"))
+    if pa.types.is_dictionary(array.type):
+        indices = pa.Array.from_buffers(array.type.index_type, len(array), [validity, array.indices.buffers()[1]])
+        return pa.DictionaryArray.from_arrays(indices, array.dictionary)
+    if pa.types.is_struct(array.type):
+        children = [array.field(i) for i in range(array.type.num_fields)]
+        return pa.Array.from_buffers(array.type, len(array), [validity], children=children)
+    if pa.types.is_fixed_size_list(array.type):
+        return pa.Array.from_buffers(array.type, len(array), [validity], children=[array.values])
+    return pa.Array.from_buffers(array.type, len(array), [validity, *array.buffers()[1:]])
+
+
+def _buffer_range(page: PageInfo, buffer: Buffer) -> ByteRange:
+    if buffer.buffer_type != Buffer.page:
+        raise UnsupportedError("buffers of a column or of the file")
+    return page.buffer(buffer.buffer_index)
+
+
+def _read_flat(page: PageInfo, flat: Flat, rows: RowRuns) -> Steps[Bytes]:
+    """The bytes of some values, back to back."""
+    start, end = _buffer_range(page, flat.buffer)
+    if flat.HasField("compression"):
+        raise UnsupportedError(f"values compressed with {flat.compression.scheme}")
+    bits = flat.bits_per_value
+    if bits == 1:
+        return (yield from _read_bits(start, end, rows))
+    if bits % 8 or bits == 0:
+        raise UnsupportedError(f"flat values of {bits} bits")
+    width = bits // 8
+    if rows.count and int(rows.ends[-1]) * width > end - start:
+        raise CorruptFileError(f"{end - start} bytes are too few for values of {width} bytes")
+    return (yield from _read_runs(start, rows.starts * width, rows.ends * width))
+
+
+def _read_runs(base: int, starts: Any, ends: Any) -> Steps[Bytes]:
+    ranges = [(base + a, base + b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True) if b > a]
+    if not ranges:
+        return np.empty(0, np.uint8)
+    answers = yield ranges
+    return as_bytes(answers[0]) if len(answers) == 1 else np.concatenate([as_bytes(a) for a in answers])
+
+
+def _read_bits(start: int, end: int, rows: RowRuns) -> Steps[Bytes]:
+    first, last = rows.starts // 8, -(-rows.ends // 8)
+    if rows.count and int(last[-1]) > end - start:
+        raise CorruptFileError(f"{end - start} bytes are too few for {int(rows.ends[-1])} bits")
+    data = yield from _read_runs(start, first, last)
+    if rows.is_one_run and int(rows.starts[0]) % 8 == 0:
+        return data
+    bits = np.unpackbits(data, bitorder="little")
+    lengths = (last - first) * 8
+    shift = np.cumsum(lengths) - lengths - first * 8
+    inside = RowRuns(starts=rows.starts + shift, ends=rows.ends + shift)
+    return np.packbits(bits[inside.rows()], bitorder="little")
+
+
+def _decode_nullable(
+    page: PageInfo, nullable: Nullable, kind: pa.DataType, rows: RowRuns, depth: int
+) -> Steps[_Values]:
+    name = nullable.WhichOneof("nullability")
+    if name == "all_nulls":
+        return _Values(array=pa.nulls(rows.count, kind), valid=None)
+    if name == "no_nulls":
+        return (yield from _decode(page, nullable.no_nulls.values, kind, rows, depth + 1))
+    if name != "some_nulls":
+        raise CorruptFileError("a nullable encoding that does not say which")
+    validity = nullable.some_nulls.validity
+    if validity.WhichOneof("array_encoding") != "flat" or validity.flat.bits_per_value != 1:
+        raise UnsupportedError("validity that is not a bitmap")
+    bits = yield from _read_flat(page, validity.flat, rows)
+    valid = np.unpackbits(bits, count=rows.count, bitorder="little").view(np.bool_)
+    values = yield from _decode(page, nullable.some_nulls.values, kind, rows, depth + 1)
+    return _Values(array=values.array, valid=valid if values.valid is None else valid & values.valid)
+
+
+def _decode_ends(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> Steps[tuple[Any, Any]]:
+    """The ends of some values, and the end of the one before each run (0 before the first value)."""
+    while encoding.WhichOneof("array_encoding") == "nullable":
+        encoding = encoding.nullable.no_nulls.values
+    if encoding.WhichOneof("array_encoding") != "flat" or encoding.flat.bits_per_value != 64:
+        raise UnsupportedError("ends of values that are not 64 bits wide")
+    wider = RowRuns(starts=np.maximum(rows.starts - 1, 0), ends=rows.ends)
+    raw = (yield from _read_flat(page, encoding.flat, wider)).view("<u8")
+    lengths = wider.ends - wider.starts
+    first = np.cumsum(lengths) - lengths
+    if raw.size and int(raw.max()) >= 2**63:
+        raise CorruptFileError("a value ends beyond any file")
+    ends = raw.astype(np.int64)
+    has_previous = rows.starts > 0
+    previous = np.where(has_previous, ends[first] if ends.size else 0, 0)
+    keep = np.ones(ends.size, np.bool_)
+    keep[first[has_previous]] = False
+    return ends[keep], previous
+
+
+def read_ends(page: PageInfo, encoding: ArrayEncoding, adjustment: int, rows: RowRuns) -> Steps[tuple[Any, Any, Any]]:
+    """Offsets of some values or lists.
+
+    Returns:
+        Start of each value, its end, and whether it is valid.
+
+    Raises:
+        CorruptFileError: Ends do not ascend.
+    """
+    marked, previous = yield from _decode_ends(page, encoding, rows)
+    valid = marked < adjustment
+    if adjustment <= 0:
+        raise CorruptFileError("nulls cannot be told from values")
+    ends = marked % adjustment
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1]
+    lengths = rows.ends - rows.starts
+    starts[np.cumsum(lengths) - lengths] = previous % adjustment
+    if bool((ends < starts).any()):
+        raise CorruptFileError("the ends of values do not ascend")
+    return starts, ends, valid
+
+
+def _decode_binary(
+    page: PageInfo, binary: Binary, kind: pa.DataType, rows: RowRuns, compressed: CompressiveEncoding | None = None
+) -> Steps[_Values]:
+    if not rows.count:
+        return _Values(array=pa.nulls(0, kind), valid=None)
+    starts, ends, valid = yield from read_ends(page, binary.indices, binary.null_adjustment, rows)
+    flat = _only_flat(binary.bytes)
+    lengths = rows.ends - rows.starts
+    first = np.cumsum(lengths) - lengths
+    begin, end = starts[first], ends[first + lengths - 1]
+    base, limit = _buffer_range(page, flat.buffer)
+    if flat.HasField("compression"):
+        whole = yield from _read_compressed(base, limit, flat, int(end.max()))
+        data = np.concatenate([whole[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
+    else:
+        if int(end.max()) > limit - base:
+            raise CorruptFileError(f"values end at {int(end.max())}, there are {limit - base} bytes")
+        data = yield from _read_runs(base, begin, end)
+    offsets = np.zeros(rows.count + 1, np.int64)
+    np.cumsum(ends - starts, out=offsets[1:])
+    block: Any = VariableBlock(offsets=offsets, data=data, num_values=rows.count)
+    if compressed is not None:
+        block = decode_per_value(compressed, block)
+    return _Values(array=block_to_array(block, kind), valid=None if bool(valid.all()) else valid)
+
+
+def _only_flat(encoding: ArrayEncoding) -> Flat:
+    while encoding.WhichOneof("array_encoding") == "nullable":
+        encoding = encoding.nullable.no_nulls.values
+    if encoding.WhichOneof("array_encoding") != "flat" or encoding.flat.bits_per_value != 8:
+        raise UnsupportedError("bytes of values that are not stored flat")
+    return encoding.flat
+
+
+def _read_compressed(base: int, limit: int, flat: Flat, size: int) -> Steps[Bytes]:
+    if flat.compression.scheme != "zstd":
+        raise UnsupportedError(f"bytes compressed with {flat.compression.scheme!r}")
+    answers = yield [(base, limit)]
+    data = as_bytes(answers[0])
+    if data.size < 8:
+        raise CorruptFileError("compressed bytes without their size")
+    decompressed = int(data[:8].view("<u8")[0])
+    if decompressed < size or decompressed > 2**31:
+        raise CorruptFileError(f"{decompressed} bytes after decompression, values need {size}")
+    plain = pa.decompress(pa.py_buffer(data[8:]), decompressed, codec="zstd")
+    return as_bytes(plain)
+
+
+def _decode_fixed_size_list(
+    page: PageInfo, encoding: ArrayEncoding, kind: Any, rows: RowRuns, depth: int
+) -> Steps[_Values]:
+    size = encoding.fixed_size_list.dimension
+    if size != kind.list_size or size == 0:
+        raise CorruptFileError(f"lists of {size} items in a column of type {kind}")
+    inner = RowRuns(starts=rows.starts * size, ends=rows.ends * size)
+    items = yield from _decode(page, encoding.fixed_size_list.items, kind.value_type, inner, depth + 1)
+    array = pa.Array.from_buffers(kind, rows.count, [None], children=[_with_nulls(items)])
+    return _Values(array=array, valid=None)
+
+
+def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: RowRuns, depth: int) -> Steps[_Values]:
+    is_dictionary = pa.types.is_dictionary(kind)
+    count = dictionary.num_dictionary_items
+    flat = dictionary.indices
+    while flat.WhichOneof("array_encoding") == "nullable":
+        flat = flat.nullable.no_nulls.values
+    bits = flat.flat.bits_per_value
+    if flat.WhichOneof("array_encoding") != "flat" or bits not in (8, 16, 32, 64):
+        raise UnsupportedError("indices of a dictionary that are not flat integers")
+    raw = (yield from _read_flat(page, flat.flat, rows)).view(f"<u{bits // 8}").astype(np.int64)
+    all_items = RowRuns.of_range(0, count)
+    items = yield from _decode(page, dictionary.items, kind.value_type if is_dictionary else kind, all_items, depth + 1)
+    array = _with_nulls(items)
+    if raw.size and int(raw.max()) >= count + (0 if is_dictionary else 1):
+        raise CorruptFileError(f"index {int(raw.max())} into a dictionary of {count} items")
+    if is_dictionary:
+        valid = ~np.asarray(array.is_null())[raw] if array.null_count else None
+        indices = pa.array(raw, mask=None if valid is None else ~valid).cast(kind.index_type)
+        if valid is not None and not array[len(array) - 1].is_valid:
+            # The last item stands for null; it is no value.
+            array = array.slice(0, len(array) - 1)
+        return _Values(array=pa.DictionaryArray.from_arrays(indices, array), valid=None)
+    return _Values(array=array.take(pa.array(raw - 1, mask=raw == 0)), valid=None)
+
+
+def _decode_packed(page: PageInfo, encoding: ArrayEncoding, kind: Any, rows: RowRuns) -> Steps[_Values]:
+    packed = encoding.packed_struct
+    widths = []
+    for inner in packed.inner:
+        while inner.WhichOneof("array_encoding") == "nullable":
+            inner = inner.nullable.no_nulls.values  # noqa: PLW2901  # unwrapping
+        bits = inner.flat.bits_per_value
+        if inner.WhichOneof("array_encoding") != "flat" or bits % 8 or not bits:
+            raise UnsupportedError("packed structs of anything but whole bytes")
+        widths.append(bits // 8)
+    if len(widths) != kind.num_fields:
+        raise CorruptFileError(f"{len(widths)} packed fields in a column of type {kind}")
+    total = sum(widths)
+    start, end = _buffer_range(page, packed.buffer)
+    if rows.count and int(rows.ends[-1]) * total > end - start:
+        raise CorruptFileError(f"{end - start} bytes are too few for rows of {total} bytes")
+    table = (yield from _read_runs(start, rows.starts * total, rows.ends * total)).reshape(-1, total)
+    children, position = [], 0
+    for width, field in zip(widths, kind, strict=True):
+        data = np.ascontiguousarray(table[:, position : position + width]).ravel()
+        block = FixedWidthBlock(data=data, bits_per_value=width * 8, num_values=rows.count)
+        children.append(block_to_array(block, field.type))
+        position += width
+    return _Values(array=pa.Array.from_buffers(kind, rows.count, [None], children=children), valid=None)

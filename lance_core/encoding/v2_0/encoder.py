@@ -1,0 +1,179 @@
+"""Writing the pages of 2.0 files (what is read, see `decoder`): plain, without compression.
+
+Lists restart their offsets in every page; a list column and the column of its items are paged independently. A struct
+column has one page without buffers for all its rows, which is written when the file is finished.
+"""
+
+__all__ = ["encode_field"]
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.page import BytesLike, EncodedPage
+from lance_core.encoding.paths import is_packed
+from lance_core.encoding.shred import null_mask
+from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.schema import Field
+
+
+def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
+    """Encode some rows of a top-level field.
+
+    Args:
+        field: The field.
+        array: Its values, at least one row.
+
+    Returns:
+        For the field and every field below it, depth-first, its pages.
+
+    Raises:
+        SchemaError: A struct is null, which 2.0 cannot say.
+        UnsupportedError: The type needs a later version.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if field.logical_type == "map" or (field.children and field.logical_type.startswith("fixed_size_list")):
+        raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} needs version 2.2")
+    if is_packed(field):
+        raise UnsupportedError(f"field {field.name!r}: packed structs in version 2.0")
+    if field.logical_type == "struct":
+        return _encode_struct(field, array)
+    if field.children:
+        return _encode_list(field, array)
+    return [[_Page(len(array)).finish(_encode_values, array)]] if len(array) else [[]]
+
+
+class _Page:
+    """The buffers of a page, as its encoding is put together."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+        self.buffers: list[BytesLike] = []
+
+    def add(self, data: BytesLike) -> int:
+        self.buffers.append(data)
+        return len(self.buffers) - 1
+
+    def flat(self, data: BytesLike, bits: int) -> ArrayEncoding:
+        encoding = ArrayEncoding()
+        encoding.flat.bits_per_value = bits
+        encoding.flat.buffer.buffer_index = self.add(data)
+        return encoding
+
+    def finish(self, encode: Any, array: pa.Array) -> EncodedPage:
+        encoding = encode(self, array)
+        return EncodedPage(num_rows=self.num_rows, length=self.num_rows, encoding=encoding, buffers=tuple(self.buffers))
+
+
+def _encode_struct(field: Field, array: Any) -> list[list[EncodedPage]]:
+    if array.null_count:
+        raise SchemaError(f"field {field.name!r}: null structs need version 2.1 or later")
+    encoding = ArrayEncoding()
+    encoding.struct.SetInParent()
+    page = EncodedPage(num_rows=len(array), length=len(array), encoding=encoding, buffers=())
+    columns = [[page]]
+    for index, child in enumerate(field.children):
+        columns += encode_field(child, array.field(index))
+    return columns
+
+
+def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
+    large = pa.types.is_large_list(array.type)
+    count = len(array)
+    if not count:
+        return [[], *encode_field(field.children[0], array.values.slice(0, 0))]
+    raw: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)[array.offset : array.offset + count + 1]
+    nulls = null_mask(array)
+    lengths: npt.NDArray[np.int64] = np.diff(raw.astype(np.int64)).astype(np.int64)
+    if nulls is not None:
+        lengths[nulls] = 0
+    values = array.values.slice(int(raw[0]), int(raw[-1] - raw[0]))
+    total = int(lengths.sum())
+    if total != len(values):
+        # Null lists hide items: they are left out.
+        before = np.cumsum(lengths) - lengths
+        values = values.take(pa.array(np.repeat(raw[:-1] - raw[0] - before, lengths) + np.arange(total)))
+    ends = np.cumsum(lengths).astype(np.uint64)
+    if nulls is not None:
+        ends[nulls] += np.uint64(total + 1)
+    page = _Page(count)
+    encoding = ArrayEncoding()
+    encoding.list.offsets.nullable.no_nulls.values.CopyFrom(page.flat(ends, 64))
+    encoding.list.null_offset_adjustment = total + 1
+    encoding.list.num_items = total
+    own = EncodedPage(num_rows=count, length=count, encoding=encoding, buffers=tuple(page.buffers))
+    return [[own], *encode_field(field.children[0], values)]
+
+
+def _encode_values(page: _Page, array: Any) -> ArrayEncoding:
+    """Values with their nulls."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    encoding = ArrayEncoding()
+    if pa.types.is_null(kind) or array.null_count == len(array):
+        encoding.nullable.all_nulls.SetInParent()
+        return encoding
+    if pa.types.is_dictionary(kind):
+        return _encode_dictionary(page, array)
+    block = None if pa.types.is_fixed_size_list(kind) else array_to_block(array)
+    if isinstance(block, VariableBlock):
+        return _encode_binary(page, block, null_mask(array))
+    nulls = null_mask(array)
+    if nulls is not None:
+        bitmap = np.packbits(~nulls, bitorder="little")
+        encoding.nullable.some_nulls.validity.CopyFrom(page.flat(bitmap, 1))
+        target = encoding.nullable.some_nulls.values
+    else:
+        target = encoding.nullable.no_nulls.values
+    if isinstance(block, FixedWidthBlock):
+        target.CopyFrom(page.flat(block.data, block.bits_per_value))
+    elif pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        target.fixed_size_list.dimension = size
+        items = array.values.slice(array.offset * size, len(array) * size)
+        target.fixed_size_list.items.CopyFrom(_encode_values(page, items))
+    else:
+        raise UnsupportedError(f"values of type {kind} in version 2.0")
+    return encoding
+
+
+def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    total = last - first
+    ends = (block.offsets[1:].astype(np.int64) - first).astype(np.uint64)
+    if nulls is not None:
+        ends[nulls] += np.uint64(total + 1)
+    encoding = ArrayEncoding()
+    encoding.binary.indices.nullable.no_nulls.values.CopyFrom(page.flat(ends, 64))
+    encoding.binary.bytes.CopyFrom(page.flat(block.data[first:last], 8))
+    encoding.binary.null_adjustment = total + 1
+    return encoding
+
+
+def _encode_dictionary(page: _Page, array: Any) -> ArrayEncoding:
+    """A dictionary column: nulls point to one more item, which is null."""
+    if array.dictionary.null_count:
+        array = array.dictionary_decode().dictionary_encode().cast(array.type)
+    items = array.dictionary
+    indices = array.indices
+    if array.null_count:
+        indices = indices.fill_null(0).cast(pa.int64())
+        raw = indices.to_numpy(zero_copy_only=False).copy()
+        raw[null_mask(array)] = len(items)
+        items = pa.concat_arrays([items, pa.nulls(1, items.type)])
+        if len(items) > 2 ** (array.type.index_type.bit_width - 1):
+            raise UnsupportedError(f"{len(items)} dictionary items with indices of type {array.type.index_type}")
+    else:
+        raw = indices.to_numpy(zero_copy_only=False)
+    bits = array.type.index_type.bit_width
+    encoding = ArrayEncoding()
+    encoding.dictionary.indices.nullable.no_nulls.values.CopyFrom(page.flat(raw.astype(f"<u{bits // 8}"), bits))
+    encoding.dictionary.items.CopyFrom(_encode_values(page, items))
+    encoding.dictionary.num_dictionary_items = len(items)
+    return encoding

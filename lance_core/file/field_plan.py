@@ -1,0 +1,94 @@
+"""Reading the fields of 2.0 files: a whole top-level field at a time, some thousands of rows per task."""
+
+__all__ = ["FieldPlan"]
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from lance_core.encoding.paths import plain_columns
+from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.v2_0.fields import PlainColumn, read_field
+from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.file.column import PageTask
+from lance_core.file.metadata import ColumnPages
+from lance_core.schema import Field
+
+_TASK_BYTES: Final = 4 * 1024 * 1024
+_MAX_ROWS: Final = 1024 * 1024
+
+
+class FieldPlan:
+    """How the wanted rows of one top-level field of a 2.0 file are read.
+
+    Args:
+        key: The file, for messages.
+        field: The field.
+        file_columns: All columns of the file.
+        indices: Field ids and their columns.
+        num_rows: Rows in the file.
+
+    Raises:
+        InvalidInputError: A field is not in the file.
+        CorruptFileError: The pages do not make up the rows of the file.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        field: Field,
+        file_columns: Sequence[ColumnPages],
+        indices: Mapping[int, int],
+        num_rows: int,
+    ) -> None:
+        self._where = f"{key}: column {field.name!r}"
+        self._field = field
+        self._num_rows = num_rows
+        self._columns: dict[int, PlainColumn] = {}
+        self._num_bytes = 0
+        for part in plain_columns(field):
+            index = indices.get(part.id)
+            if index is None or not 0 <= index < len(file_columns):
+                raise InvalidInputError(f"{key}: column {part.name!r} (field {part.id}) is not in the file")
+            pages = file_columns[index]
+            bounds = np.zeros(pages.num_items.size + 1, np.int64)
+            np.cumsum(pages.num_items, out=bounds[1:])
+            is_blob = pages.column.WhichOneof("column_encoding") == "blob"
+            self._columns[part.id] = PlainColumn(pages=pages, bounds=bounds, is_blob=is_blob)
+            self._num_bytes += sum(sum(page.buffer_sizes) for page in pages.messages)
+        self._bounds = self._columns[field.id].bounds
+        if int(self._bounds[-1]) != num_rows:
+            raise CorruptFileError(f"{self._where}: pages of {int(self._bounds[-1])} rows in a file of {num_rows}")
+
+    def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
+        """One task per page of the field, or per part of a page."""
+        if not runs.count:
+            return
+        per_row = self._num_bytes / max(self._num_rows, 1)
+        step = int(min(_MAX_ROWS, max(1024, _TASK_BYTES / max(per_row, 0.001))))
+        pending: list[RowRuns] = []
+        for start, end in self._windows(step):
+            part = runs.clipped(start, end)
+            if not part.count:
+                continue
+            pending.append(part)
+            if sum(p.count for p in pending) >= step // 2:
+                yield self._task(pending, per_row)
+                pending = []
+        if pending:
+            yield self._task(pending, per_row)
+
+    def _windows(self, step: int) -> Iterator[tuple[int, int]]:
+        """Ranges of rows that end where pages end, none longer than `step`."""
+        for start, end in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
+            for first in range(start, end, step):
+                yield first, min(first + step, end)
+
+    def _task(self, parts: list[RowRuns], per_row: float) -> PageTask:
+        rows = RowRuns(
+            starts=np.concatenate([part.starts for part in parts]), ends=np.concatenate([part.ends for part in parts])
+        )
+        where = f"{self._where}, rows {int(rows.starts[0])} to {int(rows.ends[-1])}"
+        steps = read_field(self._field, self._columns, rows)
+        return PageTask(where, steps, rows.count, int(rows.count * per_row) + 1, is_whole=rows.is_one_run)
