@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import dagster as dg
 
@@ -65,7 +66,7 @@ def handler_for_load(annotation: object, default: str, *, where: str) -> tuple[L
     Raises:
         DagsterInvariantViolationError: none loads this type.
     """
-    if not isinstance(annotation, type) or annotation is object:
+    if not isinstance(annotation, type) or annotation in (object, Any):
         return _load(default), None
     name = _kind(annotation)
     if name is not None:

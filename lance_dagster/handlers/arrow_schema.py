@@ -108,10 +108,11 @@ def _cast(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.
 def _refuse_clashing_names(frame: pa.Schema) -> None:
     seen: dict[str, str] = {}
     for name in frame.names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        other = seen.get(name.lower())
+        if other is not None:
             clash = "appears twice" if other == name else f"differs from {other!r} only by case"
             raise SchemaError(f"column {name!r} {clash}")
+        seen[name.lower()] = name
 
 
 def _refuse_missing(frame: pa.Schema, table: pa.Schema) -> None:

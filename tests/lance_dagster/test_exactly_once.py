@@ -4,14 +4,17 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_dagster import LanceIOManager
-from tests.lance_dagster.lake import Lake, errors
+from tests.lance_dagster.lake import QUIET, Lake, errors
 
 ROOT = Path(__file__).parents[2]
 STATIC = dg.StaticPartitionsDefinition(["a", "b", "c"])
@@ -136,7 +139,7 @@ def after(counted: pa.Table) -> None:
 
 def counting_job():
     manager = CrashesAfterCommit(
-        root_uri=os.environ["LANCE_TEST_ROOT"], write_mode="append", default_load_type="pyarrow"
+        root_uri=dg.EnvVar("LANCE_TEST_ROOT"), write_mode="append", default_load_type="pyarrow"
     )
     defs = dg.Definitions(
         assets=[counted, after],
@@ -146,19 +149,34 @@ def counting_job():
     return defs.resolve_job_def("counting")
 
 
-PROGRAM = """
+def execute(instance, parent=None):
+    """Run the job, as a re-execution of the run `parent` if given; the id of the run."""
+    options = dg.ReexecutionOptions(parent_run_id=parent) if parent else None
+    job = dg.reconstructable(counting_job)
+    with dg.execute_job(job, instance=instance, reexecution_options=options, run_config=QUIET) as result:
+        return result.run_id
+
+
+CRASH = """
 import sys
 import dagster as dg
-from tests.lance_dagster.test_exactly_once import counting_job
+from tests.lance_dagster.test_exactly_once import execute
 with dg.DagsterInstance.get() as instance:
-    parent = sys.argv[1] if len(sys.argv) > 1 else None
-    options = dg.ReexecutionOptions(parent_run_id=parent) if parent else None
-    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    with dg.execute_job(
-        dg.reconstructable(counting_job), instance=instance, reexecution_options=options, run_config=quiet
-    ) as result:
-        print(result.run_id, result.success)
+    execute(instance, *sys.argv[1:])
 """
+
+
+def crash(instance, *parent):
+    """Run the job in a process that dies after the commit; the run, which Dagster takes for failed then."""
+    before = {run.run_id for run in instance.get_runs()}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LANCE_TEST_CRASH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, *parent], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 9, done.stdout + done.stderr
+    (run,) = [run for run in instance.get_runs() if run.run_id not in before]
+    instance.report_run_failed(run)
+    return run.run_id
 
 
 @pytest.fixture
@@ -173,55 +191,40 @@ def stored(tmp_path, monkeypatch):
         yield Lake(root=str(tmp_path / "lake"), instance=instance)
 
 
-def execute(parent=None, *, crashes=False, **environment):
-    """Run the job in a process of its own, as a re-execution of `parent` if given; the id of the run, if it ends."""
-    arguments = [sys.executable, "-c", PROGRAM, *([parent] if parent else [])]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == (9 if crashes else 0), done.stdout + done.stderr
-    return done.stdout.split()[0] if done.stdout else None
-
-
 class TestReExecution:
     def test_of_a_crashed_run_adopts_its_commit(self, stored):
-        execute(crashes=True, LANCE_TEST_CRASH="1")
-        (crashed,) = stored.instance.get_runs()
-        assert len(stored.properties("counted")) == 1
-        stored.instance.report_run_failed(crashed)
-        again = execute(crashed.run_id)
+        crashed = crash(stored.instance)
+        again = execute(stored.instance, crashed)
         (properties,) = stored.properties("counted")
-        assert properties["dagster.run_id"] == crashed.run_id
+        assert properties["dagster.run_id"] == crashed
         assert stored.rows("counted") == [("a", 1)]
         event = stored.instance.get_latest_materialization_event(dg.AssetKey("counted"))
         assert event.run_id == again
         assert event.asset_materialization.metadata["lance/deduplicated"].value is True
         assert event.asset_materialization.metadata["lance/version"].value == 1
 
-    def test_of_a_re_execution_that_crashed_too(self, stored):
-        execute(crashes=True, LANCE_TEST_CRASH="1")
-        first = stored.instance.get_runs()[0]
-        stored.instance.report_run_failed(first)
-        execute(first.run_id, crashes=True, LANCE_TEST_CRASH="1")
-        second = next(run for run in stored.instance.get_runs() if run.run_id != first.run_id)
-        stored.instance.report_run_failed(second)
-        execute(second.run_id)
+    def test_of_a_re_execution_that_crashed_too_adopts_the_first_commit(self, stored):
+        execute(stored.instance, crash(stored.instance, crash(stored.instance)))
         assert len(stored.properties("counted")) == 1
 
-    def test_of_a_finished_run_writes_again(self, stored):
-        first = execute()
-        second = execute(first, LANCE_TEST_N="2")
+    def test_of_a_finished_run_writes_again(self, stored, monkeypatch):
+        first = execute(stored.instance)
+        monkeypatch.setenv("LANCE_TEST_N", "2")
+        second = execute(stored.instance, first)
         assert [p["dagster.run_id"] for p in stored.properties("counted")] == [first, second]
         assert {p["dagster.root_run_id"] for p in stored.properties("counted")} == {first}
         assert stored.rows("counted") == [("a", 1), ("a", 2)]
 
-    def test_of_a_run_whose_later_step_failed_writes_again(self, stored):
-        first = execute(LANCE_TEST_FAIL_AFTER="1")
-        execute(first, LANCE_TEST_N="2")
+    def test_of_a_run_whose_later_step_failed_writes_again(self, stored, monkeypatch):
+        monkeypatch.setenv("LANCE_TEST_FAIL_AFTER", "1")
+        first = execute(stored.instance)
+        monkeypatch.setenv("LANCE_TEST_N", "2")
+        execute(stored.instance, first)
         assert stored.rows("counted") == [("a", 1), ("a", 2)]
 
     def test_a_new_run_always_writes(self, stored):
-        execute()
-        execute()
+        execute(stored.instance)
+        execute(stored.instance)
         assert len(stored.properties("counted")) == 2
 
 
@@ -235,20 +238,15 @@ def waiting(schema, rows, barrier):
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def side_by_side(*calls):
-    """Call functions in threads; what they return."""
-    results = [None] * len(calls)
+def side_by_side(lake, *calls):
+    """Call functions of a lake in threads; what they return. Each has a Dagster instance of its own."""
 
-    def call(i):
-        results[i] = calls[i]()
+    def call(function):
+        with dg.DagsterInstance.ephemeral() as instance:
+            return function(replace(lake, instance=instance))
 
-    threads = [threading.Thread(target=call, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert None not in results
-    return results
+    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
+        return [future.result(timeout=60) for future in [pool.submit(call, function) for function in calls]]
 
 
 def partitioned(barrier, value=1):
@@ -260,7 +258,7 @@ def partitioned(barrier, value=1):
 
 
 def ready(*rows):
-    @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"}, backfill_policy=dg.BackfillPolicy.single_run())
+    @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"})
     def events() -> pa.Table:
         return pa.Table.from_pylist([{"p": p, "n": n} for p, n in rows], schema=SCHEMA)
 
@@ -272,20 +270,16 @@ class TestTwoAtOnce:
     def test_disjoint_partitions_both_land(self, lake, there):
         if there:
             lake.run(ready(("a", 0), ("b", 0), ("c", 0)), span=("a", "c"))
-        barrier = threading.Barrier(2)
-        asset = partitioned(barrier)
-        side_by_side(lambda: lake.run(asset, partition="a"), lambda: lake.run(asset, partition="b"))
+        asset = partitioned(threading.Barrier(2))
+        side_by_side(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
         assert lake.rows("events") == [("a", 1), ("b", 1), *([("c", 0)] if there else [])]
         assert lake.table("events").version == (3 if there else 2)
 
-    @pytest.mark.parametrize("there", [False, True])
-    def test_disjoint_partitions_in_one_fragment_both_land(self, lake, there):
-        import lance_core
-
+    def test_disjoint_partitions_in_one_fragment_both_land(self, lake):
         rows = [{"p": p, "n": 0} for p in "abc"]
         lance_core.write_dataset(pa.Table.from_pylist(rows, schema=SCHEMA), lake.uri("events"))
         asset = partitioned(threading.Barrier(2))
-        side_by_side(lambda: lake.run(asset, partition="a"), lambda: lake.run(asset, partition="b"))
+        side_by_side(lake, lambda own: own.run(asset, partition="a"), lambda own: own.run(asset, partition="b"))
         assert lake.rows("events") == [("a", 1), ("b", 1), ("c", 0)]
 
     @pytest.mark.parametrize("there", [False, True])
@@ -294,54 +288,43 @@ class TestTwoAtOnce:
             lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
         barrier = threading.Barrier(2)
 
-        def run(n):
-            return dg.materialize(
-                [partitioned(barrier, n)],
-                resources={"io_manager": lake.manager()},
-                partition_key="a",
-                instance=lake.instance,
-                raise_on_error=False,
-            )
+        def run(own, n):
+            return own.run(partitioned(barrier, n), partition="a", fails=None)
 
-        results = side_by_side(lambda: run(1), lambda: run(2))
-        lost = [result for result in results if not result.success]
-        assert len(lost) == 1
-        assert "RetryableConflictError" in errors(lost[0])
-        winner = 1 + results.index(next(result for result in results if result.success))
-        assert lake.rows("events") == [("a", winner), *([("c", 0)] if there else [])]
+        results = side_by_side(lake, lambda own: run(own, 1), lambda own: run(own, 2))
+        (lost,) = [result for result in results if not result.success]
+        assert "RetryableConflictError" in errors(lost)
+        assert lake.rows("events") == [("a", 2 if lost is results[0] else 1), *([("c", 0)] if there else [])]
 
     def test_two_live_attempts_of_one_write_leave_one_commit(self, lake):
-        """A run that is taken for dead, and its re-execution."""
         lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
-        self.attempts(lake, {}, lake.table("events").version)
+        self.attempts(lake)
         assert lake.rows("events") == [("a", 1), ("c", 0)]
 
     def test_two_live_attempts_that_create_the_table(self, lake):
-        self.attempts(lake, {}, 0)
+        self.attempts(lake)
         assert lake.rows("events") == [("a", 1)]
 
     def test_two_live_attempts_that_append(self, lake):
         lake.run(ready(("c", 0)), partition="c")
-        self.attempts(lake, {"write_mode": "append"}, 1)
+        self.attempts(lake, write_mode="append")
         assert lake.rows("events") == [("a", 1), ("c", 0)]
 
-    def attempts(self, lake, config, before):
-        """Two runs with one root, both at the point of writing at the same time."""
-        barrier = threading.Barrier(2)
-        root = dg.DagsterRun(
-            job_name="root", run_id=dg.make_new_run_id() if hasattr(dg, "make_new_run_id") else "root-run"
-        )
-        tags = {"dagster/root_run_id": root.run_id, "dagster/parent_run_id": root.run_id}
-        asset = partitioned(barrier)
-        results = side_by_side(
-            lambda: lake.run(asset, partition="a", tags=tags, **config),
-            lambda: lake.run(asset, partition="a", tags=tags, **config),
-        )
-        assert lake.table("events").version == before + 1
-        said = [r.asset_materializations_for_node("events")[0].metadata for r in results]
+    def attempts(self, lake, **config):
+        """A run that was taken for dead and its re-execution, both writing at the same time."""
+        before = lake.table("events") if Path(lake.uri("events")).exists() else None
+        tags = {"dagster/root_run_id": "root", "dagster/parent_run_id": "root"}
+        asset = partitioned(threading.Barrier(2))
+
+        def run(own):
+            return own.run(asset, partition="a", tags=tags, **config)
+
+        results = side_by_side(lake, run, run)
+        version = 1 if before is None else before.version + 1
+        assert lake.table("events").version == version
+        said = [result.asset_materializations_for_node("events")[0].metadata for result in results]
         assert sorted(metadata["lance/deduplicated"].value for metadata in said) == [False, True]
-        assert {metadata["lance/version"].value for metadata in said} == {before + 1}
-        data = [path for path in Path(lake.root).rglob("data/*") if path.is_file()]
-        assert len(data) == len(lake.table("events").get_fragments()) + (
-            1 if before and "write_mode" not in config else 0
-        )
+        assert {metadata["lance/version"].value for metadata in said} == {version}
+        files = {path.name for path in Path(lake.uri("events"), "data").iterdir()}
+        tables = [lake.table("events"), *([before] if before else [])]
+        assert files == {file.path for table in tables for f in table.get_fragments() for file in f.data_files()}

@@ -16,7 +16,7 @@ DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-11")
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
 
 
-@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, backfill_policy=dg.BackfillPolicy.single_run())
+@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
 def events(context) -> pa.Table:
     days = [dt.date.fromisoformat(key) for key in context.partition_keys]
     return pa.table([days, [day.day for day in days], [f"s{day.day}" for day in days]], schema=SCHEMA)
@@ -57,8 +57,7 @@ def loaded(
         got.append(up)
 
     downstream.__annotations__ = {"up": kind, "return": None} if kind else {"return": None}
-    policy = dg.BackfillPolicy.single_run() if span else None
-    asset = dg.asset(ins={"up": dg.AssetIn(**arguments)}, partitions_def=definition, backfill_policy=policy)(downstream)
+    asset = dg.asset(ins={"up": dg.AssetIn(**arguments)}, partitions_def=definition)(downstream)
     result = lake.run(upstream, asset, select=[asset], partition=partition, span=span, fails=fails, **config)
     return errors(result) if fails else got[0]
 
@@ -134,10 +133,9 @@ class TestPartitions:
         assert days_of(got) == [2]
 
     def test_a_week_of_days(self, filled):
-        weeks = dg.WeeklyPartitionsDefinition("2023-12-31", end_date="2024-01-14")
-        mapping = dg.TimeWindowPartitionMapping(allow_nonexistent_upstream_partitions=True)
-        got = loaded(filled, pa.Table, events, mapping=mapping, definition=weeks, partition="2024-01-07")
-        assert days_of(got) == [7, 8, 9, 10]
+        weeks = dg.WeeklyPartitionsDefinition("2024-01-03", end_date="2024-01-11", day_offset=3)
+        got = loaded(filled, pa.Table, events, definition=weeks, partition="2024-01-03")
+        assert days_of(got) == [3, 4, 5, 6, 7, 8, 9]
 
 
 class TestMetadata:
@@ -176,7 +174,11 @@ class TestMetadata:
         between = dt.datetime.fromtimestamp(first.timestamp(), dt.UTC) + dt.timedelta(microseconds=1)
         assert loaded(filled, pa.Table).num_rows == 1
         assert loaded(filled, pa.Table, metadata={"lance/version": 1}).num_rows == 3
-        for moment in (between, between.isoformat(), between.replace(tzinfo=None)):
+        for moment in (
+            dg.MetadataValue.timestamp(between),
+            between.isoformat(),
+            between.replace(tzinfo=None).isoformat(),
+        ):
             assert loaded(filled, pa.Table, metadata={"lance/as_of": moment}).num_rows == 3
 
     def test_tag(self, filled):

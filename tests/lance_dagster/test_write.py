@@ -32,9 +32,7 @@ def source(value, **arguments):
 
 def daily(value, **arguments):
     metadata = {"partition_expr": "day"} | arguments.pop("metadata", {})
-    return source(
-        value, partitions_def=DAYS, backfill_policy=dg.BackfillPolicy.single_run(), metadata=metadata, **arguments
-    )
+    return source(value, partitions_def=DAYS, metadata=metadata, **arguments)
 
 
 def of_days(context):
@@ -219,7 +217,6 @@ class TestSchemes:
                 frame(*value, schema=schema),
                 partitions_def=definition,
                 metadata={"partition_expr": partition_expr},
-                backfill_policy=dg.BackfillPolicy.single_run(),
             )
 
         keys = definition.get_partition_keys(dynamic_partitions_store=lake.instance)
@@ -243,7 +240,6 @@ class TestSchemes:
                 frame(*rows, schema=schema),
                 partitions_def=definition,
                 metadata={"partition_expr": "p"},
-                backfill_policy=dg.BackfillPolicy.single_run(),
             )
 
         lake.run(asset(*((key, 0) for key in "abcd")), span=("a", "d"))
