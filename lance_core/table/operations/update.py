@@ -178,7 +178,8 @@ class Update:
             raise UnsupportedError("Update with compacted_sstables: write-ahead logs are not written")
         check_not_empty_files((*self.updated_fragments, *self.new_fragments))
         added = number_fragments(self.new_fragments, next_fragment_id(base))
-        updated = [fragment.without_dead_files() for fragment in self.updated_fragments]
+        live = {node.id for node, _ in base.schema.walk()}
+        updated = [fragment.without_dead_files(live) for fragment in self.updated_fragments]
         next_row_id = base.next_row_id
         moved_ids: list[int] = []
         if base.uses_stable_row_ids:

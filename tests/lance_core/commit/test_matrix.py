@@ -124,6 +124,8 @@ NOT_RAW = ("restore", "add base")
 
 # Pending, committed, our outcome: where we are stricter than pylance on purpose.
 STRICTER = {
+    # pylance finds out only when it builds the manifest.
+    ("field metadata a", "drop a"): "incompatible",
     # An index on a column that is gone.
     ("index s", "drop s"): "retryable",
     ("index s, same name", "drop s"): "retryable",
