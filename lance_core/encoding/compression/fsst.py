@@ -17,6 +17,7 @@ __all__ = ["COMPRESSION"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class _Symbols:
     strings: pa.Array
 
 
+@lru_cache(maxsize=64)
 def _read_table(table: bytes) -> _Symbols | None:
     """The symbols of a table, or None if values are not compressed.
 
@@ -91,9 +93,7 @@ def _expand(table: bytes, block: DataBlock) -> VariableBlock:
     if not codes.size:
         empty = np.zeros(block.num_values + 1, np.int32)
         return VariableBlock(offsets=empty, data=codes, num_values=block.num_values)
-    escapes = _true_escapes(codes)
-    literals = None if escapes is None else np.concatenate([[False], escapes[:-1]])
-    _check_codes(codes, symbols, escapes, literals)
+    literals = _find_literals(codes, symbols)
     if codes.size < _MIN_CODES_FOR_PAIRS:
         offsets, data = _expand_single(codes, bounds, literals, symbols)
     else:
@@ -101,35 +101,31 @@ def _expand(table: bytes, block: DataBlock) -> VariableBlock:
     return VariableBlock(offsets=offsets, data=data, num_values=block.num_values)
 
 
-def _true_escapes(codes: Bytes) -> npt.NDArray[np.bool_] | None:
-    """Where a code 255 is an escape and not an escaped byte; None if there are none."""
-    found: npt.NDArray[np.bool_] = codes == _ESCAPE
-    if not found.any():
+def _find_literals(codes: Bytes, symbols: _Symbols) -> npt.NDArray[np.intp] | None:
+    """Where the bytes are that escapes announce; None if there are none.
+
+    Raises:
+        CorruptFileError: A code has no symbol, or the last one is an escape.
+    """
+    highest = int(codes.max())
+    if highest < symbols.count:
         return None
-    if not (found[1:] & found[:-1]).any():
-        return found
-    # In a run of 255s every other one is an escape, beginning with the first.
-    at = np.flatnonzero(found)
-    starts_run = np.concatenate([[True], np.diff(at) > 1])
-    run_start = at[np.flatnonzero(starts_run)][np.cumsum(starts_run) - 1]
-    found[at[(at - run_start) % 2 == 1]] = False
-    return found
-
-
-def _check_codes(
-    codes: Bytes,
-    symbols: _Symbols,
-    escapes: npt.NDArray[np.bool_] | None,
-    literals: npt.NDArray[np.bool_] | None,
-) -> None:
-    if escapes is None or literals is None:
-        if int(codes.max()) >= symbols.count:
-            raise CorruptFileError(f"FSST code {int(codes.max())} of {symbols.count} symbols")
-        return
-    if escapes[-1]:
+    at = np.flatnonzero(codes == _ESCAPE)
+    if at.size > 1 and int(np.diff(at).min()) == 1:
+        # In a run of 255s every other one is an escape, beginning with the first.
+        begins_run = np.concatenate([[True], np.diff(at) > 1])
+        run_start = at[begins_run][np.cumsum(begins_run) - 1]
+        at = at[(at - run_start) % 2 == 0]
+    literals: npt.NDArray[np.intp] = at + 1
+    if literals.size and literals[-1] == codes.size:
         raise CorruptFileError("FSST codes end in an escape")
-    if symbols.count < _ESCAPE and ((codes >= symbols.count) & ~escapes & ~literals).any():
-        raise CorruptFileError(f"an FSST code beyond {symbols.count} symbols")
+    if symbols.count < _ESCAPE:
+        unknown = codes >= symbols.count
+        unknown[at] = False
+        unknown[literals] = False
+        if unknown.any():
+            raise CorruptFileError(f"an FSST code beyond {symbols.count} symbols")
+    return literals
 
 
 def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
@@ -153,7 +149,7 @@ def _expanded_size(strings: pa.Array, tokens: npt.NDArray[Any]) -> int:
 
 
 def _expand_single(
-    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.bool_] | None, symbols: _Symbols
+    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.intp] | None, symbols: _Symbols
 ) -> tuple[Offsets, Bytes]:
     tokens: npt.NDArray[Any] = codes
     if literals is not None:
@@ -164,26 +160,28 @@ def _expand_single(
 
 
 def _expand_pairs(
-    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.bool_] | None, symbols: _Symbols
+    codes: Bytes, bounds: Offsets, literals: npt.NDArray[np.intp] | None, symbols: _Symbols
 ) -> tuple[Offsets, Bytes]:
-    if codes.size % 2 or codes.ctypes.data % 2:
+    size = codes.size
+    if size % 2 or codes.ctypes.data % 2:
         # One more code at the end, whose symbol lies behind the last value.
-        even = np.zeros(codes.size + codes.size % 2, np.uint8)
-        even[: codes.size] = codes
+        even = np.zeros(size + size % 2, np.uint8)
+        even[:size] = codes
         codes = even
     pairs: npt.NDArray[Any] = codes.view("<u2")
     if literals is not None:
-        firsts = literals[::2]
         pairs = pairs.astype(np.uint32)
-        pairs[firsts] += 1 << 16
+        pairs[literals[literals % 2 == 0] >> 1] += 1 << 16
     ends, data = _take(_pair_strings(symbols, with_literals=literals is not None), pairs)
-    offsets = ends[bounds >> 1]
-    odd = np.flatnonzero(bounds & 1)
-    before = bounds[odd] - 1
-    firsts_of_pairs: npt.NDArray[Any] = codes[before]
+    # A value that ends after the first code of a pair ends behind that code's symbol.
+    before = np.maximum(bounds, 1) - 1
+    firsts: npt.NDArray[Any] = codes.take(before)
     if literals is not None:
-        firsts_of_pairs = firsts_of_pairs + literals[before] * np.uint16(256)
-    offsets[odd] += symbols.lengths[firsts_of_pairs]
+        is_literal = np.zeros(size, np.uint16)
+        is_literal[literals] = 256
+        firsts = firsts + is_literal.take(before)
+    offsets = ends.take(bounds >> 1)
+    offsets += symbols.lengths.take(firsts) * (bounds & 1)
     return offsets, data
 
 
