@@ -26,6 +26,7 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 from lance_core.file.column import ColumnPlan, PageTask, RowStream
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
+from lance_core.file.legacy import LegacyFileReader
 from lance_core.file.metadata import FileMetadata, columns_from_bytes, descriptor_from_bytes, table_from_bytes
 from lance_core.file.pool import submit
 from lance_core.file.version import FileVersion
@@ -47,9 +48,13 @@ class DataFileReader:
         store: Where the file is.
         key: Its key.
         metadata: What it says about itself.
+        legacy: The reader of its pages, if it is a 0.1 file.
     """
 
-    def __init__(self, store: ObjectStore, key: str, metadata: FileMetadata) -> None:
+    def __init__(
+        self, store: ObjectStore, key: str, metadata: FileMetadata, legacy: LegacyFileReader | None = None
+    ) -> None:
+        self._legacy = legacy
         self._store = store
         self._key = key
         self._metadata = metadata
@@ -70,10 +75,10 @@ class DataFileReader:
         """
         tail, found = store.get_tail(key, _TAIL)
         try:
-            metadata = _read_metadata(store, key, memoryview(tail), found, size)
+            metadata, legacy = _read_metadata(store, key, memoryview(tail), found, size)
         except (CorruptFileError, UnsupportedError) as error:
             raise type(error)(f"{key}: {error}") from error
-        return cls(store, key, metadata)
+        return cls(store, key, metadata, legacy)
 
     @property
     def version(self) -> FileVersion:
@@ -100,6 +105,7 @@ class DataFileReader:
         if self.version.has_levels:
             fields = column_fields(self.schema)
         else:
+            # 0.1 has no columns, only field ids; the numbers mean nothing there.
             fields = [field for top in self.schema.fields for field in plain_columns(top)]
         return {field.id: index for index, field in enumerate(fields)}
 
@@ -148,6 +154,9 @@ class DataFileReader:
         return RowRuns.of_rows(numbers)
 
     def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> "_FieldReader":
+        if self._legacy is not None:
+            tasks = self._legacy.tasks(field, list(columns), runs)
+            return _FieldReader(field, [RowStream(tasks)], is_whole=True)
         if not self.version.has_levels:
             plan = FieldPlan(self._key, field, self._metadata.columns, columns, self.num_rows)
             return _FieldReader(field, [RowStream(plan.tasks(runs))], is_whole=True)
@@ -235,11 +244,21 @@ def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> 
 
 def _read_metadata(
     store: ObjectStore, key: str, tail: memoryview, size: int, expected_size: int | None
-) -> FileMetadata:
-    """Parse what stands at the end of a 2.x file; reads more of it if the tail is too short."""
+) -> tuple[FileMetadata, LegacyFileReader | None]:
+    """Parse what stands at the end of a file; reads more of it if the tail is too short."""
     if expected_size is not None and expected_size != size:
         raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")
     version = FileVersion.from_numbers(*read_version(bytes(tail[-8:])))
+    if version is FileVersion.V0_1:
+        legacy = LegacyFileReader.open(store, key, tail, size)
+        metadata = FileMetadata(
+            version=version,
+            schema=legacy.schema or Schema(fields=()),
+            num_rows=legacy.num_rows,
+            columns=(),
+            global_buffers=(),
+        )
+        return metadata, legacy
     footer = Footer.from_bytes(bytes(tail[-FOOTER_SIZE:]))
     if not footer.column_metadata <= footer.column_table <= footer.buffer_table <= size - FOOTER_SIZE:
         raise CorruptFileError("the positions in the footer do not ascend")
@@ -257,10 +276,11 @@ def _read_metadata(
     schema, num_rows = descriptor_from_bytes(bytes(descriptor))
     if num_rows >= 2**62:
         raise CorruptFileError(f"the file claims {num_rows} rows")
-    return FileMetadata(
+    metadata = FileMetadata(
         version=version,
         schema=schema,
         num_rows=num_rows,
         columns=columns_from_bytes(tail, start, footer, table),
         global_buffers=tuple(buffers),
     )
+    return metadata, None

@@ -7,7 +7,9 @@ metadata follows when the writer is finished (see `metadata`). Nothing is visibl
 
 __all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter", "WrittenFile"]
 
+import dataclasses
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,8 +23,9 @@ from lance_core.encoding.page import BytesLike, EncodedPage
 from lance_core.encoding.paths import column_fields, plain_columns
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.footer import Footer
+from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import (
     ALIGNMENT,
     PADDING,
@@ -51,8 +54,9 @@ class WrittenFile:
         size_bytes: Its size.
         num_rows: Rows in it.
         field_ids: The fields that have columns in it.
-        column_indices: Their columns.
+        column_indices: Their columns; none in 0.1.
         version: Its format.
+        dictionaries: 0.1 only: the values of dictionary columns by field id, which the manifest has to repeat.
     """
 
     key: str
@@ -61,6 +65,7 @@ class WrittenFile:
     field_ids: tuple[int, ...]
     column_indices: tuple[int, ...]
     version: FileVersion
+    dictionaries: Mapping[int, pa.Array] = dataclasses.field(default_factory=dict)
 
 
 class _Collected:
@@ -100,8 +105,6 @@ class DataFileWriter:
         version: FileVersion = DEFAULT_VERSION,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> None:
-        if version is FileVersion.V0_1:
-            raise UnsupportedError(f"writing files of version {version.value}")
         self._key = key
         self._schema = schema
         self._version = version
@@ -122,6 +125,9 @@ class DataFileWriter:
         self._position = 0
         self._done = False
         self._sink = store.open_writer(key)
+        self._legacy: LegacyFileWriter | None = None
+        if version is FileVersion.V0_1:
+            self._legacy = LegacyFileWriter(self._sink, schema, self._arrow_schema.types)
 
     @property
     def num_rows(self) -> int:
@@ -131,7 +137,7 @@ class DataFileWriter:
     @property
     def bytes_written(self) -> int:
         """Bytes of the file so far; rows that wait for their page to fill are not counted."""
-        return self._position
+        return self._position if self._legacy is None else self._legacy.position
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -149,6 +155,9 @@ class DataFileWriter:
             raise SchemaError(f"columns {batch.schema.names} do not fit the columns {self._arrow_schema.names}")
         columns = [_chunks(batch, collected.field, collected.target) for collected in self._collected]
         self._num_rows += batch.num_rows
+        if self._legacy is not None:
+            self._legacy.write(columns, batch.num_rows)
+            return
         for collected, chunks in zip(self._collected, columns, strict=True):
             for chunk in chunks:
                 self._collect(collected, chunk)
@@ -157,6 +166,8 @@ class DataFileWriter:
         """Write what is left and the metadata, and make the file visible."""
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
+        if self._legacy is not None:
+            return self._finish_legacy(self._legacy)
         for collected in self._collected:
             self._flush(collected)
         self._drain(0)
@@ -191,6 +202,19 @@ class DataFileWriter:
             field_ids=tuple(field.id for field in self._column_fields),
             column_indices=tuple(range(len(self._column_fields))),
             version=self._version,
+        )
+
+    def _finish_legacy(self, legacy: LegacyFileWriter) -> WrittenFile:
+        legacy.finish()
+        self._done = True
+        return WrittenFile(
+            key=self._key,
+            size_bytes=self._sink.close(),
+            num_rows=self._num_rows,
+            field_ids=tuple(field.id for field, _ in self._schema.walk()),
+            column_indices=(),
+            version=self._version,
+            dictionaries=legacy.dictionaries(),
         )
 
     def abort(self) -> None:

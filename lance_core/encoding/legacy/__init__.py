@@ -1,0 +1,12 @@
+"""Pages of 0.1 files: one page per field and batch, plain, with no way to say null.
+
+    plain         little-endian values, bools as bits; fixed size lists are their items
+    var_binary    the bytes of all values, then n + 1 i64 offsets that count from the beginning of the file; the page
+                  begins at the offsets. An empty value is read as null.
+    list          n + 1 offsets into the items of the same batch, i32, or i64 in large lists
+    struct        no page; the children only
+    dictionary    indices, plain; the values once per file
+    null          no bytes
+
+A null is written as zero bits, an empty list, or the first item of a dictionary, and so it is read back.
+"""

@@ -1,0 +1,136 @@
+"""Writing the pages of 0.1 files (see the package)."""
+
+__all__ = ["EncodedFieldPage", "encode_batch", "encode_page"]
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.encoding.datablock import FixedSizeListBlock, FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.page import Bytes
+from lance_core.encoding.shred import null_mask
+from lance_core.errors import UnsupportedError
+from lance_core.schema import Field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedFieldPage:
+    """The page of one field in one batch.
+
+    Attributes:
+        field: The field.
+        length: Elements in the page, as the page table counts them: offsets for lists, else values.
+        data: The page; for values of varying length their bytes.
+        offsets: For values of varying length, n + 1 offsets into `data`, which become positions in the file.
+    """
+
+    field: Field
+    length: int
+    data: Bytes
+    offsets: npt.NDArray[np.int64] | None
+
+
+def encode_batch(field: Field, array: Any) -> Iterator[EncodedFieldPage]:
+    """The pages of a field and all fields below it.
+
+    Args:
+        field: The field.
+        array: Its values in one batch; dictionary arrays have the dictionary of the file.
+
+    Raises:
+        UnsupportedError: The type needs a later version.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if field.logical_type == "null":
+        yield EncodedFieldPage(field=field, length=len(array), data=np.empty(0, np.uint8), offsets=None)
+        return
+    if field.logical_type == "struct":
+        # Children take over the nulls of the struct.
+        for child, values in zip(field.children, array.flatten(), strict=True):
+            yield from encode_batch(child, values)
+    elif field.logical_type in ("list", "list.struct", "large_list", "large_list.struct"):
+        offsets, values = _list_parts(array)
+        yield EncodedFieldPage(field=field, length=offsets.size, data=offsets.view(np.uint8), offsets=None)
+        yield from encode_batch(field.children[0], values)
+    elif field.children:
+        raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} needs version 2.2")
+    else:
+        yield encode_page(field, array)
+
+
+def encode_page(field: Field, array: Any) -> EncodedFieldPage:
+    """The page of a field without children."""
+    if pa.types.is_dictionary(array.type):
+        array = array.indices
+    if pa.types.is_fixed_size_list(array.type):
+        data = _fixed_size_list_data(array)
+        return EncodedFieldPage(field=field, length=len(array), data=data, offsets=None)
+    block = array_to_block(array)
+    nulls = null_mask(array)
+    if isinstance(block, VariableBlock):
+        return _variable_page(field, block, nulls)
+    if not isinstance(block, FixedWidthBlock):
+        raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} in version 0.1")
+    return EncodedFieldPage(field=field, length=len(array), data=_zeroed(block, nulls), offsets=None)
+
+
+def _zeroed(block: FixedWidthBlock, nulls: Any) -> Bytes:
+    """The values with zero bits for nulls."""
+    if nulls is None:
+        return block.data
+    if block.bits_per_value == 1:
+        bits = np.unpackbits(block.data, count=block.num_values, bitorder="little")
+        bits[nulls] = 0
+        return np.packbits(bits, bitorder="little")
+    table = block.data[: block.num_values * block.bits_per_value // 8].reshape(block.num_values, -1).copy()
+    table[nulls] = 0
+    return table.ravel()
+
+
+def _fixed_size_list_data(array: Any) -> Bytes:
+    size = array.type.list_size
+    items = array.values.slice(array.offset * size, len(array) * size)
+    nulls = null_mask(array)
+    if pa.types.is_fixed_size_list(items.type):
+        data = _fixed_size_list_data(items)
+    else:
+        block = array_to_block(items)
+        if isinstance(block, FixedSizeListBlock) or not isinstance(block, FixedWidthBlock):
+            raise UnsupportedError(f"fixed size lists of {items.type} in version 0.1")
+        if block.bits_per_value == 1:
+            hidden = np.zeros(len(items), np.bool_) if nulls is None else np.repeat(nulls, size)
+            item_nulls = null_mask(items)
+            return _zeroed(block, hidden if item_nulls is None else hidden | item_nulls)
+        data = _zeroed(block, null_mask(items))
+    if nulls is not None:
+        table = data.reshape(len(array), -1).copy()
+        table[nulls] = 0
+        data = table.ravel()
+    return data
+
+
+def _variable_page(field: Field, block: VariableBlock, nulls: Any) -> EncodedFieldPage:
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    lengths = np.diff(block.offsets).astype(np.int64)
+    data = block.data[first:last]
+    if nulls is not None and bool(lengths[nulls].any()):
+        data = data[np.repeat(~nulls, lengths)]
+        lengths[nulls] = 0
+    offsets = np.zeros(block.num_values + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return EncodedFieldPage(field=field, length=block.num_values, data=data, offsets=offsets)
+
+
+def _list_parts(array: Any) -> tuple[Any, pa.Array]:
+    """Offsets from 0 on, and the items of the lists that are not null."""
+    large = pa.types.is_large_list(array.type)
+    dtype = np.int64 if large else np.int32
+    lengths = np.asarray(array.value_lengths().fill_null(0)).astype(np.int64)
+    offsets = np.zeros(len(array) + 1, dtype)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets, array.flatten()

@@ -1,0 +1,160 @@
+"""Statistics of the pages of 0.1 files: bounds that let a reader skip batches.
+
+One struct per field, named by the field's id, with one row per batch:
+
+    null_count   i64
+    min_value    of the field's type; a lower bound
+    max_value    of the field's type; an upper bound
+
+    all values null                integers: the bounds of the type; floats: -inf and +inf; strings, binary: null
+    floats                         NaN is ignored; a minimum of zero is -0.0, a maximum of zero is +0.0
+    strings and binary             cut to 64 bytes; a cut maximum is raised in its last place, null if it cannot be
+
+Bounds need not occur among the values. There are none for fields inside lists, timestamps, and types without order.
+"""
+
+__all__ = ["PREFIX_BYTES", "StatisticsCollector"]
+
+import math
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_page
+from lance_core.schema import Field, Schema, arrow_type_of, schema_from_arrow
+
+PREFIX_BYTES: Final = 64
+
+
+class StatisticsCollector:
+    """Collects the statistics of a file, batch by batch."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields: list[Field] = []
+        for field in schema.fields:
+            self._add(field)
+        self._rows: dict[int, list[tuple[int, Any, Any]]] = {field.id: [] for field in self._fields}
+
+    def _add(self, field: Field) -> None:
+        if field.logical_type == "struct":
+            for child in field.children:
+                self._add(child)
+        elif not field.children and has_statistics(arrow_type_of(field)):
+            self._fields.append(field)
+
+    def add(self, field: Field, array: Any) -> None:
+        """Take the values of a top-level field in the next batch."""
+        if field.logical_type == "struct":
+            for index, child in enumerate(field.children):
+                self.add(child, array.field(index))
+        elif field.id in self._rows:
+            self._rows[field.id].append(bounds(array))
+
+    def schema(self) -> Schema:
+        """The schema of the statistics."""
+        fields = []
+        for field in self._fields:
+            kind = arrow_type_of(field)
+            children = [
+                pa.field("null_count", pa.int64()),
+                pa.field("min_value", kind),
+                pa.field("max_value", kind),
+            ]
+            fields.append(pa.field(str(field.id), pa.struct(children), nullable=False))
+        return schema_from_arrow(pa.schema(fields))
+
+    def pages(self, schema: Schema) -> list[EncodedFieldPage]:
+        """The pages of the statistics, in the order of the leaves of `schema`."""
+        pages = []
+        for field, struct in zip(self._fields, schema.fields, strict=True):
+            kind = arrow_type_of(field)
+            columns = list(zip(*self._rows[field.id], strict=True)) or [(), (), ()]
+            arrays = [pa.array(columns[0], pa.int64()), pa.array(columns[1], kind), pa.array(columns[2], kind)]
+            pages += [encode_page(child, array) for child, array in zip(struct.children, arrays, strict=True)]
+        return pages
+
+
+def has_statistics(kind: pa.DataType) -> bool:
+    """Whether values of that type have bounds."""
+    types = pa.types
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return not types.is_float16(kind)
+    if types.is_date(kind) or types.is_decimal128(kind):
+        return True
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
+def bounds(array: Any) -> tuple[int, Any, Any]:
+    """Number of nulls, lower bound and upper bound of an array.
+
+    >>> bounds(pa.array([3, None, 1]))
+    (1, 1, 3)
+    """
+    kind = array.type
+    nulls = array.null_count
+    if pa.types.is_floating(kind):
+        return (nulls, *_float_bounds(array))
+    found = pc.min_max(array)
+    lowest, highest = found["min"].as_py(), found["max"].as_py()
+    if pa.types.is_boolean(kind):
+        return (nulls, False, True) if lowest is None else (nulls, lowest, highest)
+    if pa.types.is_integer(kind) and lowest is None:
+        limits = np.iinfo(kind.to_pandas_dtype())
+        return nulls, int(limits.min), int(limits.max)
+    if isinstance(lowest, str):
+        return nulls, _cut_text(lowest), _raised_text(highest)
+    if isinstance(lowest, bytes):
+        return nulls, lowest[:PREFIX_BYTES], _raised_bytes(highest)
+    if lowest is None and (pa.types.is_date(kind) or pa.types.is_decimal(kind)):
+        return nulls, *_widest(kind)
+    return nulls, lowest, highest
+
+
+def _float_bounds(array: Any) -> tuple[float, float]:
+    values = array.drop_null().to_numpy(zero_copy_only=False)
+    values = values[~np.isnan(values)]
+    if not values.size:
+        return -math.inf, math.inf
+    lowest, highest = float(values.min()), float(values.max())
+    return (-0.0 if lowest == 0 else lowest), (0.0 if highest == 0 else highest)
+
+
+def _widest(kind: Any) -> tuple[Any, Any]:
+    """The lowest and highest value of a type whose values have no Python form at the limits."""
+    if pa.types.is_decimal(kind):
+        digits = (9,) * kind.precision
+        return Decimal((1, digits, -kind.scale)), Decimal((0, digits, -kind.scale))
+    width = kind.bit_width
+    low, high = -(2 ** (width - 1)), 2 ** (width - 1) - 1
+    integers = pa.array([low, high], pa.int32() if width == 32 else pa.int64()).view(kind)
+    return integers[0], integers[1]
+
+
+def _cut_text(text: str) -> str:
+    return text.encode()[:PREFIX_BYTES].decode(errors="ignore")
+
+
+def _raised_text(text: str) -> str | None:
+    if len(text.encode()) <= PREFIX_BYTES:
+        return text
+    cut = _cut_text(text)
+    for end in range(len(cut), 0, -1):
+        following = ord(cut[end - 1]) + 1
+        # Surrogates are no characters.
+        following = 0xE000 if 0xD800 <= following <= 0xDFFF else following
+        if following <= 0x10FFFF:
+            return cut[: end - 1] + chr(following)
+    return None
+
+
+def _raised_bytes(value: bytes) -> bytes | None:
+    if len(value) <= PREFIX_BYTES:
+        return value
+    cut = value[:PREFIX_BYTES]
+    for end in range(len(cut), 0, -1):
+        if cut[end - 1] < 255:
+            return cut[: end - 1] + bytes([cut[end - 1] + 1])
+    return None
