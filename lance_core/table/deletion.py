@@ -155,7 +155,7 @@ class DeletionVector:
                 return cls(BitMap.deserialize(bytes(data)))
             table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
             return cls(BitMap(table.column("row_id").to_numpy().astype(np.uint32)))
-        except (pa.ArrowException, ValueError, KeyError) as error:
+        except (pa.ArrowException, ValueError, LookupError) as error:
             raise CorruptFileError(f"not a deletion file of the form {file_type.suffix}: {error}") from error
 
 

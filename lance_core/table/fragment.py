@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
+from google.protobuf.message import DecodeError
+
 from lance_core._proto import table_pb2
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.table.deletion import DeletionFile
 
 __all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version"]
@@ -228,7 +230,7 @@ class FragmentList(Sequence[Fragment]):
         index = range(len(self))[index]
         record = self._records.get(index)
         if record is None:
-            record = Fragment.from_protobuf(table_pb2.DataFragment.FromString(self._raw[index]))
+            record = Fragment.from_protobuf(_parsed(self._raw[index]))
             self._records[index] = record
         return record
 
@@ -270,7 +272,7 @@ class FragmentList(Sequence[Fragment]):
 
     def messages(self) -> Iterator[table_pb2.DataFragment]:
         """Yield the protobuf messages; much cheaper than records where a number per fragment is wanted."""
-        return map(table_pb2.DataFragment.FromString, self._raw)
+        return map(_parsed, self._raw)
 
     def get(self, fragment_id: int) -> Fragment | None:
         """Return the fragment of that id; None if there is none."""
@@ -359,6 +361,13 @@ _FILE_VERSIONS = {
 }
 
 
+def _parsed(raw: bytes) -> table_pb2.DataFragment:
+    try:
+        return table_pb2.DataFragment.FromString(raw)
+    except DecodeError as error:
+        raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+
+
 def _id_of(raw: bytes) -> int:
     """Read the id off a serialized fragment: field 1, which writers put first and leave out if 0."""
     if raw[:1] == b"\x08":
@@ -368,4 +377,4 @@ def _id_of(raw: bytes) -> int:
             if byte < 0x80:
                 return value
             shift += 7
-    return table_pb2.DataFragment.FromString(raw).id
+    return _parsed(raw).id

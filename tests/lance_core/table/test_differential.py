@@ -54,8 +54,12 @@ def check_history(path, skip=()):
 @pytest.mark.parametrize("storage", ["2.0", "2.2"])
 def test_rows_come_and_go(tmp_path, stable, storage):
     path = str(tmp_path / "t")
-    ds = lance.write_dataset(numbers(0, 20), path, data_storage_version=storage, enable_stable_row_ids=stable, max_rows_per_file=10)
-    ds = lance.write_dataset(numbers(20, 30), path, mode="append", transaction_properties={"run": "1"}, commit_message="m")
+    ds = lance.write_dataset(
+        numbers(0, 20), path, data_storage_version=storage, enable_stable_row_ids=stable, max_rows_per_file=10
+    )
+    ds = lance.write_dataset(
+        numbers(20, 30), path, mode="append", transaction_properties={"run": "1"}, commit_message="m"
+    )
     ds.delete("a < 3")
     ds.delete("a >= 10 and a < 20")
     ds.update({"s": "'x'"}, where="a = 7 or a = 25")
@@ -79,7 +83,9 @@ def test_columns_come_and_go(tmp_path):
     ds.alter_columns({"path": "z", "name": "zz"})
     ds.alter_columns({"path": "a", "data_type": pa.int32()})
     ds.drop_columns(["s"])
-    lance.write_dataset(pa.table({"a": pa.array([1], pa.int32()), "zz": [1], "n": pa.array([1], pa.int32())}), path, mode="append")
+    lance.write_dataset(
+        pa.table({"a": pa.array([1], pa.int32()), "zz": [1], "n": pa.array([1], pa.int32())}), path, mode="append"
+    )
     ds = lance.dataset(path)
     ds.drop_columns(["a"])
     names = check_history(path)
@@ -129,7 +135,9 @@ def test_rewritten_columns(tmp_path):
     operation = lance.LanceOperation.Update(updated_fragments=[updated], fields_modified=fields)
     lance.LanceDataset.commit(path, operation, read_version=ds.version)
     file = lance.fragment.write_fragments(pa.table({"s": ["n"] * 10}), path)[0].files[0]
-    replaced = lance.fragment.DataFile(file.path, [1], [0], file.file_major_version, file.file_minor_version, file.file_size_bytes)
+    replaced = lance.fragment.DataFile(
+        file.path, [1], [0], file.file_major_version, file.file_minor_version, file.file_size_bytes
+    )
     operation = lance.LanceOperation.DataReplacement([lance.LanceOperation.DataReplacementGroup(0, replaced)])
     lance.LanceDataset.commit(path, operation, read_version=lance.dataset(path).version)
     assert {"Update", "DataReplacement"} <= set(check_history(path))

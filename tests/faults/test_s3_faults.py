@@ -1,0 +1,143 @@
+"""Faults of the network between us and S3, and secrets that must not show in their wake."""
+
+import io
+import json
+import logging
+import pickle
+import traceback
+
+import aiohttp
+import botocore.exceptions
+import pytest
+
+from lance_core.commit import CommitOptions, commit, load_latest
+from lance_core.errors import AlreadyExistsError, OutcomeUnknownError, StoreError
+from lance_core.store import open_store
+from lance_core.store import s3_client as client_module
+from lance_core.store.s3_client import S3Client
+from lance_core.table import DataFile, Fragment
+from tests.lance_core.commit.tables import appending, creation
+
+FILE = DataFile(path="x.lance", fields=(0,), column_indices=(0,), file_major_version=2, file_minor_version=2)
+FRAGMENT = Fragment(files=(FILE,), physical_rows=3)
+
+
+@pytest.fixture
+def store(s3, monkeypatch):
+    monkeypatch.setattr(client_module, "_FIRST_PAUSE_S", 0.001)
+    result = open_store(f"s3://{s3.new_bucket()}/t", s3.storage_options)
+    commit(result, creation(FRAGMENT))
+    return result
+
+
+def http_error(status, code):
+    response = {"Error": {"Code": code, "Message": "injected"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return botocore.exceptions.ClientError(response, "PutObject")
+
+
+@pytest.fixture
+def inject(monkeypatch):
+    """Let the next `times` conditional puts fail, before or after they took effect."""
+    real = S3Client._once
+    plan = []
+
+    async def once(self, method, parameters):
+        if plan and "IfNoneMatch" in parameters:
+            error, effect = plan.pop(0)
+            if effect:
+                await real(self, method, parameters)
+            raise error
+        return await real(self, method, parameters)
+
+    monkeypatch.setattr(S3Client, "_once", once)
+
+    def add(error, *, times=1, effect=False):
+        plan.extend([(error, effect)] * times)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("error", "effect", "times"),
+    [
+        (http_error(503, "SlowDown"), False, 2),
+        (http_error(409, "ConditionalRequestConflict"), False, 3),
+        (http_error(500, "InternalError"), False, 2),
+        (http_error(500, "InternalError"), True, 1),
+        (aiohttp.ServerDisconnectedError(), True, 1),
+        (aiohttp.ServerDisconnectedError(), False, 2),
+        (TimeoutError(), True, 1),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="http://x"), True, 1),
+    ],
+)
+def test_a_commit_lands_once(store, inject, error, effect, times):
+    inject(error, effect=effect, times=times)
+    done = commit(store, appending(1, FRAGMENT))
+    assert done.manifest.version == 2
+    latest = load_latest(store)
+    assert (latest.version, len(latest.fragments)) == (2, 2)
+
+
+def test_a_lost_answer_shows_as_exists(store, inject):
+    inject(aiohttp.ServerDisconnectedError(), effect=True)
+    with pytest.raises(AlreadyExistsError):
+        store.put_if_absent("k", b"mine")
+    assert bytes(store.get("k")) == b"mine"
+
+
+def test_no_answer_at_all_is_unknown(store, inject):
+    inject(aiohttp.ServerDisconnectedError(), times=100)
+    with pytest.raises(OutcomeUnknownError):
+        store.put_if_absent("k", b"mine")
+    with pytest.raises(OutcomeUnknownError):
+        commit(store, appending(1, FRAGMENT))
+
+
+def test_a_refusal_is_final(store, inject):
+    inject(http_error(403, "AccessDenied"))
+    with pytest.raises(StoreError, match="HTTP 403 AccessDenied") as caught:
+        commit(store, appending(1, FRAGMENT))
+    assert not isinstance(caught.value, OutcomeUnknownError)
+    assert load_latest(store).version == 1
+    assert [found.key.split("/")[1][:2] for found in store.list("_transactions/")] == ["0-"]
+
+
+def test_throttling_for_ever_ends(store, inject):
+    inject(http_error(503, "SlowDown"), times=100)
+    with pytest.raises(StoreError, match="HTTP 503") as caught:
+        store.put_if_absent("k", b"x")
+    assert not isinstance(caught.value, OutcomeUnknownError)
+
+
+def test_the_secret_shows_nowhere(s3, store, inject, caplog):
+    canary = "canary"
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        done = commit(store, appending(1, FRAGMENT, run="1"), options=CommitOptions(once=("run", "1")))
+        texts = []
+        for error in (http_error(403, "AccessDenied"), aiohttp.ServerDisconnectedError(), ValueError("odd")):
+            inject(error, times=20)
+            try:
+                commit(store, appending(2, FRAGMENT))
+            except StoreError as caught:
+                texts.append("".join(traceback.format_exception(caught)))
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    assert len(texts) == 3
+    texts += [
+        stream.getvalue(),
+        caplog.text,
+        repr(store),
+        repr(store.options),
+        repr(done),
+        json.dumps(sorted(store.options)),
+    ]
+    texts += [str(pickle.dumps(part)) for part in (done.manifest, done.transaction, done)]
+    texts += [str(bytes(store.get(found.key))) for found in store.list("")]
+    assert not [text for text in texts if canary in text]
