@@ -29,6 +29,8 @@ from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 _MAX_DEPTH: Final = 64
+# Compressions of the bytes of strings: pyarrow's name, and how many bytes before them tell their size.
+_PREFIXES: Final[dict[str, tuple[str | None, int]]] = {"zstd": ("zstd", 8), "lz4": ("lz4_raw", 4), "none": (None, 0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,17 +248,24 @@ def _only_flat(encoding: ArrayEncoding) -> Flat:
 
 
 def _read_compressed(base: int, limit: int, flat: Flat, size: int) -> Steps[Bytes]:
-    if flat.compression.scheme != "zstd":
-        raise UnsupportedError(f"bytes compressed with {flat.compression.scheme!r}")
+    scheme = flat.compression.scheme
+    if scheme not in _PREFIXES:
+        raise UnsupportedError(f"bytes compressed with {scheme!r}")
     answers = yield [(base, limit)]
     data = as_bytes(answers[0])
-    if data.size < 8:
+    codec, prefix = _PREFIXES[scheme]
+    if codec is None:
+        plain = data
+    elif data.size < prefix:
         raise CorruptFileError("compressed bytes without their size")
-    decompressed = int(data[:8].view("<u8")[0])
-    if decompressed < size or decompressed > 2**31:
-        raise CorruptFileError(f"{decompressed} bytes after decompression, values need {size}")
-    plain = pa.decompress(pa.py_buffer(data[8:]), decompressed, codec="zstd")
-    return as_bytes(plain)
+    else:
+        decompressed = int.from_bytes(data[:prefix].tobytes(), "little")
+        if decompressed > 2**31 or decompressed > data.size * 2**15:
+            raise CorruptFileError(f"{data.size} bytes that are said to be {decompressed} after decompression")
+        plain = as_bytes(pa.decompress(pa.py_buffer(data[prefix:]), decompressed, codec=codec))
+    if plain.size < size:
+        raise CorruptFileError(f"{plain.size} bytes after decompression, values need {size}")
+    return plain
 
 
 def _decode_fixed_size_list(

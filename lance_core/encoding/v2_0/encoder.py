@@ -87,7 +87,9 @@ def _encode_list(field: Field, array: Any) -> list[list[EncodedPage]]:
     count = len(array)
     if not count:
         return [[], *encode_field(field.children[0], array.values.slice(0, 0))]
-    raw: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)[array.offset : array.offset + count + 1]
+    raw: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)[
+        array.offset : array.offset + count + 1
+    ]
     nulls = null_mask(array)
     lengths: npt.NDArray[np.int64] = np.diff(raw.astype(np.int64)).astype(np.int64)
     if nulls is not None:

@@ -1,0 +1,120 @@
+"""Random Arrow columns of any nesting, for tests that compare two ways of doing the same."""
+
+import datetime
+import decimal
+import random
+from typing import Any
+
+import pyarrow as pa
+
+LEAVES = [
+    pa.int8(),
+    pa.uint16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float16(),
+    pa.float32(),
+    pa.float64(),
+    pa.bool_(),
+    pa.string(),
+    pa.binary(),
+    pa.large_string(),
+    pa.large_binary(),
+    pa.date32(),
+    pa.time64("us"),
+    pa.timestamp("us", "UTC"),
+    pa.timestamp("ns"),
+    pa.duration("ms"),
+    pa.decimal128(20, 3),
+    pa.decimal256(50, 2),
+    pa.binary(7),
+    pa.binary(300),
+    pa.null(),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int8(), pa.int64()),
+    pa.list_(pa.float32(), 4),
+    pa.list_(pa.int16(), 200),
+    pa.list_(pa.bool_(), 3),
+]
+
+
+def random_type(rng: random.Random, depth: int = 3, *, maps: bool = True) -> pa.DataType:
+    if depth == 0 or rng.random() < 0.4:
+        return rng.choice(LEAVES)
+    kind = rng.choice(["list", "large_list", "struct", "struct", "map" if maps else "list"])
+    if kind == "list":
+        return pa.list_(random_type(rng, depth - 1, maps=maps))
+    if kind == "large_list":
+        return pa.large_list(random_type(rng, depth - 1, maps=maps))
+    if kind == "map":
+        return pa.map_(rng.choice([pa.string(), pa.int32()]), random_type(rng, depth - 1, maps=maps))
+    children = [pa.field(f"f{i}", random_type(rng, depth - 1, maps=maps)) for i in range(rng.randint(1, 3))]
+    return pa.struct(children)
+
+
+def random_value(rng: random.Random, kind: Any, nulls: float, variety: int, *, null_structs: bool = True) -> Any:
+    types = pa.types
+    if rng.random() < nulls and (null_structs or not types.is_struct(kind)):
+        return None
+
+    def value(of: Any, chance: float = nulls) -> Any:
+        return random_value(rng, of, chance, variety, null_structs=null_structs)
+
+    if types.is_null(kind):
+        return None
+    if types.is_map(kind):
+        return [(value(kind.key_type, 0), value(kind.item_type)) for _ in range(rng.choice([0, 0, 1, 2, 5]))]
+    if types.is_fixed_size_list(kind):
+        chance = nulls if rng.random() < 0.3 else 0
+        return [value(kind.value_type, chance) for _ in range(kind.list_size)]
+    if types.is_list(kind) or types.is_large_list(kind):
+        return [value(kind.value_type) for _ in range(rng.choice([0, 0, 1, 2, 5]))]
+    if types.is_struct(kind):
+        return {field.name: value(field.type) for field in kind}
+    if types.is_dictionary(kind):
+        return value(kind.value_type, 0)
+    return _scalar(kind, rng.randint(0, variety))
+
+
+def _scalar(kind: Any, number: int) -> Any:
+    types = pa.types
+    if types.is_boolean(kind):
+        return number % 2 == 0
+    if types.is_floating(kind):
+        return float(number % 2000)
+    if types.is_integer(kind):
+        return number % 120
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "é" * (number % 3) + str(number) * (1 if number % 50 else 100)
+    if types.is_fixed_size_binary(kind):
+        return bytes([number % 256]) * kind.byte_width
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return str(number).encode() * (number % 4)
+    if types.is_date(kind):
+        return datetime.date(2020, 1, 1) + datetime.timedelta(days=number % 10000)
+    if types.is_timestamp(kind):
+        zone = datetime.UTC if kind.tz else None
+        return datetime.datetime(2020, 1, 1, tzinfo=zone) + datetime.timedelta(seconds=number)
+    if types.is_time(kind):
+        return datetime.time(1, 2, number % 60)
+    if types.is_duration(kind):
+        return datetime.timedelta(seconds=number)
+    assert types.is_decimal(kind), kind
+    return decimal.Decimal(number)
+
+
+def random_table(seed: int, *, maps: bool = True, null_structs: bool = True, max_rows: int = 300) -> pa.Table:
+    """One column "c", sometimes a slice, sometimes chunked."""
+    rng = random.Random(seed)
+    kind = random_type(rng, maps=maps)
+    num_rows = rng.choice([1, 2, 10, 100, max_rows])
+    nulls, variety = rng.choice([0, 0, 0.1, 0.5, 1.0]), rng.choice([0, 3, 50, 10**6])
+    values = [random_value(rng, kind, nulls, variety, null_structs=null_structs) for _ in range(num_rows)]
+    array = pa.array(values, kind)
+    if num_rows > 3 and rng.random() < 0.5:
+        array = array.slice(1, num_rows - 2)
+    if len(array) > 3 and rng.random() < 0.3:
+        cut = rng.randint(1, len(array) - 1)
+        return pa.table({"c": pa.chunked_array([array.slice(0, cut), array.slice(cut)])})
+    return pa.table({"c": array})
