@@ -22,9 +22,11 @@ import pyarrow as pa
 
 from lance_core.api.dataset import LanceDataset
 from lance_core.api.metadata import FragmentMetadata
-from lance_core.api.replace import Removal, remove_slices
+from lance_core.api.removal import Removal
+from lance_core.api.replace import remove_slices
 from lance_core.api.slices import Slices
 from lance_core.api.source import Source
+from lance_core.api.staged import Staged
 from lance_core.api.write import lance_schema
 from lance_core.commit import (
     CommitOptions,
@@ -223,7 +225,9 @@ class _Commit:
         assert self.slices is not None
         lance_schema(self.arrow_schema, schema_to_bytes(base.schema))
         for attempt in range(REPLACE_ATTEMPTS):
-            removal = remove_slices(Source(self.store, base, self.options), self.slices)
+            source = Source(self.store, base, self.options)
+            files = Staged(source)
+            removal = remove_slices(source, self.slices, files)
             operation = Update(
                 removed_fragment_ids=removal.removed_fragment_ids,
                 updated_fragments=removal.updated_fragments,
@@ -235,8 +239,7 @@ class _Commit:
                 latest = load_latest(self.store)
                 if latest is None or attempt + 1 == REPLACE_ATTEMPTS or self._clashes(base, latest):
                     raise
-                for key in removal.deletion_keys:
-                    self.store.delete(key)
+                files.discard()
                 base = latest
         raise AssertionError("the last attempt returns or raises")
 

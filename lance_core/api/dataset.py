@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from os import PathLike
 
 from lance_core.api.changing import ChangingVerbs
+from lance_core.api.committing import CommittingVerbs
+from lance_core.api.evolving import EvolvingVerbs
 from lance_core.api.history import HistoryVerbs, Timestamp
 from lance_core.api.reading import ReadingVerbs
 from lance_core.errors import InvalidInputError
@@ -13,7 +15,7 @@ from lance_core.errors import InvalidInputError
 __all__ = ["LanceDataset", "dataset"]
 
 
-class LanceDataset(ReadingVerbs, HistoryVerbs, ChangingVerbs):
+class LanceDataset(ReadingVerbs, HistoryVerbs, ChangingVerbs, EvolvingVerbs, CommittingVerbs):
     """A handle on one version of a dataset.
 
     Reading sees that version for ever; `checkout_latest` moves the handle, and so do the verbs that change the

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 from lance_core.api.handle import Handle
 from lance_core.api.refs import Tags
+from lance_core.api.transactions import Transaction
 from lance_core.commit import find_by_property, list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import VersionNotFoundError
 from lance_core.table.manifest import Manifest
-from lance_core.table.transaction import Transaction
 
 __all__ = ["HistoryVerbs", "Timestamp"]
 
@@ -53,7 +53,8 @@ class HistoryVerbs(Handle):
         Raises:
             VersionNotFoundError: There is no such version.
         """
-        return load_transaction(self._store, self.checkout_version(version).source.manifest)
+        found = load_transaction(self._store, load_manifest(self._store, version))
+        return None if found is None else Transaction.from_record(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """What the latest commits up to this version changed, newest first."""
@@ -74,7 +75,7 @@ class HistoryVerbs(Handle):
             Version and transaction; None if there is none.
         """
         found = find_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
-        return None if found is None else (found[0].version, found[1])
+        return None if found is None else (found[0].version, Transaction.from_record(found[1]))
 
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from lance_core.api.bases import WriteTarget
 from lance_core.api.conform import check_new_columns, conform, fit
-from lance_core.api.metadata import FragmentMetadata
+from lance_core.api.metadata import DataFile, FragmentMetadata
+from lance_core.api.progress import FragmentWriteProgress
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter, WrittenFile
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
-from lance_core.store import open_store
-from lance_core.table.fragment import DataFile, Fragment
-from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
+from lance_core.store import ObjectStore, open_store
+from lance_core.table import fragment as records
+from lance_core.table.paths import new_data_file_name
 
-__all__ = ["MAX_BYTES_PER_FILE", "MAX_ROWS_PER_FILE", "FragmentWriter", "ReaderLike", "to_batches", "write_fragments"]
+__all__ = [
+    "MAX_BYTES_PER_FILE",
+    "MAX_ROWS_PER_FILE",
+    "FragmentWriter",
+    "ReaderLike",
+    "data_file_record",
+    "lance_schema",
+    "to_batches",
+    "write_fragments",
+]
 
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
@@ -43,6 +55,8 @@ class FragmentWriter:
         file_prefix: Start of the names of the data files.
         dataset_schema: `LanceDataset.lance_schema_bytes` of an existing dataset to append to: its field ids are used
             and its types demanded. None numbers the fields of `schema` afresh.
+        targets: Where files go, in turns; None for the dataset itself.
+        progress: Told when a file is begun and when it is complete.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -59,19 +73,23 @@ class FragmentWriter:
         max_bytes_per_file: int = MAX_BYTES_PER_FILE,
         file_prefix: str = "",
         dataset_schema: bytes | None = None,
+        targets: Sequence[WriteTarget] | None = None,
+        progress: FragmentWriteProgress | None = None,
     ) -> None:
         for name, value in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
             if value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
         self._schema = lance_schema(schema, dataset_schema)
-        self._store = open_store(uri, storage_options)
+        self._targets = list(targets or [WriteTarget(store=open_store(uri, storage_options))])
+        self._progress = progress
         self._version = FileVersion.from_string(data_storage_version)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_bytes_per_file
         self._prefix = file_prefix
         self._file: DataFileWriter | None = None
-        self._name = ""
+        self._begun: FragmentMetadata | None = None
         self._fragments: list[FragmentMetadata] = []
+        self._written: list[tuple[ObjectStore, str]] = []
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -101,10 +119,9 @@ class FragmentWriter:
         if self._file is not None:
             self._file.abort()
             self._file = None
-        for fragment in self._fragments:
-            for file in fragment.files:
-                self._store.delete(data_key(file.path))
-        self._fragments = []
+        for store, key in self._written:
+            store.delete(key)
+        self._fragments, self._written = [], []
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -119,15 +136,29 @@ class FragmentWriter:
 
     def _open_file(self) -> DataFileWriter:
         if self._file is None:
-            self._name = self._prefix + new_data_file_name()
-            self._file = DataFileWriter(self._store, data_key(self._name), self._schema, version=self._version)
+            target = self._target()
+            name = self._prefix + new_data_file_name()
+            self._file = DataFileWriter(target.store, target.prefix + name, self._schema, version=self._version)
+            if self._progress is not None:
+                file = DataFile(path=name, fields=[], base_id=target.base_id)
+                self._begun = FragmentMetadata(id=len(self._fragments), files=[file], physical_rows=0)
+                self._progress.begin(self._begun)
         return self._file
 
     def _close_file(self) -> None:
-        if self._file is not None:
-            written = self._file.finish()
-            self._file = None
-            self._fragments.append(FragmentMetadata.from_record(_fragment(written)))
+        if self._file is None:
+            return
+        target = self._target()
+        written = self._file.finish()
+        self._file = None
+        self._written.append((target.store, written.key))
+        self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
+        if self._progress is not None and self._begun is not None:
+            self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
+
+    def _target(self) -> WriteTarget:
+        """Where the file that is being written goes."""
+        return self._targets[len(self._fragments) % len(self._targets)]
 
 
 def write_fragments(
@@ -217,14 +248,19 @@ def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch | pa.Table]:
         yield batch
 
 
-def _fragment(written: WrittenFile) -> Fragment:
+def data_file_record(written: WrittenFile, target: WriteTarget) -> records.DataFile:
+    """How a manifest describes a file that was written to a target."""
     major, minor = written.version.manifest_numbers
-    file = DataFile(
-        path=written.key.removeprefix(DATA_PREFIX),
+    return records.DataFile(
+        path=written.key.removeprefix(target.prefix),
         fields=written.field_ids,
         column_indices=written.column_indices,
         file_major_version=major,
         file_minor_version=minor,
         file_size_bytes=written.size_bytes,
+        base_id=target.base_id,
     )
-    return Fragment(files=(file,), physical_rows=written.num_rows)
+
+
+def _fragment(written: WrittenFile, target: WriteTarget) -> records.Fragment:
+    return records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)

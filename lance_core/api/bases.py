@@ -1,0 +1,174 @@
+"""Base paths: other places that the files of a dataset lie in, and which of them new files go to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lance_core.errors import InvalidInputError
+from lance_core.store import ObjectStore, canonical_uri, open_store
+from lance_core.table.fragment import BasePath
+from lance_core.table.paths import DATA_PREFIX
+
+__all__ = ["DatasetBasePath", "WriteTarget", "numbered", "write_targets"]
+
+
+class DatasetBasePath:
+    """A place outside the dataset's root that files may lie in.
+
+    Args:
+        path: URI or path of the place.
+        name: A name to refer to it by.
+        is_dataset_root: Whether files lie below `data/` and `_deletions/` there, rather than directly in it.
+        id: Number that files name it by; None or 0 lets the commit pick one.
+    """
+
+    __slots__ = ("_record",)
+
+    def __init__(
+        self,
+        path: str,
+        name: str | None = None,
+        is_dataset_root: bool = False,
+        id: int | None = None,  # noqa: A002 - pylance's name
+    ) -> None:
+        self._record = BasePath(id=id or 0, path=canonical_uri(path), name=name, is_dataset_root=is_dataset_root)
+
+    @classmethod
+    def from_record(cls, record: BasePath) -> DatasetBasePath:
+        """The public form of a record; its path is kept as it is spelled."""
+        result = cls(record.path, record.name, record.is_dataset_root, record.id)
+        result._record = record
+        return result
+
+    def to_record(self) -> BasePath:
+        """The record of the table layer."""
+        return self._record
+
+    @property
+    def id(self) -> int:
+        """Number that files name it by; 0 before the commit."""
+        return self._record.id
+
+    @property
+    def name(self) -> str | None:
+        """Its name."""
+        return self._record.name
+
+    @property
+    def path(self) -> str:
+        """URI or absolute path."""
+        return self._record.path
+
+    @property
+    def is_dataset_root(self) -> bool:
+        """Whether files lie below `data/` and `_deletions/` there."""
+        return self._record.is_dataset_root
+
+    def __repr__(self) -> str:
+        """All attributes."""
+        return (
+            f"DatasetBasePath(id={self.id}, name={self.name!r}, path={self.path!r}, "
+            f"is_dataset_root={self.is_dataset_root})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all attributes are equal."""
+        return isinstance(other, DatasetBasePath) and self._record == other._record
+
+    def __hash__(self) -> int:
+        """By all attributes."""
+        return hash(self._record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTarget:
+    """A place that new data files go to.
+
+    Attributes:
+        store: Where.
+        base_id: Base path that it is; None for the dataset itself.
+        prefix: What keys of data files begin with there.
+    """
+
+    store: ObjectStore
+    base_id: int | None = None
+    prefix: str = DATA_PREFIX
+
+
+def numbered(bases: Sequence[DatasetBasePath]) -> tuple[BasePath, ...]:
+    """Records of the base paths of a dataset that is created, with ids from 1 on.
+
+    Raises:
+        InvalidInputError: Two have the same id, name or path.
+    """
+    taken = {base.id for base in bases if base.id}
+    result, next_id = [], 1
+    for base in bases:
+        record = base.to_record()
+        if not record.id:
+            while next_id in taken:
+                next_id += 1
+            taken.add(next_id)
+            record = BasePath(id=next_id, path=record.path, name=record.name, is_dataset_root=record.is_dataset_root)
+        result.append(record)
+    names = [record.name for record in result if record.name is not None]
+    for kind, values in (("id", [r.id for r in result]), ("path", [r.path for r in result]), ("name", names)):
+        if len(set(values)) < len(values):
+            raise InvalidInputError(f"two base paths have the same {kind}: {values}")
+    return tuple(result)
+
+
+def write_targets(
+    store: ObjectStore,
+    bases: Sequence[BasePath],
+    *,
+    target_bases: Sequence[str] | None,
+    target_all_bases: bool | None,
+    options: Mapping[str, str],
+    base_store_params: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[WriteTarget]:
+    """Where new data files go, in turns.
+
+    Args:
+        store: The dataset's own store.
+        bases: Base paths of the dataset.
+        target_bases: Names, paths or URIs of bases; the dataset's own URI stands for itself. None for the dataset.
+        target_all_bases: All bases; with True the dataset itself comes first. Not together with `target_bases`.
+        options: Storage options of the dataset, which serve the bases too.
+        base_store_params: Storage options by path of a base, instead of `options`.
+
+    Raises:
+        InvalidInputError: A base is not known, or both arguments are given.
+    """
+    if target_bases is not None and target_all_bases is not None:
+        raise InvalidInputError("target_bases and target_all_bases cannot be given together")
+    own = WriteTarget(store=store)
+    params = {canonical_uri(path): value for path, value in (base_store_params or {}).items()}
+
+    def target(base: BasePath) -> WriteTarget:
+        opened = open_store(base.path, params.get(canonical_uri(base.path), options))
+        return WriteTarget(store=opened, base_id=base.id, prefix=DATA_PREFIX if base.is_dataset_root else "")
+
+    if target_all_bases is not None:
+        chosen = [own] if target_all_bases else []
+        chosen.extend(target(base) for base in bases)
+        if not chosen:
+            raise InvalidInputError("target_all_bases=False: the dataset has no base paths")
+        return chosen
+    return [own if _is_root(store, name) else target(_find(bases, name)) for name in target_bases or ()] or [own]
+
+
+def _find(bases: Sequence[BasePath], name: str) -> BasePath:
+    for base in bases:
+        if base.name == name:
+            return base
+    for base in bases:
+        if name == base.path or canonical_uri(name) == canonical_uri(base.path):
+            return base
+    known = [base.name or base.path for base in bases]
+    raise InvalidInputError(f"Base reference {name!r} not found in available bases {known}")
+
+
+def _is_root(store: ObjectStore, name: str) -> bool:
+    return "/" in name and canonical_uri(name) == store.root

@@ -1,0 +1,141 @@
+"""Verbs that commit what was made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from os import PathLike, fspath
+from typing import Any, Final, Self, TypedDict
+
+from lance_core.api.handle import Handle
+from lance_core.api.operations import LanceOperation
+from lance_core.api.transactions import Transaction, commit_options, commit_transaction, merged
+from lance_core.api.unsupported import refuse
+from lance_core.commit import Committed, commit
+from lance_core.errors import InvalidInputError
+from lance_core.store import ObjectStore, open_store
+from lance_core.table.manifest import Manifest
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+
+__all__ = ["BulkCommitResult", "CommittingVerbs"]
+
+COMMIT_TIMEOUT: Final = timedelta(minutes=30)
+
+
+class BulkCommitResult(TypedDict):
+    """What `commit_batch` did."""
+
+    dataset: Any
+    merged: Transaction
+
+
+class CommittingVerbs(Handle):
+    """What a dataset offers to writers that work in several processes."""
+
+    @classmethod
+    def commit(
+        cls,
+        base_uri: str | PathLike[str] | Handle,
+        operation: LanceOperation.BaseOperation | Transaction,
+        read_version: int | None = None,
+        commit_lock: object = None,
+        storage_options: Mapping[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,
+        detached: bool | None = False,
+        max_retries: int = 20,
+        *,
+        commit_message: str | None = None,
+        enable_stable_row_ids: bool | None = None,
+        commit_timeout: timedelta | None = COMMIT_TIMEOUT,
+        **others: Any,
+    ) -> Self:
+        """Make a version of fragments that were written elsewhere.
+
+        Nothing is checked but what the format demands: the fragments must fit the columns.
+
+        Args:
+            base_uri: The dataset's root, or a dataset.
+            operation: The change, or a transaction with the change in it.
+            read_version: Version that the change was made from; it can be left out for Overwrite and Restore.
+            commit_lock: Not offered: stores need atomic commits.
+            storage_options: Where and who, under object_store's names.
+            enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
+            detached: Commit beside the history: the version is found only by its number.
+            max_retries: How often the commit follows others that were faster. With 0 an Overwrite must follow its
+                read version directly.
+            commit_message: A text for the history; for a transaction, put it among its properties.
+            enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
+            commit_timeout: No attempt is begun after so long; None for no limit.
+            **others: Arguments of pylance's that are not offered.
+
+        Returns:
+            The dataset at the new version; a dataset that was passed in does not move.
+
+        Raises:
+            CommitConflictError: Another writer's commit rules this one out; `.retryable` tells whether doing the
+                change again on the latest version can help.
+        """
+        refuse("commit", {**others, "commit_lock": commit_lock})
+        if isinstance(operation, Transaction) and commit_message is not None:
+            raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
+        uri, store, base, options = _place(base_uri, storage_options)
+        done = commit_transaction(
+            store,
+            operation,
+            base=base,
+            read_version=read_version,
+            properties={} if commit_message is None else {COMMIT_MESSAGE_KEY: commit_message},
+            options=commit_options(
+                max_retries=max_retries,
+                commit_timeout=commit_timeout,
+                detached=detached,
+                enable_v2_manifest_paths=enable_v2_manifest_paths,
+                enable_stable_row_ids=enable_stable_row_ids,
+            ),
+        )
+        return cls(uri, storage_options=options, manifest=done.manifest)
+
+    @classmethod
+    def commit_batch(
+        cls,
+        dest: str | PathLike[str] | Handle,
+        transactions: Sequence[Transaction],
+        commit_lock: object = None,
+        storage_options: Mapping[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,
+        detached: bool | None = False,
+        max_retries: int = 20,
+        commit_timeout: timedelta | None = COMMIT_TIMEOUT,
+        **others: Any,
+    ) -> BulkCommitResult:
+        """Commit several appends as one version; arguments as `commit`. Their properties are not kept.
+
+        Returns:
+            "dataset": the dataset at the new version; "merged": what was committed.
+
+        Raises:
+            UnsupportedError: A transaction is no append.
+        """
+        refuse("commit_batch", {**others, "commit_lock": commit_lock})
+        uri, store, base, options = _place(dest, storage_options)
+        settings = commit_options(
+            max_retries=max_retries,
+            commit_timeout=commit_timeout,
+            detached=detached,
+            enable_v2_manifest_paths=enable_v2_manifest_paths,
+        )
+        done: Committed = commit(store, merged(transactions), base=base, options=settings)
+        opened = cls(uri, storage_options=options, manifest=done.manifest)
+        return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
+
+
+def _place(
+    where: str | PathLike[str] | Handle, storage_options: Mapping[str, str] | None
+) -> tuple[str, ObjectStore, Manifest | None, Mapping[str, str] | None]:
+    """Root, store, known version and storage options of a dataset that may not exist yet."""
+    if isinstance(where, Handle):
+        source = where.source
+        return where.uri, source.store, source.manifest, storage_options or source.options
+    if not isinstance(where, str | PathLike):
+        raise TypeError(f"base_uri must be str, Path, or LanceDataset, got {type(where)}")
+    return fspath(where), open_store(where, storage_options), None, storage_options

@@ -1,0 +1,61 @@
+"""Delete rows: a deletion file per fragment that loses some, and fragments that lose all go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pyarrow.compute as pc
+
+from lance_core.api.expressions import predicate_text, to_expression
+from lance_core.api.removal import each_fragment, matching_rows, remove_rows
+from lance_core.api.retry import retrying
+from lance_core.api.source import Source
+from lance_core.api.staged import staged
+from lance_core.commit import commit
+from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Delete
+from lance_core.table.transaction import Transaction
+
+__all__ = ["delete_rows", "truncate"]
+
+
+def delete_rows(
+    source: Source, predicate: str | pc.Expression, *, conflict_retries: int, retry_timeout: timedelta
+) -> tuple[Manifest, int]:
+    """Commit a version without the rows for which the predicate is true.
+
+    Returns:
+        The new version, and how many rows went.
+
+    Raises:
+        InvalidInputError: The predicate does not fit the columns.
+        RetryableConflictError: Other writers changed the same rows each time.
+    """
+
+    def attempt(base: Source) -> tuple[Manifest, int]:
+        expression = to_expression(predicate, resolve_extensions(schema_to_arrow(base.manifest.schema)))
+        with staged(base) as files:
+            rows = each_fragment(base, lambda fragment: matching_rows(base, fragment, expression))
+            removal = remove_rows(base, rows, files)
+            operation = Delete(
+                updated_fragments=removal.updated_fragments,
+                deleted_fragment_ids=removal.removed_fragment_ids,
+                predicate=predicate_text(predicate),
+            )
+            transaction = Transaction(read_version=base.manifest.version, operation=operation)
+            done = commit(base.store, transaction, base=base.manifest, affected_rows=removal.affected_rows)
+        return done.manifest, removal.num_rows
+
+    return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+
+
+def truncate(source: Source) -> Manifest:
+    """Commit a version without rows."""
+
+    def attempt(base: Source) -> Manifest:
+        operation = Delete(deleted_fragment_ids=tuple(base.manifest.fragments.ids), predicate="true")
+        transaction = Transaction(read_version=base.manifest.version, operation=operation)
+        return commit(base.store, transaction, base=base.manifest).manifest
+
+    return retrying(source, attempt)

@@ -1,0 +1,151 @@
+"""Schemas with field ids, as users see them."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pyarrow as pa
+
+from lance_core.errors import SchemaError
+from lance_core.schema import Field, Schema, field_to_arrow, resolve_extensions, schema_from_arrow, schema_to_arrow
+
+__all__ = ["LanceField", "LanceSchema"]
+
+
+class LanceField:
+    """A column, or a part of one, with its id.
+
+    Args:
+        record: The field.
+    """
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Field) -> None:
+        self._record = record
+
+    def name(self) -> str:
+        """Name among its siblings."""
+        return self._record.name
+
+    def id(self) -> int:
+        """Field id; -1 if it has none yet."""
+        return self._record.id
+
+    def children(self) -> list[LanceField]:
+        """The fields inside."""
+        return [LanceField(child) for child in self._record.children]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Arrow field metadata."""
+        return {key: value.decode(errors="replace") for key, value in self._record.metadata.items()}
+
+    def to_arrow(self) -> pa.Field:
+        """The Arrow field."""
+        return field_to_arrow(self._record)
+
+    def is_unenforced_primary_key(self) -> bool:
+        """Whether it is part of the primary key."""
+        return self._record.primary_key_position is not None
+
+    def unenforced_primary_key_position(self) -> int | None:
+        """Its position in the primary key; None if it has none."""
+        return self._record.primary_key_position or None
+
+    def is_unenforced_clustering_key(self) -> bool:
+        """Whether it is part of the clustering key."""
+        return self._record.clustering_key_position is not None
+
+    def unenforced_clustering_key_position(self) -> int | None:
+        """Its position in the clustering key; None if it has none."""
+        return self._record.clustering_key_position or None
+
+    def __repr__(self) -> str:
+        """Name, id and type."""
+        record = self._record
+        return f"Field(id={record.id}, name={record.name}, type={record.logical_type}, nullable={record.nullable})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all of it is equal."""
+        return isinstance(other, LanceField) and self._record == other._record
+
+    def __hash__(self) -> int:
+        """By name and id."""
+        return hash((self._record.name, self._record.id))
+
+
+class LanceSchema:
+    """The columns of a dataset, with field ids. It can be pickled.
+
+    Args:
+        record: The schema.
+    """
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: Schema) -> None:
+        self.record = record
+
+    @classmethod
+    def from_pyarrow(cls, schema: pa.Schema) -> Self:
+        """Number the fields of an Arrow schema, depth-first from 0.
+
+        Raises:
+            SchemaError: It cannot be stored.
+        """
+        return cls(schema_from_arrow(schema))
+
+    def to_pyarrow(self) -> pa.Schema:
+        """The Arrow schema, without ids."""
+        return resolve_extensions(schema_to_arrow(self.record))
+
+    def fields(self) -> list[LanceField]:
+        """The columns."""
+        return [LanceField(field) for field in self.record.fields]
+
+    def field(self, name: str) -> LanceField | None:
+        """The field at a dotted path; None if there is none."""
+        try:
+            return LanceField(self.record.column(name))
+        except SchemaError:
+            return None
+
+    def field_case_insensitive(self, name: str) -> LanceField | None:
+        """The same, without regard to capitals if no field is spelled like that."""
+        exact = self.field(name)
+        if exact is not None:
+            return exact
+        level, found = list(self.record.fields), None
+        for part in name.lower().split("."):
+            found = next((field for field in level if field.name.lower() == part), None)
+            if found is None:
+                return None
+            level = list(found.children)
+        return LanceField(found) if found is not None else None
+
+    def unenforced_primary_key(self) -> list[LanceField]:
+        """The fields of the primary key, in its order."""
+        members = [node for node, _ in self.record.walk() if node.primary_key_position is not None]
+        return [LanceField(node) for node in sorted(members, key=lambda node: node.primary_key_position or 0)]
+
+    def unenforced_clustering_key(self) -> list[LanceField]:
+        """The fields of the clustering key, in its order."""
+        members = [node for node, _ in self.record.walk() if node.clustering_key_position is not None]
+        return [LanceField(node) for node in sorted(members, key=lambda node: node.clustering_key_position or 0)]
+
+    def __repr__(self) -> str:
+        """The fields."""
+        return f"LanceSchema({self.fields()})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields, ids and metadata are equal."""
+        return isinstance(other, LanceSchema) and self.record == other.record
+
+    def __hash__(self) -> int:
+        """By the names of the columns."""
+        return hash(tuple(self.record.names))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the record."""
+        return LanceSchema, (self.record,)

@@ -1,0 +1,107 @@
+"""Rows that go from a version: whole fragments, and deletion files for those that keep some."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.api.scan import ROW_ADDRESS, LanceScanner, ScanOptions, live_count
+from lance_core.api.source import Source
+from lance_core.api.staged import Staged
+from lance_core.schema import Schema
+from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
+from lance_core.table.fragment import Fragment
+
+__all__ = ["READ_AHEAD", "Removal", "bitmap_of", "each_fragment", "matching_rows", "remove_rows", "with_deletions"]
+
+READ_AHEAD: Final = 8
+"""Fragments that are looked at side by side: each costs a round trip on object storage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Rows that go.
+
+    Attributes:
+        removed_fragment_ids: Fragments none of whose rows is left.
+        updated_fragments: Fragments with a new deletion file, which is written.
+        affected_rows: Offsets of the rows that go, by fragment id.
+    """
+
+    removed_fragment_ids: tuple[int, ...]
+    updated_fragments: tuple[Fragment, ...]
+    affected_rows: Mapping[int, BitMap]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows go."""
+        return sum(len(rows) for rows in self.affected_rows.values())
+
+
+def each_fragment(
+    source: Source, look: Callable[[Fragment], BitMap], fragments: Iterable[Fragment] | None = None
+) -> Iterator[tuple[Fragment, BitMap]]:
+    """Look at the fragments side by side; yields, in order, those that give a row."""
+    chosen = list(source.manifest.fragments if fragments is None else fragments)
+    if len(chosen) == 1:
+        results: Iterable[BitMap] = map(look, chosen)
+        yield from (pair for pair in zip(chosen, results, strict=True) if pair[1])
+        return
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
+        yield from (pair for pair in zip(chosen, pool.map(look, chosen), strict=True) if pair[1])
+
+
+def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
+    """Offsets of the rows of a fragment that are alive and for which the expression is true."""
+    options = ScanOptions(schema=Schema(fields=()), filter=expression, with_row_address=True)
+    found = BitMap()
+    for batch in LanceScanner(source, [fragment], options).to_batches():
+        found |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
+    return found
+
+
+def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: Staged) -> Removal:
+    """Write the deletion files that hide rows.
+
+    Args:
+        source: The version that the rows are in.
+        rows: Fragments that lose rows, each with their offsets; all must be alive.
+        files: Takes note of the files.
+    """
+    removed, updated, affected = [], [], {}
+    for fragment, gone in rows:
+        affected[fragment.id] = gone
+        if len(gone) == live_count(source, fragment):
+            removed.append(fragment.id)
+        else:
+            updated.append(with_deletions(source, fragment, gone, files))
+    return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
+
+
+def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Staged) -> Fragment:
+    """The fragment with a new deletion file that hides these rows too."""
+    hidden = (source.deletions(fragment) or DeletionVector()) | gone
+    data, kind = hidden.to_bytes()
+    file = DeletionFile(
+        file_type=kind,
+        read_version=source.manifest.version,
+        id=new_deletion_file_id(),
+        num_deleted_rows=len(hidden),
+    )
+    source.store.put(file.key(fragment.id), data)
+    files.add(source.store, file.key(fragment.id))
+    return replace(fragment, deletion_file=file)
+
+
+def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:
+    """A roaring bitmap of row offsets."""
+    # pyroaring copies an array.array at once, but goes through a numpy array one by one.
+    return BitMap(array("I", offsets.astype(np.uint32, copy=False).tobytes()))

@@ -1,0 +1,120 @@
+"""Update rows: they move, with their new values, into new fragments, and are deleted where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.api.expressions import evaluate, to_expression
+from lance_core.api.moved import MovedRows
+from lance_core.api.removal import bitmap_of, remove_rows
+from lance_core.api.retry import retrying
+from lance_core.api.scan import ROW_ADDRESS, ROW_ID, LanceScanner, ScanOptions
+from lance_core.api.source import Source
+from lance_core.api.staged import staged
+from lance_core.commit import commit
+from lance_core.errors import InvalidInputError
+from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Update
+from lance_core.table.transaction import Transaction
+
+__all__ = ["update_rows"]
+
+
+def update_rows(
+    source: Source,
+    updates: Mapping[str, str | pc.Expression],
+    where: str | pc.Expression | None,
+    *,
+    conflict_retries: int,
+    retry_timeout: timedelta,
+    data_storage_version: str | None = None,
+) -> tuple[Manifest, int]:
+    """Commit a version in which columns have new values in the rows that match.
+
+    Returns:
+        The new version, and how many rows changed.
+
+    Raises:
+        InvalidInputError: A column does not exist, or an expression does not fit it.
+        RetryableConflictError: Other writers changed the same rows each time.
+    """
+    if not updates:
+        raise InvalidInputError("No updates provided")
+
+    def attempt(base: Source) -> tuple[Manifest, int]:
+        return _attempt(base, updates, where, data_storage_version)
+
+    return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+
+
+def _attempt(
+    base: Source,
+    updates: Mapping[str, str | pc.Expression],
+    where: str | pc.Expression | None,
+    data_storage_version: str | None,
+) -> tuple[Manifest, int]:
+    schema = base.manifest.schema
+    arrow = resolve_extensions(schema_to_arrow(schema))
+    values = _expressions(updates, arrow)
+    options = ScanOptions(
+        schema=schema,
+        filter=None if where is None else to_expression(where, arrow),
+        with_row_address=True,
+        with_row_id=base.manifest.uses_stable_row_ids,
+    )
+    with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
+        rows: list[tuple[Fragment, BitMap]] = []
+        for fragment in base.manifest.fragments:
+            gone = BitMap()
+            for batch in LanceScanner(base, [fragment], options).to_batches():
+                gone |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
+                ids = batch.column(ROW_ID).to_numpy() if options.with_row_id else None
+                moved.write(_changed(batch.select(arrow.names), values, arrow), ids)
+            if gone:
+                rows.append((fragment, gone))
+        removal = remove_rows(base, rows, files)
+        operation = Update(
+            removed_fragment_ids=removal.removed_fragment_ids,
+            updated_fragments=removal.updated_fragments,
+            new_fragments=moved.finish(),
+            fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, updates)),
+        )
+        transaction = Transaction(read_version=base.manifest.version, operation=operation)
+        done = commit(base.store, transaction, base=base.manifest, affected_rows=removal.affected_rows)
+    return done.manifest, removal.num_rows
+
+
+def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:
+    for name in updates:
+        yield from (node.id for node, _ in manifest.schema.column(name).walk())
+
+
+def _expressions(updates: Mapping[str, str | pc.Expression], schema: pa.Schema) -> dict[str, pc.Expression]:
+    unknown = [name for name in updates if name not in schema.names]
+    if unknown:
+        raise InvalidInputError(f"Column {unknown[0]!r} does not exist in dataset schema; it has {schema.names}")
+    return {name: to_expression(value, schema) for name, value in updates.items()}
+
+
+def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:
+    """The rows with their new values, cast to the types of the columns."""
+    table = pa.Table.from_batches([rows])
+    computed = evaluate(table, values)
+    for name in values:
+        field = schema.field(name)
+        column = computed.column(name)
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise InvalidInputError(f"column {name!r}: {error}") from error
+        table = table.set_column(table.schema.get_field_index(name), field, column)
+    return table
