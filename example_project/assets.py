@@ -3,10 +3,12 @@
     airlines  airports  planes  weather            whole tables, each by another library
     flights                                        one partition per day of 2013, read by Spark
       |-- delays                                   per day and carrier, aggregated by Spark
-      '-- flight_vectors                           32 floats per flight, a fixed-size list in the table
+      '-- flight_vectors                           32 floats per flight, one partition per month
 
-A run takes one day or any range of days, and replaces exactly these.
+A run of `flights` takes one day or any range of days, and replaces exactly these.
 """
+
+from pathlib import Path
 
 import dagster as dg
 import pandas as pd  # noqa: TID253 -- this project has it
@@ -23,9 +25,11 @@ from example_project.sources import FLIGHTS_SCHEMA, MISSING, WEATHER_SCHEMA, fli
 __all__ = ["DAYS", "LocalSpark", "airlines", "airports", "delays", "flight_vectors", "flights", "planes", "weather"]
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01", timezone="America/New_York")
+MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01", timezone="America/New_York")
 
-_BY_DAY = {"partition_expr": "date"}
+_BY_DATE = {"partition_expr": "date"}
 _ONE_RUN = dg.BackfillPolicy.single_run()
+_LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class LocalSpark(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own generic parameter
@@ -36,7 +40,12 @@ class LocalSpark(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster'
     @property
     def spark_session(self) -> SparkSession:
         """The session."""
-        config = {"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+        config = {
+            "spark.sql.session.timeZone": "UTC",
+            "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+        }
         return pyspark_lance.local_session(self.master, app_name="example", config=config)
 
 
@@ -73,7 +82,7 @@ def weather(spark: LocalSpark) -> DataFrame:
     kinds={"pyspark"},
     partitions_def=DAYS,
     backfill_policy=_ONE_RUN,
-    metadata=_BY_DAY,
+    metadata=_BY_DATE,
 )
 def flights(context: dg.AssetExecutionContext, spark: LocalSpark) -> DataFrame:
     """Every departure from New York, with its local calendar day as a date."""
@@ -85,19 +94,14 @@ def flights(context: dg.AssetExecutionContext, spark: LocalSpark) -> DataFrame:
 
 @dg.asset(
     key_prefix="nyc",
-    group_name="flights",
+    group_name="derived",
     kinds={"pyspark"},
-    partitions_def=DAYS,
-    backfill_policy=_ONE_RUN,
-    metadata=_BY_DAY,
     ins={
-        "flights": dg.AssetIn(
-            key=["nyc", "flights"], metadata={"columns": ["date", "carrier", "dep_delay", "arr_delay"]}
-        )
+        "flights": dg.AssetIn(["nyc", "flights"], metadata={"columns": ["date", "carrier", "dep_delay", "arr_delay"]})
     },
 )
 def delays(flights: DataFrame) -> DataFrame:
-    """Flights, cancellations and mean delays per day and carrier."""
+    """Flights, cancellations and mean delays per day and carrier, over all days."""
     return flights.groupBy("date", "carrier").agg(
         F.count(F.lit(1)).alias("flights"),
         F.count_if(F.col("dep_delay").isNull()).alias("cancelled"),
@@ -109,13 +113,13 @@ def delays(flights: DataFrame) -> DataFrame:
 
 @dg.asset(
     key_prefix="nyc",
-    group_name="flights",
+    group_name="derived",
     kinds={"pyspark"},
-    partitions_def=DAYS,
+    partitions_def=MONTHS,
     backfill_policy=_ONE_RUN,
-    metadata={**_BY_DAY, "lance/vector_columns": {"features": WIDTH}},
-    ins={"flights": dg.AssetIn(key=["nyc", "flights"])},
+    metadata={**_BY_DATE, "lance/vector_columns": {"features": WIDTH}},
+    ins={"flights": dg.AssetIn(["nyc", "flights"])},
 )
 def flight_vectors(flights: DataFrame) -> DataFrame:
-    """A feature vector per flight, beside what names the flight."""
+    """A feature vector per flight, beside what names the flight: a fixed-size list in the table."""
     return flights.select("date", "carrier", "flight", "origin", "sched_dep_time", flight_vector().alias("features"))

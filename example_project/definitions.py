@@ -1,4 +1,4 @@
-"""What Dagster loads: assets, two jobs, and the IO manager that stores everything as Lance tables."""
+"""What Dagster loads: assets, three jobs, and the IO manager that stores everything as Lance tables."""
 
 import dagster as dg
 
@@ -24,6 +24,7 @@ defs = stamp_lance_metadata(
         jobs=[
             dg.define_asset_job("reference_tables", selection=dg.AssetSelection.groups("reference")),
             dg.define_asset_job("flight_days", selection=dg.AssetSelection.groups("flights")),
+            dg.define_asset_job("derived_tables", selection=dg.AssetSelection.groups("derived")),
         ],
         resources={"spark": _spark, "io_manager": LanceIOManager(root_uri=str(example_home() / "lake"), spark=_spark)},
         executor=dg.in_process_executor,  # one JVM for all steps of a run
