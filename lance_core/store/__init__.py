@@ -2,7 +2,7 @@
 
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.options import StorageOptions
-from lance_core.store.resolve import canonical_uri, open_store
+from lance_core.store.resolve import canonical_uri, join_uri, open_store
 
 __all__ = [
     "ByteRange",
@@ -13,5 +13,6 @@ __all__ = [
     "ReadableBuffer",
     "StorageOptions",
     "canonical_uri",
+    "join_uri",
     "open_store",
 ]

@@ -32,6 +32,7 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "connect_timeout": (),
     "client_max_retries": ("max_retries",),
     "dynamodb_endpoint": (),
+    "manifest_store": (),
 }
 """Canonical option of S3 to the other spellings that are taken for it."""
 

@@ -3,7 +3,10 @@
     /path, path, file:///path      LocalStore
     memory://name/path             MemoryStore
     s3://bucket/path, s3a://...    S3Store (needs s3fs)
+    s3+ddb://...?ddbTableName=T    S3Store, commits through DynamoDB (`store.external`)
     <scheme>://...                 FsspecStore, for any other scheme that fsspec knows (gs, az, abfs, ...)
+
+The storage option `manifest_store=sqlite:///path` lets commits to any of them go through a SQLite file.
 
 One line in `_STORES` adds a store.
 """
@@ -12,19 +15,22 @@ One line in `_STORES` adds a store.
 # ruff: noqa: PTH100, PTH111
 import os
 import posixpath
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from lance_core.errors import InvalidInputError
 from lance_core.store.base import ObjectStore
+from lance_core.store.dynamodb import DynamoDbIndex
+from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
 from lance_core.store.fsspec import FsspecStore
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore
 from lance_core.store.options import StorageOptions
 from lance_core.store.s3 import S3Store
 
-__all__ = ["canonical_uri", "open_store", "split_uri"]
+__all__ = ["canonical_uri", "join_uri", "open_store", "split_uri"]
 
 
 def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
@@ -42,7 +48,14 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     scheme, _ = split_uri(uri)
     make = _STORES.get(scheme, FsspecStore)
     options = storage_options if isinstance(storage_options, StorageOptions) else StorageOptions(storage_options)
-    return make(canonical_uri(uri), options)
+    store = make(canonical_uri(uri), options)
+    database = options.get("manifest_store")
+    if database is None:
+        return store
+    kind, path = split_uri(database)
+    if kind != "sqlite":
+        raise InvalidInputError("storage option 'manifest_store' must be sqlite:///path")
+    return ExternallyCommittedStore(store, SqliteIndex(path, store.root))
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
@@ -71,6 +84,12 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     host = rest.partition("/")[0]
     if "@" in host and scheme not in _CONTAINER_SCHEMES:
         raise InvalidInputError(f"a {scheme} URI must not hold user information; pass storage_options")
+    query = ""
+    if scheme == "s3+ddb":
+        rest, _, query = rest.partition("?")
+        if not _DYNAMODB_QUERY.fullmatch(query):
+            raise InvalidInputError("an s3+ddb URI must end with ?ddbTableName=<table>")
+        query = "?" + query
     if "?" in rest or "#" in rest:
         raise InvalidInputError(f"a {scheme} URI must not hold a query or fragment; pass storage_options")
     if scheme in ("s3a", "s3n"):
@@ -78,11 +97,25 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     path = posixpath.normpath(rest).lstrip("/")
     if path in ("", ".") or path.startswith(".."):
         raise InvalidInputError(f"a {scheme} URI must name a place below its root")
-    return f"{scheme}://{path}"
+    return f"{scheme}://{path}{query}"
+
+
+def join_uri(uri: str, path: str) -> str:
+    """Return the URI of a place below another; a query stays at the end."""
+    place, mark, query = uri.partition("?") if split_uri(uri)[0] == "s3+ddb" else (uri, "", "")
+    return f"{place}/{path}{mark}{query}"
+
+
+def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
+    place, _, query = uri.removeprefix("s3+ddb://").partition("?")
+    index = DynamoDbIndex(query.partition("=")[2], place.partition("/")[2], options)
+    return ExternallyCommittedStore(S3Store(f"s3://{place}", options), index, uri)
 
 
 # abfs://container@account.dfs.core.windows.net/path: what stands before the @ is no secret there.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
+
+_DYNAMODB_QUERY = re.compile(r"ddbTableName=[A-Za-z0-9_.-]{1,255}")
 
 _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
     "": LocalStore,
@@ -91,4 +124,5 @@ _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
     "s3": S3Store,
     "s3a": S3Store,
     "s3n": S3Store,
+    "s3+ddb": _dynamodb_store,
 }

@@ -71,6 +71,7 @@ def test_a_server_that_ignores_the_condition_is_refused(s3, root, monkeypatch):
     trusting.put_if_absent("k", b"x")
 
 
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # other tests of the process may have imported it
 def test_the_client_stays_in_its_process(s3, root):
     store = open_store(root, s3.storage_options)
     store.put("k", b"from the parent")

@@ -1,0 +1,123 @@
+"""The rows of `store.external` in DynamoDB, as pylance writes and reads them.
+
+    base_uri  S   hash key: the dataset's path in its bucket, without the bucket
+    version   N   range key
+    path      S   full key of the manifest in the bucket, staging or final
+    size      N   its size in bytes
+    committer S   "lancedb"
+
+Datasets with the same path in two buckets must not share a table.
+"""
+
+# botocore comes with s3fs, which is an optional extra.
+# ruff: noqa: PLC0415
+import os
+from typing import Any
+
+from lance_core.errors import OutcomeUnknownError, StoreError, UnsupportedError
+from lance_core.store.options import StorageOptions
+
+__all__ = ["DynamoDbIndex"]
+
+_clients: dict[tuple[int, StorageOptions], Any] = {}
+
+
+class DynamoDbIndex:
+    """Rows of one dataset in a DynamoDB table.
+
+    Args:
+        table: The table.
+        prefix: The dataset's path in its bucket.
+        options: Storage options; `dynamodb_endpoint` names another endpoint than AWS's.
+    """
+
+    def __init__(self, table: str, prefix: str, options: StorageOptions) -> None:
+        self._table = table
+        self._prefix = prefix
+        self._options = options
+
+    def get(self, version: int) -> str | None:
+        """Return the key that is the version's manifest."""
+        item = self._call("get_item", Key=self._row(version), ConsistentRead=True).get("Item")
+        return None if item is None else self._relative(item["path"]["S"])
+
+    def latest(self) -> tuple[int, str] | None:
+        """Return the highest version and its key."""
+        items = self._call(
+            "query",
+            KeyConditionExpression="base_uri = :place",
+            ExpressionAttributeValues={":place": {"S": self._prefix}},
+            ScanIndexForward=False,
+            Limit=1,
+            ConsistentRead=True,
+        )["Items"]
+        return (int(items[0]["version"]["N"]), self._relative(items[0]["path"]["S"])) if items else None
+
+    def add(self, version: int, key: str, size: int) -> bool:
+        """Insert a row unless there is one; a row that holds this very key is one whose answer was lost."""
+        condition = "attribute_not_exists(base_uri) AND attribute_not_exists(version)"
+        return self._put(version, key, size, condition) or self.get(version) == key
+
+    def finalize(self, version: int, key: str, size: int) -> None:
+        """Set the key of a row."""
+        if not self._put(version, key, size, "attribute_exists(base_uri) AND attribute_exists(version)"):
+            raise StoreError(f"DynamoDB table {self._table}: the row of version {version} is gone")
+
+    def _put(self, version: int, key: str, size: int, condition: str) -> bool:
+        item = {
+            **self._row(version),
+            "path": {"S": f"{self._prefix}/{key}"},
+            "size": {"N": str(size)},
+            "committer": {"S": "lancedb"},
+        }
+        return bool(self._call("put_item", Item=item, ConditionExpression=condition))
+
+    def _row(self, version: int) -> dict[str, Any]:
+        return {"base_uri": {"S": self._prefix}, "version": {"N": str(version)}}
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(self._prefix + "/")
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Make a request; an empty answer stands for a condition that was not met."""
+        import botocore.exceptions as errors
+
+        client = self._client()
+        place = f"DynamoDB table {self._table}"
+        try:
+            answer: dict[str, Any] = getattr(client, method)(TableName=self._table, **parameters)
+        except errors.ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+            if code == "ConditionalCheckFailedException":
+                return {}
+            kind = OutcomeUnknownError if method == "put_item" and status >= 500 else StoreError
+            raise kind(f"{place}: {method} failed with HTTP {status} {code}") from None
+        except errors.BotoCoreError as error:
+            kind = OutcomeUnknownError if method == "put_item" else StoreError
+            raise kind(f"{place}: {method} failed: {type(error).__name__}") from None
+        return answer
+
+    def _client(self) -> Any:
+        key = (os.getpid(), self._options)
+        if key not in _clients:
+            _clients[key] = _new_client(self._options.for_s3())
+        return _clients[key]
+
+
+def _new_client(settings: dict[str, str]) -> Any:
+    try:
+        import botocore.session
+        from botocore.config import Config
+    except ImportError:
+        raise UnsupportedError("s3+ddb:// needs s3fs: install lance-dagster[s3]") from None
+    endpoint = settings.get("dynamodb_endpoint")
+    return botocore.session.Session(profile=settings.get("aws_profile")).create_client(
+        "dynamodb",
+        region_name=settings.get("aws_region", "us-east-1" if endpoint else None),
+        endpoint_url=endpoint,
+        aws_access_key_id=settings.get("aws_access_key_id"),
+        aws_secret_access_key=settings.get("aws_secret_access_key"),
+        aws_session_token=settings.get("aws_session_token"),
+        config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 5, "mode": "standard"}),
+    )

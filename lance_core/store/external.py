@@ -1,0 +1,246 @@
+"""Commits through a database, for storage without a reliable conditional put.
+
+Which manifest is a version's is decided by inserting a row (place, version) in a database. The steps of a commit:
+
+    1. put the manifest under a staging key      <key>-<uuid>
+    2. insert (place, version) -> staging key    the commit; a row that exists means that another writer was first
+    3. put the manifest under its final key
+    4. update the row to the final key
+    5. delete the staging object
+
+A writer can die after step 2, so a reader that meets a staging key does steps 3 to 5 itself. All writers of a dataset
+must go through the same database.
+
+    s3+ddb://bucket/path?ddbTableName=T              DynamoDB, with the rows that pylance reads and writes:
+                                                     base_uri S (path without bucket), version N, path S, size N,
+                                                     committer S; hash key base_uri, range key version
+    storage option manifest_store=sqlite:///file     SQLite, for the writers of one host; pylance cannot join
+"""
+
+import logging
+import sqlite3
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Protocol
+
+from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
+from lance_core.store.base import (
+    ByteRange,
+    BytesLike,
+    ObjectMeta,
+    ObjectStore,
+    ObjectWriter,
+    ReadableBuffer,
+    bytes_view,
+)
+from lance_core.store.options import StorageOptions
+
+__all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex"]
+
+_logger = logging.getLogger(__name__)
+
+_VERSIONS = "_versions/"
+_SUFFIX = ".manifest"
+_LAST = (1 << 64) - 1
+
+
+class ManifestIndex(Protocol):
+    """The rows of one dataset."""
+
+    def get(self, version: int) -> str | None:
+        """Return the key that is the version's manifest; None if there is no row."""
+        ...
+
+    def latest(self) -> tuple[int, str] | None:
+        """Return the highest version and its key; None if there is no row."""
+        ...
+
+    def add(self, version: int, key: str, size: int) -> bool:
+        """Insert a row; False if there is one with another key."""
+        ...
+
+    def finalize(self, version: int, key: str, size: int) -> None:
+        """Set the key of a row that exists."""
+        ...
+
+
+class ExternallyCommittedStore:
+    """A store whose manifests are created through an index; all else is passed on.
+
+    Args:
+        store: Where the objects lie.
+        index: Where the versions are decided.
+        root: What the store calls itself; None for what `store` does.
+    """
+
+    def __init__(self, store: ObjectStore, index: ManifestIndex, root: str | None = None) -> None:
+        self._store = store
+        self._index = index
+        self._root = root if root is not None else store.root
+
+    @property
+    def root(self) -> str:
+        """The URI of the root, with what selects the index."""
+        return self._root
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options that it was opened with."""
+        return self._store.options
+
+    def __repr__(self) -> str:
+        return f"ExternallyCommittedStore({self._root!r})"
+
+    def get(self, key: str) -> BytesLike:
+        """Return a whole object."""
+        self._settle_key(key)
+        return self._store.get(key)
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        """Return bytes `start` to `end`."""
+        self._settle_key(key)
+        return self._store.get_range(key, start, end)
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        """Return the last `length` bytes and the object's size."""
+        self._settle_key(key)
+        return self._store.get_tail(key, length)
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        """Return several ranges of one object."""
+        self._settle_key(key)
+        return self._store.get_ranges(key, ranges)
+
+    def head(self, key: str) -> ObjectMeta:
+        """Return size and time of an object."""
+        self._settle_key(key)
+        return self._store.head(key)
+
+    def put(self, key: str, data: ReadableBuffer) -> None:
+        """Write an object, replacing one that exists."""
+        self._store.put(key, data)
+
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+        """Write an object unless one exists; a manifest by way of the index."""
+        version = _version_of(key)
+        if version is None:
+            self._store.put_if_absent(key, data, durable=durable)
+            return
+        staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
+        if self._index.get(version) is not None or self._exists(key):
+            raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+        self._store.put(staging, data)
+        if not self._index.add(version, staging, size):
+            self._store.delete(staging)
+            raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+        try:
+            self._store.put(key, data)
+            self._index.finalize(version, key, size)
+            self._store.delete(staging)
+        except StoreError as error:
+            # The version is committed; the next reader finishes it.
+            _logger.debug("version %d of %s is left to be finished by a reader: %s", version, self._root, error)
+
+    def open_writer(self, key: str, *, durable: bool = True) -> ObjectWriter:
+        """Start an object that is written piece by piece."""
+        return self._store.open_writer(key, durable=durable)
+
+    def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
+        """Yield objects in ascending order of keys, the latest version's manifest among them."""
+        if prefix.startswith(_VERSIONS) or _VERSIONS.startswith(prefix):
+            latest = self._index.latest()
+            if latest is not None:
+                self._settle(*latest)
+        return self._store.list(prefix, start_after=start_after, limit=limit)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; the row of a manifest stays, so that its number is never given again."""
+        self._store.delete(key)
+
+    def copy(self, source_key: str, target_key: str) -> None:
+        """Copy an object."""
+        self._store.copy(source_key, target_key)
+
+    def _settle_key(self, key: str) -> None:
+        version = _version_of(key)
+        if version is not None:
+            current = self._index.get(version)
+            if current is not None:
+                self._settle(version, current)
+
+    def _settle(self, version: int, current: str) -> None:
+        """Finish a commit whose writer did not."""
+        final, separator, _ = current.rpartition(f"{_SUFFIX}-")
+        if not separator:
+            return
+        final += _SUFFIX
+        try:
+            self._store.copy(current, final)
+        except ObjectNotFoundError:
+            if not self._exists(final):
+                raise
+        self._index.finalize(version, final, self._store.head(final).size)
+        self._store.delete(current)
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self._store.head(key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+
+class SqliteIndex:
+    """Rows in a SQLite file, for the writers of one host; the file must not lie on a network drive.
+
+    Args:
+        path: The file, which is created if needed.
+        place: The dataset, as a URI.
+    """
+
+    def __init__(self, path: str, place: str) -> None:
+        self._path = path
+        self._place = place
+
+    def get(self, version: int) -> str | None:
+        """Return the key that is the version's manifest."""
+        rows = self._run("SELECT key FROM manifests WHERE place = ? AND version = ?", self._place, version)
+        return str(rows[0][0]) if rows else None
+
+    def latest(self) -> tuple[int, str] | None:
+        """Return the highest version and its key."""
+        query = "SELECT version, key FROM manifests WHERE place = ? ORDER BY version DESC LIMIT 1"
+        rows = self._run(query, self._place)
+        return (int(rows[0][0]), str(rows[0][1])) if rows else None
+
+    def add(self, version: int, key: str, size: int) -> bool:
+        """Insert a row unless there is one."""
+        self._run("INSERT OR IGNORE INTO manifests VALUES (?, ?, ?, ?)", self._place, version, key, size)
+        return self.get(version) == key
+
+    def finalize(self, version: int, key: str, size: int) -> None:
+        """Set the key of a row."""
+        statement = "UPDATE manifests SET key = ?, size = ? WHERE place = ? AND version = ?"
+        self._run(statement, key, size, self._place, version)
+
+    def _run(self, statement: str, *values: str | int) -> Sequence[tuple[str | int, ...]]:
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30.0)) as connection, connection:
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS manifests "
+                    "(place TEXT, version INTEGER, key TEXT, size INTEGER, PRIMARY KEY (place, version))"
+                )
+                return connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+
+
+def _version_of(key: str) -> int | None:
+    """Return the version whose manifest a key names; None for other keys, and for detached versions."""
+    if not (key.startswith(_VERSIONS) and key.endswith(_SUFFIX)):
+        return None
+    digits = key[len(_VERSIONS) : -len(_SUFFIX)]
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    return _LAST - int(digits) if len(digits) == 20 else int(digits)

@@ -1,0 +1,141 @@
+"""Commits through a database."""
+
+import threading
+import uuid
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core.commit import commit, latest_version, list_versions, load_latest, load_manifest
+from lance_core.errors import AlreadyExistsError, InvalidInputError, StoreError
+from lance_core.store import join_uri, open_store
+from lance_core.store.external import ExternallyCommittedStore
+from tests.lance_core.commit.tables import appending, creation
+from tests.lance_core.store.conformance import StoreConformance
+
+
+@pytest.fixture
+def sqlite_store(tmp_path):
+    return open_store(f"memory://{uuid.uuid4().hex}", {"manifest_store": f"sqlite://{tmp_path}/index.db"})
+
+
+@pytest.fixture
+def dynamodb(s3):
+    import boto3
+
+    client = boto3.client(
+        "dynamodb", endpoint_url=s3.endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+    )
+    name = f"T{uuid.uuid4().hex[:8]}"
+    keys = [("base_uri", "HASH", "S"), ("version", "RANGE", "N")]
+    client.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind, _ in keys],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind} for key, _, kind in keys],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    uri = f"s3+ddb://{s3.new_bucket()}/deep/t?ddbTableName={name}"
+    options = {**s3.storage_options, "dynamodb_endpoint": s3.endpoint}
+    yield uri, options, lambda: client.scan(TableName=name)["Items"]
+    client.close()
+
+
+class TestExternallyCommittedStore(StoreConformance):
+    @pytest.fixture
+    def store(self, sqlite_store):
+        return sqlite_store
+
+
+def test_versions_are_decided_by_the_database(sqlite_store):
+    first = commit(sqlite_store, creation())
+    commit(sqlite_store, appending(1), base=first.manifest)
+    assert list_versions(sqlite_store) == [1, 2]
+    key = first.manifest.location.key
+    sqlite_store.delete(key)
+    with pytest.raises(AlreadyExistsError):
+        sqlite_store.put_if_absent(key, b"again")
+    assert not [found.key for found in sqlite_store.list("_versions/") if not found.key.endswith(".manifest")]
+
+
+def test_racing_writers_lose_nothing(sqlite_store):
+    commit(sqlite_store, creation())
+    barrier = threading.Barrier(4)
+
+    def write():
+        barrier.wait()
+        for _ in range(5):
+            commit(sqlite_store, appending(1))
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list_versions(sqlite_store) == list(range(1, 22))
+
+
+@pytest.mark.parametrize("step", ["put", "finalize", "delete"])
+def test_a_reader_finishes_what_a_writer_left(sqlite_store, monkeypatch, step):
+    commit(sqlite_store, creation())
+    inner = type(sqlite_store._store)
+    calls = []
+
+    def failing(real):
+        def call(self, key, *args):
+            calls.append(key)
+            manifest = isinstance(key, int) or "_versions/" in key
+            staging = not isinstance(key, int) and ".manifest-" in key
+            if manifest and (staging if step == "delete" else not staging):
+                raise StoreError("injected")
+            return real(self, key, *args)
+
+        return call
+
+    owner = type(sqlite_store._index) if step == "finalize" else inner
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, failing(getattr(owner, step)))
+        assert commit(sqlite_store, appending(1)).manifest.version == 2
+    assert latest_version(sqlite_store) == 2
+    assert load_manifest(sqlite_store, 2).version == 2
+    assert commit(sqlite_store, appending(2)).manifest.version == 3
+
+
+def test_pylance_and_we_share_dynamodb(dynamodb):
+    uri, options, scan = dynamodb
+    lance.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
+    store = open_store(uri, options)
+    assert isinstance(store, ExternallyCommittedStore)
+    done = commit(store, appending(1))
+    lance.write_dataset(pa.table({"a": [2]}), uri, storage_options=options, mode="append")
+    commit(store, appending(2), base=done.manifest)
+    ds = lance.dataset(uri, storage_options=options)
+    assert (ds.version, ds.count_rows(), load_latest(store).version) == (4, 2, 4)
+    rows = sorted(scan(), key=lambda row: int(row["version"]["N"]))
+    assert [set(row) for row in rows] == [{"base_uri", "version", "path", "size", "committer"}] * 4
+    assert {row["base_uri"]["S"] for row in rows} == {"deep/t"}
+    assert all(row["path"]["S"].endswith(".manifest") for row in rows)
+
+
+def test_pylance_finishes_our_commit(dynamodb, monkeypatch):
+    uri, options, _ = dynamodb
+    lance.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
+    store = open_store(uri, options)
+
+    def no_update(*_):
+        raise StoreError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store._index), "finalize", no_update)
+        commit(store, appending(1))
+    assert lance.dataset(uri, storage_options=options).version == 2
+    assert not [found.key for found in store._store.list("_versions/") if ".manifest-" in found.key]
+
+
+def test_uris_with_a_query():
+    assert join_uri("s3+ddb://b/t?ddbTableName=T", "tree/x") == "s3+ddb://b/t/tree/x?ddbTableName=T"
+    assert join_uri("s3://b/t", "tree/x") == "s3://b/t/tree/x"
+    assert join_uri("/a?b", "x") == "/a?b/x"
+    for bad in ("s3+ddb://b/t", "s3+ddb://b/t?ddbTableName=T&x=1"):
+        with pytest.raises(InvalidInputError, match="ddbTableName"):
+            open_store(bad)
