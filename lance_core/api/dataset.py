@@ -9,13 +9,14 @@ from lance_core.api.changing import ChangingVerbs
 from lance_core.api.committing import CommittingVerbs
 from lance_core.api.evolving import EvolvingVerbs
 from lance_core.api.history import HistoryVerbs, Timestamp
+from lance_core.api.maintaining import MaintainingVerbs
 from lance_core.api.reading import ReadingVerbs
 from lance_core.errors import InvalidInputError
 
 __all__ = ["LanceDataset", "dataset"]
 
 
-class LanceDataset(ReadingVerbs, HistoryVerbs, ChangingVerbs, EvolvingVerbs, CommittingVerbs):
+class LanceDataset(ReadingVerbs, HistoryVerbs, ChangingVerbs, EvolvingVerbs, CommittingVerbs, MaintainingVerbs):
     """A handle on one version of a dataset.
 
     Reading sees that version for ever; `checkout_latest` moves the handle, and so do the verbs that change the

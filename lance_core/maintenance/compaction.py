@@ -1,0 +1,218 @@
+"""Compaction: plan -> tasks -> commit.
+
+    plan      what is known of the fragments -> groups of fragments          (pure; see `plan`)
+    execute   one task, anywhere: new data files that nothing refers to yet  (see `rewrite`)
+    commit    ReserveFragments, so that the new ids are known; then one Rewrite of all groups
+
+Indices are not rewritten. One by row addresses keeps what it says of fragments that are gone, which is masked, and does
+not cover the new ones until it is optimized; one by stable row ids goes on covering them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.api.source import Source
+from lance_core.commit import commit
+from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
+from lance_core.maintenance.facts import facts_of
+from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.plan import bins
+from lance_core.maintenance.pool import run_tasks, worker_count
+from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
+from lance_core.table.paths import data_key
+from lance_core.table.transaction import Transaction
+
+__all__ = ["Compaction", "compact"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Compaction:
+    """The three steps of a compaction, for those who run the tasks themselves."""
+
+    @staticmethod
+    def plan(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+        """Say what there is to do in the dataset's version.
+
+        Args:
+            dataset: The dataset.
+            options: Fields of `CompactionOptions`; those that are not given come from the table's configuration.
+
+        Raises:
+            InvalidInputError: An option is not known, or its value cannot be used.
+        """
+        return plan_of(dataset.source, options)
+
+    @staticmethod
+    def execute(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+        """Plan, run all tasks on this machine, and commit; see `compact`."""
+        return compact(dataset, options)
+
+    @staticmethod
+    def commit(
+        dataset: LanceDataset,
+        rewrites: Sequence[RewriteResult],
+        options: Mapping[str, Any] | None = None,
+        *,
+        transaction_properties: Mapping[str, str] | None = None,
+    ) -> CompactionMetrics:
+        """Put the new fragments in place of the old ones; the handle moves to the version that was made.
+
+        Args:
+            dataset: The dataset, at any version from the plan's on.
+            rewrites: Results of tasks of one plan: all, or any of them. Without results nothing is committed.
+            options: The options of the plan; they are checked.
+            transaction_properties: Texts for the history, by key.
+
+        Raises:
+            RetryableConflictError: A concurrent commit changed a fragment that was rewritten. Nothing was committed but
+                the reservation of ids; the other results can be committed without that one.
+        """
+        if options is not None:
+            CompactionOptions.of(options, dataset.config(), dataset.data_storage_version)
+        if not rewrites:
+            return CompactionMetrics()
+        commit_rewrites(dataset.source, rewrites, transaction_properties or {})
+        dataset.checkout_latest()
+        return sum((result.metrics for result in rewrites), CompactionMetrics())
+
+
+def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan:
+    """Plan the compaction of a version; see `Compaction.plan`."""
+    manifest = source.manifest
+    resolved = CompactionOptions.of(options, manifest.config, manifest.data_storage_version)
+    if resolved.defer_index_remap:
+        raise UnsupportedError("defer_index_remap: the fragment reuse index is read and kept, not written")
+    groups = bins(facts_of(source, resolved), resolved)
+    tasks = (
+        CompactionTask(
+            records=tuple(manifest.fragments[fact.position] for fact in group),
+            read_version=manifest.version,
+            options=resolved,
+        )
+        for group in groups
+    )
+    return CompactionPlan(read_version=manifest.version, tasks=tuple(tasks), options=resolved)
+
+
+def commit_rewrites(source: Source, rewrites: Sequence[RewriteResult], properties: Mapping[str, str]) -> None:
+    """Commit results; see `Compaction.commit`."""
+    versions = {result.read_version for result in rewrites}
+    if len(versions) > 1:
+        raise InvalidInputError(f"the results come from plans of several versions: {sorted(versions)}")
+    read_version = versions.pop()
+    needed = sum(len(result.new_records) for result in rewrites)
+    groups = [
+        RewriteGroup(old_fragments=result.original_records, new_fragments=result.new_records) for result in rewrites
+    ]
+    base = source.manifest
+    if needed:
+        reserved = commit(
+            source.store,
+            Transaction(read_version=read_version, operation=ReserveFragments(num_fragments=needed)),
+            base=base,
+        )
+        base = reserved.manifest
+        groups = _numbered(groups, (base.max_fragment_id or 0) - needed + 1)
+    operation = Rewrite(groups=tuple(groups))
+    transaction = Transaction(read_version=read_version, operation=operation, properties=dict(properties))
+    commit(source.store, transaction, base=base)
+
+
+def _numbered(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
+    """Give the new fragments ids from `first` on."""
+    result = []
+    for group in groups:
+        new = tuple(replace(fragment, id=first + index) for index, fragment in enumerate(group.new_fragments))
+        first += len(new)
+        result.append(replace(group, new_fragments=new))
+    return result
+
+
+def compact(
+    dataset: LanceDataset,
+    options: Mapping[str, Any] | None = None,
+    *,
+    transaction_properties: Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CompactionMetrics:
+    """Plan, run all tasks on this machine, and commit; the handle moves to the version that was made.
+
+    A task whose fragments were changed meanwhile is dropped, and the others are committed: the next run will find
+    what is left. If a task fails, the others are committed as well before its error is raised.
+
+    Args:
+        dataset: The dataset; its latest version is compacted.
+        options: Fields of `CompactionOptions`.
+        transaction_properties: Texts for the history, by key.
+        progress: Is called with the rows that are done and those that there are.
+
+    Raises:
+        RetryableConflictError: The fragments of all tasks were changed meanwhile.
+    """
+    dataset.checkout_latest()
+    plan = plan_of(dataset.source, options)
+    total, finished = sum(task.num_rows for task in plan.tasks), 0
+    results, errors = [], []
+    for task, outcome in run_tasks(dataset, plan.tasks, worker_count(plan.tasks, plan.options.num_threads)):
+        if isinstance(outcome, RewriteResult):
+            results.append(outcome)
+        else:
+            errors.append(outcome)
+        finished += task.num_rows
+        if progress is not None:
+            progress(finished, total)
+    results.sort(key=lambda result: result.original_records[0].id)
+    metrics = commit_what_fits(dataset, results, transaction_properties or {})
+    if errors:
+        raise errors[0]
+    return metrics
+
+
+def commit_what_fits(
+    dataset: LanceDataset, results: Sequence[RewriteResult], properties: Mapping[str, str]
+) -> CompactionMetrics:
+    """Commit results, leaving out those whose fragments were changed meanwhile and removing their files.
+
+    Raises:
+        RetryableConflictError: That was so for all of them, or other writers were faster each time.
+    """
+    left, dropped = list(results), 0
+    while left:
+        try:
+            commit_rewrites(dataset.source, left, properties)
+        except RetryableConflictError:
+            dataset.checkout_latest()
+            fitting = [result for result in left if _is_unchanged(dataset.source, result)]
+            lost = [result for result in left if result not in fitting]
+            discard(dataset.source, lost)
+            if not fitting or not lost:
+                raise
+            _logger.warning("%d tasks were dropped: a concurrent commit changed their fragments", len(lost))
+            left, dropped = fitting, dropped + len(lost)
+        else:
+            break
+    if results:
+        dataset.checkout_latest()
+    metrics = sum((result.metrics for result in left), CompactionMetrics())
+    return replace(metrics, tasks_skipped=dropped)
+
+
+def discard(source: Source, results: Iterable[RewriteResult]) -> None:
+    """Delete the files of results that will not be committed."""
+    for result in results:
+        for fragment in result.new_records:
+            for file in fragment.files:
+                source.store.delete(data_key(file.path))
+
+
+def _is_unchanged(source: Source, result: RewriteResult) -> bool:
+    fragments = source.manifest.fragments
+    return all(fragments.get(record.id) == record for record in result.original_records)

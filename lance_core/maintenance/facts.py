@@ -1,0 +1,95 @@
+"""What a plan needs to know of each fragment: mostly what the manifest says, else a look into the files.
+
+The files are opened for fragments of 2023, whose manifests do not count rows, and for `partition_by`: a fragment that
+holds one partition has a constant page there, so that the look costs little more than its footer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_core._proto import table_pb2
+from lance_core.api.read import physical_rows, read_fragment
+from lance_core.api.source import Source
+from lance_core.errors import SchemaError
+from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.plan import FragmentFacts
+from lance_core.maintenance.reuse import live_coverage
+from lance_core.table.fragment import Fragment
+
+__all__ = ["facts_of"]
+
+READ_AHEAD: Final = 8
+"""Fragments that are looked at side by side."""
+
+
+def facts_of(source: Source, options: CompactionOptions) -> list[FragmentFacts]:
+    """The facts of all fragments, in order.
+
+    Raises:
+        SchemaError: A partition column does not exist.
+    """
+    manifest = source.manifest
+    covered = [bitmap for _, bitmap in live_coverage(manifest.indices)]
+    facts = []
+    for position, message in enumerate(manifest.fragments.messages()):
+        rows, deleted = _counts(source, position, message)
+        facts.append(
+            FragmentFacts(
+                position=position,
+                fragment_id=message.id,
+                physical_rows=rows,
+                deleted_rows=deleted,
+                num_bytes=sum(file.file_size_bytes for file in message.files),
+                indices=tuple(index for index, bitmap in enumerate(covered) if message.id in bitmap),
+            )
+        )
+    return _with_partitions(source, facts, options) if options.partition_by else facts
+
+
+def _counts(source: Source, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:
+    """Physical and deleted rows of a fragment."""
+    rows = message.physical_rows
+    deleted = message.deletion_file.num_deleted_rows if message.HasField("deletion_file") else 0
+    if rows and (deleted or not message.HasField("deletion_file")):
+        return rows, deleted
+    fragment = source.manifest.fragments[position]
+    deletions = source.deletions(fragment)
+    return physical_rows(source, fragment), 0 if deletions is None else len(deletions)
+
+
+def _with_partitions(source: Source, facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[FragmentFacts]:
+    """Add the values of the partition columns, for the fragments that may be rewritten."""
+    names = source.manifest.schema.names
+    missing = [name for name in options.partition_by if name not in names]
+    if missing:
+        raise SchemaError(f"partition_by: no column {missing[0]!r}; the columns are {list(names)}")
+
+    def look(fact: FragmentFacts) -> FragmentFacts:
+        return replace(fact, partition=_partition_of(source, source.manifest.fragments[fact.position], options))
+
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
+        return list(pool.map(look, facts))
+
+
+def _partition_of(source: Source, fragment: Fragment, options: CompactionOptions) -> Hashable:
+    """The one value that the partition columns have in all live rows; something unique if there are several."""
+    schema = source.manifest.schema.project(list(options.partition_by))
+    num_rows = physical_rows(source, fragment)
+    deletions = source.deletions(fragment)
+    live = None if deletions is None else deletions.live_rows(num_rows)
+    found: set[tuple[Any, ...]] = set()
+    position = 0
+    for batch in read_fragment(source, fragment, schema, range(num_rows)):
+        rows = batch if live is None else batch.filter(pa.array(live[position : position + batch.num_rows]))
+        position += batch.num_rows
+        distinct = pa.Table.from_batches([rows]).group_by(list(options.partition_by)).aggregate([])
+        found.update(tuple(row[name] for name in options.partition_by) for row in distinct.slice(0, 2).to_pylist())
+        if len(found) > 1:
+            return ("mixed", fragment.id)
+    return ("one", *found)

@@ -1,0 +1,91 @@
+"""`dataset.optimize`: pylance's names for the upkeep of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.errors import UnsupportedError
+from lance_core.maintenance.compaction import compact
+from lance_core.maintenance.results import CompactionMetrics
+
+__all__ = ["DatasetOptimizer"]
+
+
+class DatasetOptimizer:
+    """The upkeep of one dataset.
+
+    Args:
+        dataset: The handle, which moves to the versions that are made.
+    """
+
+    def __init__(self, dataset: LanceDataset) -> None:
+        self._dataset = dataset
+
+    def compact_files(  # noqa: PLR0913 - pylance's signature
+        self,
+        *,
+        target_rows_per_fragment: int | None = None,
+        max_rows_per_group: int | None = None,
+        max_bytes_per_file: int | None = None,
+        materialize_deletions: bool | None = None,
+        materialize_deletions_threshold: float | None = None,
+        defer_index_remap: bool | None = None,
+        num_threads: int | None = None,
+        batch_size: int | None = None,
+        compaction_mode: str | None = None,
+        binary_copy_read_batch_bytes: int | None = None,
+        max_source_fragments: int | None = None,
+        max_source_rows: int | None = None,
+        max_source_bytes: int | None = None,
+        excluded_fragment_ids: Sequence[int] | None = None,
+        data_storage_version: str | None = None,
+        deletions_only: bool = False,
+        partition_by: Sequence[str] | None = None,
+        transaction_properties: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CompactionMetrics:
+        """Rewrite small fragments, and those with many deletions, into fewer and larger ones.
+
+        Options that are not given come from the table's configuration (`lance.compaction.<name>`), then from the
+        defaults of `CompactionOptions`, which describes them.
+
+        Args:
+            target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours.
+            max_rows_per_group: Rows of a group in 0.1 files.
+            max_bytes_per_file: Bytes after which a new file is begun.
+            materialize_deletions: Whether fragments with many deletions are rewritten.
+            materialize_deletions_threshold: ... if more than this share of their rows is deleted.
+            defer_index_remap: Record moved rows in the fragment reuse index.
+            num_threads: Tasks that run at a time, each in a process of its own if there are several.
+            batch_size: Rows that are read at a time.
+            compaction_mode: "reencode", "try_binary_copy" (the default) or "force_binary_copy".
+            binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.
+            max_source_fragments: Most fragments to rewrite.
+            max_source_rows: Most rows to rewrite.
+            max_source_bytes: Most bytes to rewrite.
+            excluded_fragment_ids: Fragments that stay as they are.
+            data_storage_version: Version of the new files.
+            deletions_only: Rewrite just the fragments over the threshold, each on its own. Not in pylance.
+            partition_by: Columns whose values must be the same in all rows of a merged fragment. Not in pylance.
+            transaction_properties: Texts for the history, by key. Not in pylance.
+            progress: Is called with the rows that are done and those that there are. Not in pylance.
+
+        Raises:
+            InvalidInputError: An option cannot be used.
+            RetryableConflictError: All fragments in question were changed meanwhile.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
+        return compact(self._dataset, given, transaction_properties=transaction_properties, progress=progress)
+
+    def optimize_indices(self, **options: Any) -> None:
+        """Raise: indices are kept, not built.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(f"optimize_indices({', '.join(options)}): indices are kept, not built")
+
+
+_NOT_OPTIONS = ("transaction_properties", "progress")

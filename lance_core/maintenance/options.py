@@ -1,0 +1,194 @@
+"""Options of a compaction: pylance's names and defaults, and two of our own.
+
+Each option is looked up among the arguments, then in the table's configuration under `lance.compaction.<name>`, then
+among the defaults. `deletions_only` and `partition_by` are ours; pylance ignores them in the configuration and in the
+JSON of a plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.file.version import FileVersion
+
+__all__ = ["CONFIG_PREFIX", "FORCE_COPY", "MODES", "REENCODE", "TRY_COPY", "CompactionOptions"]
+
+CONFIG_PREFIX: Final = "lance.compaction."
+
+REENCODE: Final = "reencode"
+TRY_COPY: Final = "try_binary_copy"
+FORCE_COPY: Final = "force_binary_copy"
+MODES: Final = (REENCODE, TRY_COPY, FORCE_COPY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOptions:
+    """What to compact, and how.
+
+    Attributes:
+        target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours; a task writes
+            `rows // target` files of equal size, at least one.
+        max_rows_per_group: Rows of a group in 0.1 files.
+        max_bytes_per_file: Bytes after which a new file is begun, counted between batches; None for no limit.
+        materialize_deletions: Whether a fragment with many deletions is rewritten even without neighbours.
+        materialize_deletions_threshold: ... if more than this share of its rows is deleted.
+        num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
+        batch_size: Rows that are read at a time; None leaves it to the files.
+        io_buffer_size: Taken for pylance's sake: reads are bounded by pages here.
+        defer_index_remap: Record which rows moved in the fragment reuse index, instead of losing their coverage.
+        compaction_mode: "reencode" decodes and encodes all rows; "try_binary_copy" copies pages where that is
+            possible; "force_binary_copy" raises where it is not. None is "try_binary_copy".
+        binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.
+        max_source_fragments: Take tasks, oldest first, while their fragments do not exceed this number.
+        max_source_rows: ... their live rows.
+        max_source_bytes: ... the bytes of their data files.
+        excluded_fragment_ids: Fragments that stay as they are, and that nothing is merged across.
+        data_storage_version: Version of the new files; None for the dataset's.
+        deletions_only: Rewrite just the fragments over the threshold, each into one of its own.
+        partition_by: Columns whose values must be one and the same in all rows of a merged fragment.
+    """
+
+    target_rows_per_fragment: int = 1024 * 1024
+    max_rows_per_group: int = 1024
+    max_bytes_per_file: int | None = None
+    materialize_deletions: bool = True
+    materialize_deletions_threshold: float = 0.1
+    num_threads: int | None = None
+    batch_size: int | None = None
+    io_buffer_size: int | None = None
+    defer_index_remap: bool = False
+    compaction_mode: str | None = None
+    binary_copy_read_batch_bytes: int = 16 * 1024 * 1024
+    max_source_fragments: int | None = None
+    max_source_rows: int | None = None
+    max_source_bytes: int | None = None
+    excluded_fragment_ids: tuple[int, ...] = ()
+    data_storage_version: str | None = None
+    deletions_only: bool = False
+    partition_by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        if self.compaction_mode is not None and self.compaction_mode not in MODES:
+            valid = ", ".join(f'"{mode}"' for mode in MODES)
+            raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
+        for name in _AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInputError(
+                    f"CompactionOptions::{name} must be greater than 0"
+                    + (" (use None for no limit)" if name.startswith("max_source") else f", got {value}")
+                )
+        if self.deletions_only and not self.materialize_deletions:
+            raise InvalidInputError("deletions_only contradicts materialize_deletions=False")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None, config: Mapping[str, str], default_version: str) -> Self:
+        """Options from arguments, a table's configuration and the defaults.
+
+        Args:
+            given: The arguments; None values count as not given.
+            config: The table's configuration.
+            default_version: The table's data storage version.
+
+        Raises:
+            InvalidInputError: An option is not known, or its value cannot be used.
+        """
+        values: dict[str, Any] = {}
+        for name, parse in _CONFIGURABLE.items():
+            text = config.get(CONFIG_PREFIX + name)
+            if text is not None:
+                try:
+                    values[name] = parse(text)
+                except ValueError as error:
+                    raise InvalidInputError(f"table config {CONFIG_PREFIX}{name}={text!r}: {error}") from error
+        names = {field.name for field in dataclasses.fields(cls)}
+        for name, value in (given or {}).items():
+            if name not in names:
+                raise InvalidInputError(f"Invalid compaction option: {name}")
+            if value is not None:
+                values[name] = tuple(value) if name in _TUPLES else value
+        options = cls(**values)
+        return dataclasses.replace(
+            options, data_storage_version=_output_version(options.data_storage_version, default_version)
+        )
+
+    @property
+    def copies_pages(self) -> bool:
+        """Whether pages are to be copied where that is possible."""
+        return self.compaction_mode != REENCODE
+
+    def to_json(self) -> dict[str, Any]:
+        """What `json.dumps` takes, in pylance's form."""
+        data = dataclasses.asdict(self)
+        for name in _TUPLES:
+            data[name] = list(data[name])
+        return {
+            **data,
+            "index_remap_mode": "Direct",
+            "enable_binary_copy": self.compaction_mode in (TRY_COPY, FORCE_COPY),
+            "enable_binary_copy_force": self.compaction_mode == FORCE_COPY,
+            "max_overlays_per_fragment": 10,
+            "has_eager_remappable_index": None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_json` gave, or pylance's plan; keys that say nothing here are left out."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in data.items() if name in names and value is not None}
+        for name in _TUPLES & values.keys():
+            values[name] = tuple(values[name])
+        if values.get("compaction_mode") in _MODES_OF_JSON:
+            values["compaction_mode"] = _MODES_OF_JSON[values["compaction_mode"]]
+        return cls(**values)
+
+
+def _output_version(wanted: str | None, default: str) -> str:
+    if wanted is None:
+        return FileVersion.from_string(default).value
+    version, own = FileVersion.from_string(wanted), FileVersion.from_string(default)
+    if (version is FileVersion.V0_1) is not (own is FileVersion.V0_1):
+        raise UnsupportedError(
+            f"Cannot write data files in version {version.value} to a dataset with default version {own.value}: "
+            "V1 and V2 storage versions cannot be mixed"
+        )
+    return version.value
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+# pylance names modes by its enum's variants in some plans.
+_MODES_OF_JSON: Final = {"Reencode": REENCODE, "TryBinaryCopy": TRY_COPY, "ForceBinaryCopy": FORCE_COPY}
+
+_TUPLES: Final = frozenset({"excluded_fragment_ids", "partition_by"})
+_AT_LEAST_ONE: Final = ("num_threads", "batch_size", "max_source_fragments", "max_source_rows", "max_source_bytes")
+
+_CONFIGURABLE: Final[dict[str, Callable[[str], Any]]] = {
+    "target_rows_per_fragment": int,
+    "max_rows_per_group": int,
+    "max_bytes_per_file": int,
+    "materialize_deletions": _flag,
+    "materialize_deletions_threshold": float,
+    "defer_index_remap": _flag,
+    "batch_size": int,
+    "compaction_mode": str,
+    "binary_copy_read_batch_bytes": int,
+    "max_source_fragments": int,
+    "max_source_rows": int,
+    "max_source_bytes": int,
+    "data_storage_version": str,
+    "partition_by": _names,
+}

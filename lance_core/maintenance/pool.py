@@ -1,0 +1,117 @@
+"""Run the tasks of a compaction on this machine: one after the other, or in several processes at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.errors import StoreError
+from lance_core.maintenance.results import RewriteResult
+from lance_core.maintenance.tasks import CompactionTask
+from lance_core.maintenance.worker import receive, send
+
+__all__ = ["Outcome", "run_tasks", "worker_count"]
+
+WORTH_A_PROCESS_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of data files below which starting processes costs more than it saves; a page pool runs in each anyway."""
+
+Outcome = RewriteResult | Exception
+"""What became of a task."""
+
+
+def worker_count(tasks: Sequence[CompactionTask], num_threads: int | None) -> int:
+    """How many processes to use; 1 stands for none beside this one."""
+    if num_threads is not None:
+        return max(1, min(num_threads, len(tasks)))
+    if sum(task.num_bytes for task in tasks) < WORTH_A_PROCESS_BYTES:
+        return 1
+    return max(1, min(os.cpu_count() or 1, len(tasks)))
+
+
+def run_tasks(
+    dataset: LanceDataset, tasks: Sequence[CompactionTask], workers: int = 1
+) -> Iterator[tuple[CompactionTask, Outcome]]:
+    """Yield each task with what became of it, as they finish.
+
+    Args:
+        dataset: The dataset.
+        tasks: What to do.
+        workers: Processes to use; 1 for this one alone.
+    """
+    if workers <= 1:
+        for task in tasks:
+            yield task, _run_here(dataset, task)
+        return
+    waiting: queue.SimpleQueue[CompactionTask] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    done: queue.SimpleQueue[tuple[CompactionTask, Outcome]] = queue.SimpleQueue()
+    processes = [_start() for _ in range(workers)]
+    threads = [threading.Thread(target=_serve, args=(p, dataset, waiting, done), daemon=True) for p in processes]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in tasks:
+            yield done.get()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for thread in threads:
+            thread.join()
+
+
+def _run_here(dataset: LanceDataset, task: CompactionTask) -> Outcome:
+    try:
+        return task.execute(dataset)
+    except Exception as error:  # noqa: BLE001 - the caller decides what an error of one task means for the others
+        return error
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # our own interpreter and module
+        [sys.executable, "-m", "lance_core.maintenance.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+
+def _serve(
+    process: subprocess.Popen[bytes],
+    dataset: LanceDataset,
+    waiting: queue.SimpleQueue[CompactionTask],
+    done: queue.SimpleQueue[tuple[CompactionTask, Outcome]],
+) -> None:
+    """Hand tasks to one process until there are none. One that dies fails its task and those that it takes after."""
+    stdin, stdout = process.stdin, process.stdout
+    if stdin is None or stdout is None:
+        raise RuntimeError("a worker without pipes")
+    with stdin, stdout:
+        broken: Exception | None = None
+        try:
+            send(stdin, dataset)
+        except OSError as error:
+            broken = error
+        while True:
+            try:
+                task = waiting.get_nowait()
+            except queue.Empty:
+                break
+            if broken is None:
+                try:
+                    send(stdin, task)
+                    done.put((task, receive(stdout)))
+                    continue
+                except (OSError, EOFError) as error:
+                    broken = error
+            done.put((task, StoreError(f"the worker process of {task} died: {broken}")))
+        with contextlib.suppress(OSError):
+            stdin.close()

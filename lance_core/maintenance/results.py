@@ -1,0 +1,115 @@
+"""What a task of a compaction has written, on its way to the commit; JSON that pylance reads and writes as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lance_core.api.metadata import FragmentMetadata
+from lance_core.table.fragment import Fragment
+
+__all__ = ["CompactionMetrics", "RewriteResult", "fragments_from_json", "fragments_to_json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionMetrics:
+    """What a compaction did.
+
+    Attributes:
+        fragments_removed: Fragments that were rewritten.
+        fragments_added: Fragments that take their place.
+        files_removed: Data and deletion files of the former.
+        files_added: Files of the latter.
+        tasks_skipped: Tasks whose fragments a concurrent commit changed; their work was dropped.
+    """
+
+    fragments_removed: int = 0
+    fragments_added: int = 0
+    files_removed: int = 0
+    files_added: int = 0
+    tasks_skipped: int = 0
+
+    def __add__(self, other: CompactionMetrics) -> CompactionMetrics:
+        """The sum of both."""
+        return CompactionMetrics(
+            **{name: getattr(self, name) + getattr(other, name) for name in CompactionMetrics.__slots__}
+        )
+
+    def to_json(self) -> dict[str, int]:
+        """What `json.dumps` takes, in pylance's form."""
+        return {name: getattr(self, name) for name in CompactionMetrics.__slots__ if name != "tasks_skipped"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteResult:
+    """What a task has written; nothing refers to it before the commit.
+
+    Attributes:
+        metrics: How much it was.
+        new_records: The new fragments, with id 0.
+        original_records: The fragments that they replace.
+        read_version: Version that these were read at.
+        row_addrs: Addresses of the rows in their new order, as a serialized roaring treemap; None where no index
+            needs them.
+    """
+
+    metrics: CompactionMetrics
+    new_records: tuple[Fragment, ...]
+    original_records: tuple[Fragment, ...]
+    read_version: int
+    row_addrs: bytes | None = None
+
+    @property
+    def new_fragments(self) -> list[FragmentMetadata]:
+        """The new fragments."""
+        return [FragmentMetadata.from_record(record) for record in self.new_records]
+
+    @property
+    def original_fragments(self) -> list[FragmentMetadata]:
+        """The fragments that they replace."""
+        return [FragmentMetadata.from_record(record) for record in self.original_records]
+
+    def json(self) -> str:
+        """The result as JSON that pylance reads as well."""
+        return json.dumps(
+            {
+                "metrics": self.metrics.to_json(),
+                "new_fragments": fragments_to_json(self.new_records),
+                "read_version": self.read_version,
+                "original_fragments": fragments_to_json(self.original_records),
+                "row_addrs": None if self.row_addrs is None else list(self.row_addrs),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `json` gave, here or in pylance."""
+        data = json.loads(text)
+        addresses = data.get("row_addrs")
+        return cls(
+            metrics=CompactionMetrics(**data["metrics"]),
+            new_records=fragments_from_json(data["new_fragments"]),
+            original_records=fragments_from_json(data["original_fragments"]),
+            read_version=data["read_version"],
+            row_addrs=None if addresses is None else bytes(addresses),
+        )
+
+    def __repr__(self) -> str:
+        """Name the fragments."""
+        ids = [record.id for record in self.original_records]
+        return (
+            f"RewriteResult(read_version={self.read_version}, original_fragments={ids}, "
+            f"new_fragments=<{len(self.new_records)}>)"
+        )
+
+
+def fragments_to_json(records: Iterable[Fragment]) -> list[dict[str, Any]]:
+    """Fragments as what `json.dumps` takes, in pylance's form."""
+    return [FragmentMetadata.from_record(record).to_json() for record in records]
+
+
+def fragments_from_json(data: Sequence[Mapping[str, Any]]) -> tuple[Fragment, ...]:
+    """The inverse of `fragments_to_json`."""
+    return tuple(FragmentMetadata.from_json(item).to_record() for item in data)

@@ -1,0 +1,229 @@
+"""Run one task of a compaction: read the live rows of some fragments and write them into new ones.
+
+Pages are copied as they are where that is possible (`file.copy`); otherwise rows are decoded, filtered and encoded
+again. Either way the rows keep their order, their stable ids, and the versions in which they were made and changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lance_core.api.read import physical_rows, read_fragment
+from lance_core.api.source import Source
+from lance_core.errors import InvalidInputError
+from lance_core.file.version import FileVersion
+from lance_core.file.writer import DataFileWriter, WrittenFile
+from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
+from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
+
+__all__ = ["rewrite"]
+
+_logger = logging.getLogger(__name__)
+
+ROWS_PER_READ: Final = 1 << 17
+"""Rows that are decoded at a time at most, so that memory stays bounded where pages are large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFragment:
+    """A fragment to read.
+
+    Attributes:
+        record: The fragment.
+        num_rows: Rows in its files.
+        live: Whether each of them is still there; None if all are.
+    """
+
+    record: Fragment
+    num_rows: int
+    live: npt.NDArray[np.bool_] | None
+
+    @property
+    def num_live(self) -> int:
+        """Rows that are still there."""
+        return self.num_rows if self.live is None else int(np.count_nonzero(self.live))
+
+    def kept(self, numbers: U64Array) -> U64Array:
+        """Of numbers that stand for all its rows, those of the live ones."""
+        return numbers if self.live is None else numbers[self.live]
+
+
+def rewrite(source: Source, records: Sequence[Fragment], options: CompactionOptions) -> RewriteResult:
+    """Write the live rows of fragments into new fragments.
+
+    Args:
+        source: The version that the fragments were planned in.
+        records: The fragments, in order.
+        options: How to do it.
+
+    Raises:
+        InvalidInputError: A binary copy is forced and not possible.
+        CorruptFileError: A file cannot be read; what was written is removed.
+    """
+    version = FileVersion.from_string(options.data_storage_version or source.manifest.data_storage_version)
+    fragments = [_opened(source, record) for record in records]
+    written = _Rewriter(source, fragments, options, version).run()
+    new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
+    addresses = _addresses(fragments) if source.manifest.indices and not source.manifest.uses_stable_row_ids else None
+    metrics = CompactionMetrics(
+        fragments_removed=len(records),
+        fragments_added=len(new),
+        files_removed=sum(len(record.files) + (record.deletion_file is not None) for record in records),
+        files_added=sum(len(record.files) for record in new),
+    )
+    return RewriteResult(
+        metrics=metrics,
+        new_records=new,
+        original_records=tuple(records),
+        read_version=source.manifest.version,
+        row_addrs=addresses,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewriter:
+    """The files of one task."""
+
+    source: Source
+    fragments: list[SourceFragment]
+    options: CompactionOptions
+    version: FileVersion
+
+    def run(self) -> list[Fragment]:
+        """Write the new fragments, in order; remove them again if that fails."""
+        done: list[Fragment] = []
+        try:
+            done.extend(self._by_decoding())
+        except BaseException:
+            for fragment in done:
+                for file in fragment.files:
+                    self.source.store.delete(data_key(file.path))
+            raise
+        return done
+
+    @property
+    def rows_per_file(self) -> int:
+        """Rows of each new file."""
+        rows = sum(fragment.num_live for fragment in self.fragments)
+        if self.options.deletions_only:
+            return max(1, rows)
+        count = max(1, rows // max(1, self.options.target_rows_per_fragment))
+        return max(1, -(-rows // count))
+
+    def _by_decoding(self) -> Iterator[Fragment]:
+        """Decode all rows and encode them again."""
+        writer: DataFileWriter | None = None
+        limit, most_bytes = self.rows_per_file, self.options.max_bytes_per_file
+        try:
+            for rows in self._live_batches():
+                left = rows
+                while left.num_rows:
+                    writer = writer or self._new_writer()
+                    part = left.slice(0, limit - writer.num_rows)
+                    writer.write(part)
+                    left = left.slice(part.num_rows)
+                    if writer.num_rows >= limit or (most_bytes is not None and writer.bytes_written >= most_bytes):
+                        finished, writer = writer, None
+                        yield _fragment(finished.finish())
+            if writer is not None:
+                finished, writer = writer, None
+                yield _fragment(finished.finish())
+        finally:
+            if writer is not None:
+                writer.abort()
+
+    def _live_batches(self) -> Iterator[pa.RecordBatch]:
+        schema = self.source.manifest.schema
+        for fragment in self.fragments:
+            position = 0
+            rows = range(fragment.num_rows)
+            for batch in read_fragment(self.source, fragment.record, schema, rows, batch_rows=self.options.batch_size):
+                end = position + batch.num_rows
+                if fragment.live is None:
+                    yield batch
+                else:
+                    mask = fragment.live[position:end]
+                    yield batch if mask.all() else batch.filter(pa.array(mask))
+                position = end
+
+    def _new_writer(self) -> DataFileWriter:
+        key = data_key(new_data_file_name())
+        return DataFileWriter(self.source.store, key, self.source.manifest.schema, version=self.version)
+
+
+def _opened(source: Source, record: Fragment) -> SourceFragment:
+    num_rows = physical_rows(source, record)
+    deletions = source.deletions(record)
+    live = None if deletions is None else deletions.live_rows(num_rows)
+    return SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
+
+
+def _fragment(written: WrittenFile) -> Fragment:
+    major, minor = written.version.manifest_numbers
+    file = DataFile(
+        path=written.key.removeprefix(DATA_PREFIX),
+        fields=written.field_ids,
+        column_indices=written.column_indices,
+        file_major_version=major,
+        file_minor_version=minor,
+        file_size_bytes=written.size_bytes,
+    )
+    return Fragment(files=(file,), physical_rows=written.num_rows)
+
+
+def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[SourceFragment]) -> Iterator[Fragment]:
+    """Hand the row ids and versions of the live rows over to the new fragments."""
+    ids = np.concatenate([f.kept(_row_ids(f)) for f in fragments]) if fragments else np.zeros(0, np.uint64)
+    created = np.concatenate([f.kept(_versions(f, f.record.created_at_versions)) for f in fragments])
+    updated = np.concatenate([f.kept(_versions(f, f.record.last_updated_at_versions)) for f in fragments])
+    start = 0
+    for fragment in written:
+        rows = slice(start, start + fragment.physical_rows)
+        start = rows.stop
+        yield replace(
+            fragment,
+            row_ids=encode_row_ids(ids[rows]),
+            created_at_versions=encode_versions(created[rows]),
+            last_updated_at_versions=encode_versions(updated[rows]),
+        )
+
+
+def _row_ids(fragment: SourceFragment) -> U64Array:
+    if fragment.record.row_ids is None:
+        raise InvalidInputError(f"fragment {fragment.record.id} has no row ids in a dataset with stable row ids")
+    return _checked(fragment, decode_row_ids(fragment.record.row_ids), "row ids")
+
+
+def _versions(fragment: SourceFragment, data: bytes | None) -> U64Array:
+    """The version of each row; 1 where none is recorded, as for rows that are older than the record."""
+    if data is None:
+        return np.ones(fragment.num_rows, np.uint64)
+    return _checked(fragment, decode_versions(data), "row versions")
+
+
+def _checked(fragment: SourceFragment, numbers: U64Array, what: str) -> U64Array:
+    if len(numbers) != fragment.num_rows:
+        raise InvalidInputError(f"fragment {fragment.record.id} has {len(numbers)} {what} for {fragment.num_rows} rows")
+    return numbers
+
+
+def _addresses(fragments: Sequence[SourceFragment]) -> bytes:
+    """The addresses of the live rows, as a treemap: what an index needs to follow them."""
+    result = BitMap64()
+    for fragment in fragments:
+        first = fragment.record.id << 32
+        result.add_range(first, first + fragment.num_rows)
+        if fragment.live is not None:
+            result -= BitMap64(np.flatnonzero(~fragment.live).astype(np.uint64) + np.uint64(first))
+    return result.serialize()

@@ -1,0 +1,126 @@
+"""Tasks and plans of a compaction: they travel as JSON or by pickle, with nothing but metadata in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Self
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.api.metadata import FragmentMetadata
+from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.results import RewriteResult, fragments_from_json, fragments_to_json
+from lance_core.maintenance.rewrite import rewrite
+from lance_core.table.fragment import Fragment
+
+__all__ = ["CompactionPlan", "CompactionTask"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionTask:
+    """One task of a plan.
+
+    Attributes:
+        records: The fragments to rewrite, in order.
+        read_version: The version that they were seen in.
+        options: How to rewrite them.
+    """
+
+    records: tuple[Fragment, ...]
+    read_version: int
+    options: CompactionOptions
+
+    @property
+    def fragments(self) -> list[FragmentMetadata]:
+        """The fragments to rewrite."""
+        return [FragmentMetadata.from_record(record) for record in self.records]
+
+    @property
+    def num_rows(self) -> int:
+        """Live rows of the fragments, as far as the manifest says."""
+        return sum(record.num_rows for record in self.records)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of their data files, as far as the manifest says."""
+        return sum(file.file_size_bytes for record in self.records for file in record.files)
+
+    def execute(self, dataset: LanceDataset) -> RewriteResult:
+        """Write the new fragments; nothing is committed.
+
+        Args:
+            dataset: The dataset. Another version than the plan's is exchanged for that one.
+
+        Raises:
+            VersionNotFoundError: The plan's version was cleaned up.
+        """
+        return rewrite(dataset.checkout_version(self.read_version).source, self.records, self.options)
+
+    def json(self) -> str:
+        """The task as JSON that pylance reads as well."""
+        return json.dumps(
+            {
+                "task": {"fragments": fragments_to_json(self.records)},
+                "read_version": self.read_version,
+                "options": self.options.to_json(),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `json` gave, here or in pylance."""
+        data = json.loads(text)
+        return cls(
+            records=fragments_from_json(data["task"]["fragments"]),
+            read_version=data["read_version"],
+            options=CompactionOptions.from_json(data["options"]),
+        )
+
+    def __repr__(self) -> str:
+        """Name the fragments."""
+        ids = [record.id for record in self.records]
+        return f"{type(self).__name__}(read_version={self.read_version}, fragments={ids})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """The tasks of a compaction.
+
+    Attributes:
+        read_version: Version that the plan was made from; the commit follows it.
+        tasks: What to do; any subset may be done and committed.
+        options: How.
+    """
+
+    read_version: int
+    tasks: tuple[CompactionTask, ...]
+    options: CompactionOptions
+
+    def num_tasks(self) -> int:
+        """How many tasks there are."""
+        return len(self.tasks)
+
+    def json(self) -> str:
+        """The plan as JSON that pylance reads as well."""
+        return json.dumps(
+            {
+                "tasks": [{"fragments": fragments_to_json(task.records)} for task in self.tasks],
+                "read_version": self.read_version,
+                "options": self.options.to_json(),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `json` gave, here or in pylance."""
+        data = json.loads(text)
+        options, version = CompactionOptions.from_json(data["options"]), data["read_version"]
+        tasks = (
+            CompactionTask(records=fragments_from_json(task["fragments"]), read_version=version, options=options)
+            for task in data["tasks"]
+        )
+        return cls(read_version=version, tasks=tuple(tasks), options=options)
+
+    def __repr__(self) -> str:
+        """Say how much there is to do."""
+        return f"CompactionPlan(read_version={self.read_version}, tasks=<{len(self.tasks)} compaction tasks>)"

@@ -1,0 +1,71 @@
+"""What a worker process of a compaction runs: `python -m lance_core.maintenance.worker`.
+
+Both ways, on standard input and output, messages are a u64 LE length and that many bytes of pickle:
+
+    in     first the dataset, then one task after the other; the end of the input ends the worker
+    out    per task its RewriteResult, or the exception that it raised
+
+The process is started afresh rather than forked, so that no lock or connection of the parent is inherited, and without
+running the parent's script again, as `multiprocessing` would.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+from typing import IO, Any, Final
+
+from lance_core.errors import LanceError
+
+__all__ = ["main", "receive", "send"]
+
+_LENGTH: Final = struct.Struct("<Q")
+
+
+def send(stream: IO[bytes], message: object) -> None:
+    """Write one message."""
+    data = pickle.dumps(message)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """Read one message.
+
+    Raises:
+        EOFError: The other side has closed its end.
+    """
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError("the other process has ended")
+    (length,) = _LENGTH.unpack(head)
+    data = stream.read(length)
+    if len(data) < length:
+        raise EOFError("the other process has ended within a message")
+    return pickle.loads(data)  # noqa: S301 - the other side is our own parent or child
+
+
+def main() -> None:
+    """Serve one parent."""
+    source = sys.stdin.buffer
+    # What anybody prints must not get between the messages.
+    sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    dataset = receive(source)
+    while True:
+        try:
+            task = receive(source)
+        except EOFError:
+            return
+        try:
+            result = task.execute(dataset)
+        except (LanceError, OSError, MemoryError) as error:
+            result = error
+        send(sink, result)
+
+
+if __name__ == "__main__":
+    main()
