@@ -1,6 +1,6 @@
 """Random Arrow columns of any nesting, for tests that compare two ways of doing the same."""
 
-import datetime
+import datetime as dt
 import decimal
 import random
 from typing import Any
@@ -77,7 +77,7 @@ def random_value(rng: random.Random, kind: Any, nulls: float, variety: int, *, n
     return _scalar(kind, rng.randint(0, variety))
 
 
-def _scalar(kind: Any, number: int) -> Any:
+def _scalar(kind: Any, number: int) -> Any:  # noqa: PLR0911  # one return per type
     types = pa.types
     if types.is_boolean(kind):
         return number % 2 == 0
@@ -92,14 +92,14 @@ def _scalar(kind: Any, number: int) -> Any:
     if types.is_binary(kind) or types.is_large_binary(kind):
         return str(number).encode() * (number % 4)
     if types.is_date(kind):
-        return datetime.date(2020, 1, 1) + datetime.timedelta(days=number % 10000)
+        return dt.date(2020, 1, 1) + dt.timedelta(days=number % 10000)
     if types.is_timestamp(kind):
-        zone = datetime.UTC if kind.tz else None
-        return datetime.datetime(2020, 1, 1, tzinfo=zone) + datetime.timedelta(seconds=number)
+        zone = dt.UTC if kind.tz else None
+        return dt.datetime(2020, 1, 1, tzinfo=zone) + dt.timedelta(seconds=number)
     if types.is_time(kind):
-        return datetime.time(1, 2, number % 60)
+        return dt.time(1, 2, number % 60)
     if types.is_duration(kind):
-        return datetime.timedelta(seconds=number)
+        return dt.timedelta(seconds=number)
     assert types.is_decimal(kind), kind
     return decimal.Decimal(number)
 

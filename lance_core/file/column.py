@@ -1,10 +1,12 @@
 """Reading the pages of one column, a few ahead of the rows that are handed out."""
 
-__all__ = ["ColumnPlan", "PageTask", "RowStream"]
+__all__ = ["ColumnPlan", "PageTask", "RowStream", "located"]
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -14,7 +16,7 @@ from lance_core.encoding.decoder import decode_pages, group_key
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps
 from lance_core.encoding.paths import items_per_row
 from lance_core.encoding.structural.decoded import RowRuns
-from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import submit
 from lance_core.schema import Field
@@ -30,7 +32,25 @@ _GROUP_BYTES: Final = 4 * 1024 * 1024
 _LOOK_UP_BYTES: Final = 64 * 1024
 
 # What broken bytes make numpy and pyarrow say, where no check of ours came first.
-_SYMPTOMS: Final = (ValueError, IndexError, TypeError, OverflowError, MemoryError, pa.ArrowException)
+_SYMPTOMS: Final = (ValueError, IndexError, TypeError, OverflowError, MemoryError, struct.error, pa.ArrowException)
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say in errors of the block where they come from: the file, and the column and page if they are known.
+
+    Raises:
+        CorruptFileError: The block found broken bytes, or stumbled over them.
+        UnsupportedError: The block met something that is not offered.
+    """
+    try:
+        yield
+    except (CorruptFileError, UnsupportedError) as error:
+        raise type(error)(f"{where}: {error}") from error
+    except LanceError:
+        raise
+    except _SYMPTOMS as error:
+        raise CorruptFileError(f"{where}: {error}") from error
 
 
 class PageTask:
@@ -57,19 +77,14 @@ class PageTask:
 
     def advance(self, answer: Sequence[BytesLike] | None) -> Sequence[ByteRange] | None:
         """Take the decoder one step further: returns the ranges it asks for, None once it is done."""
-        try:
-            return next(self._steps) if answer is None else self._steps.send(answer)
-        except StopIteration as stop:
-            self._result = stop.value
-            if len(stop.value) != self.num_rows:
-                raise CorruptFileError(
-                    f"{self._where}: {len(stop.value)} rows where {self.num_rows} are expected"
-                ) from None
+        with located(self._where):
+            try:
+                return next(self._steps) if answer is None else self._steps.send(answer)
+            except StopIteration as stop:
+                self._result = stop.value
+            if len(self._result) != self.num_rows:
+                raise CorruptFileError(f"{len(self._result)} rows where {self.num_rows} are expected")
             return None
-        except (CorruptFileError, UnsupportedError) as error:
-            raise type(error)(f"{self._where}: {error}") from error
-        except _SYMPTOMS as error:
-            raise CorruptFileError(f"{self._where}: {error}") from error
 
     def finish(self, answer: Sequence[BytesLike], fetch: Fetch) -> None:
         """Take the decoder to its end in the pool."""
@@ -164,7 +179,7 @@ class ColumnPlan:
         bounds = np.zeros(pages.num_items.size + 1, np.int64)
         np.cumsum(pages.num_items // max(factor, 1), out=bounds[1:])
         if int(bounds[-1]) != num_rows or bool((pages.num_items % max(factor, 1)).any()):
-            raise CorruptFileError(f"{self._name}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
+            raise CorruptFileError(f"column {path[-1].name!r}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
         self._bounds = bounds
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
@@ -191,11 +206,9 @@ class ColumnPlan:
             start, end = int(bounds[index]), int(bounds[index + 1])
             rows = runs.clipped(start, end).shifted(-start)
             if rows.count:
-                try:
+                with located(f"{self._name}, page {index}"):
                     page = self._pages.page(index, start, end - start)
                     key = group_key(page, self._path[-1])
-                except (CorruptFileError, UnsupportedError) as error:
-                    raise type(error)(f"{self._name}, page {index}: {error}") from error
                 yield _Wanted(index, page, rows, key)
                 index += 1
             else:

@@ -59,7 +59,9 @@ class FieldPlan:
             self._num_bytes += sum(sum(page.buffer_sizes) for page in pages.messages)
         self._bounds = self._columns[field.id].bounds
         if int(self._bounds[-1]) != num_rows:
-            raise CorruptFileError(f"{self._where}: pages of {int(self._bounds[-1])} rows in a file of {num_rows}")
+            raise CorruptFileError(
+                f"column {field.name!r}: pages of {int(self._bounds[-1])} rows in a file of {num_rows}"
+            )
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page of the field, or per part of a page."""

@@ -22,8 +22,8 @@ from lance_core.encoding.assemble import merge_columns
 from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
-from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
-from lance_core.file.column import ColumnPlan, PageTask, RowStream
+from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.file.column import ColumnPlan, PageTask, RowStream, located
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
@@ -74,10 +74,8 @@ class DataFileReader:
             UnsupportedError: Its version is not known.
         """
         tail, found = store.get_tail(key, _TAIL)
-        try:
+        with located(key):
             metadata, legacy = _read_metadata(store, key, memoryview(tail), found, size)
-        except (CorruptFileError, UnsupportedError) as error:
-            raise type(error)(f"{key}: {error}") from error
         return cls(store, key, metadata, legacy)
 
     @property
@@ -138,8 +136,10 @@ class DataFileReader:
         runs = self._runs(rows)
         if batch_rows is not None and batch_rows < 1:
             raise InvalidInputError(f"batches of {batch_rows} rows")
-        fields = [self._field_reader(field, columns, runs) for field in schema.fields]
-        yield from self._batches(schema_to_arrow(schema), fields, runs.count, batch_rows)
+        with located(self._key):
+            arrow_schema = schema_to_arrow(schema)
+            fields = [self._field_reader(field, columns, runs) for field in schema.fields]
+        yield from self._batches(arrow_schema, fields, runs.count, batch_rows)
 
     def _runs(self, rows: range | npt.NDArray[np.integer[Any]] | None) -> RowRuns:
         if rows is None:

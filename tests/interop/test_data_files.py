@@ -143,7 +143,9 @@ def shapes():
         "nullable bytes": pa.array([None if i % 5 == 0 else b"x" * (i % 7) for i in range(n)], pa.binary()),
         "vectors": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(n * 16).astype("f4")), 16),
         "wide vectors": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(600 * 128).astype("f4")), 128),
-        "null vectors": pa.array([None if i % 4 == 0 else [1.0, None] * 64 for i in range(500)], pa.list_(pa.float32(), 128)),
+        "null vectors": pa.array(
+            [None if i % 4 == 0 else [1.0, None] * 64 for i in range(500)], pa.list_(pa.float32(), 128)
+        ),
         "lists of vectors": pa.array(
             [[[float(j)] * 128 for j in range(i % 4)] if i % 5 else None for i in range(400)],
             pa.list_(pa.list_(pa.float32(), 128)),
@@ -151,7 +153,9 @@ def shapes():
         "lists of texts": pa.array([["x" * 300 * (i % 3) + str(i)] * (i % 4) if i % 5 else None for i in range(2000)]),
         "long lists": pa.array([list(range(i * 3000)) for i in range(5)]),
         "dictionary": pa.array(words[rng.integers(0, 4, n)]).dictionary_encode(),
-        "fixed size lists of lists": pa.array([[[1, 2, i]] * 2 if i % 5 else None for i in range(1000)], pa.list_(pa.list_(pa.int32(), 3), 2)),
+        "fixed size lists of lists": pa.array(
+            [[[1, 2, i]] * 2 if i % 5 else None for i in range(1000)], pa.list_(pa.list_(pa.int32(), 3), 2)
+        ),
     }
 
 
@@ -164,7 +168,9 @@ def test_shapes_both_ways(tmp_path, version, name):
     write_ours(tmp_path, table, version, batch_rows=1000, page_bytes=40_000)
     assert LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table().to_pylist() == expected
     assert read_ours(tmp_path, "ours.lance").to_pylist() == expected
-    with LanceFileWriter(str(tmp_path / "theirs.lance"), table.schema, version=version, data_cache_bytes=40_000) as writer:
+    with LanceFileWriter(
+        str(tmp_path / "theirs.lance"), table.schema, version=version, data_cache_bytes=40_000
+    ) as writer:
         for batch in table.to_batches(max_chunksize=1000):
             writer.write_batch(batch)
     assert read_ours(tmp_path, "theirs.lance").to_pylist() == expected
@@ -185,7 +191,11 @@ FIELD_METADATA = [
 
 @pytest.mark.parametrize("metadata", FIELD_METADATA, ids=str)
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [[f"hello world {i % 1000}" for i in range(5000)], [i * i for i in range(5000)]], ids=["texts", "integers"])
+@pytest.mark.parametrize(
+    "values",
+    [[f"hello world {i % 1000}" for i in range(5000)], [i * i for i in range(5000)]],
+    ids=["texts", "integers"],
+)
 def test_field_metadata(tmp_path, version, metadata, values):
     array = pa.array(values)
     table = pa.table([array], pa.schema([pa.field("c", array.type, metadata=metadata)]))
@@ -283,7 +293,10 @@ def test_pylance_reads_and_filters_legacy_files_of_ours(tmp_path):
     assert dataset.to_table(filter="f < 1").num_rows == 3 + 1
     wanted = table["s"][777].as_py()
     assert dataset.to_table(columns=["i"], filter=f"s = '{wanted}'").column("i").to_pylist() == [777]
-    assert dataset.take([3, 19_999], columns=["i", "l"]).to_pylist() == table.select(["i", "l"]).take([3, 19_999]).to_pylist()
+    assert (
+        dataset.take([3, 19_999], columns=["i", "l"]).to_pylist()
+        == table.select(["i", "l"]).take([3, 19_999]).to_pylist()
+    )
 
 
 @given(seed=st.integers(0, 2**32))
@@ -292,7 +305,9 @@ def test_we_read_random_legacy_columns_of_pylance(tmp_path, seed):
     table = random_table(seed, maps=False)
     root = tmp_path / "dataset"
     try:
-        dataset = lance.write_dataset(table, str(root), data_storage_version="legacy", mode="overwrite", max_rows_per_group=64)
+        dataset = lance.write_dataset(
+            table, str(root), data_storage_version="legacy", mode="overwrite", max_rows_per_group=64
+        )
         expected = dataset.to_table().to_pylist()
     except (BaseException,) as error:  # noqa: B013  # the panic of a Rust extension is no Exception
         if isinstance(error, KeyboardInterrupt):
