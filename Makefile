@@ -8,6 +8,9 @@ UV_HOME := .venv-uv
 UV := $(UV_HOME)/bin/uv
 RUN := .venv/bin
 STAMP := .venv/.set-up
+# The floors of pyproject.toml.
+LOWEST_DAGSTER := 1.11.8
+LOWEST_SPARK := 4.1.0
 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
@@ -62,6 +65,15 @@ test-slow: java setup ## Run the tests that take minutes
 test-ui: java setup ## Run the tests of the Dagster UI in headless Chromium
 	@command -v chromium >/dev/null || { echo "chromium is missing; on Debian: apt-get install chromium"; exit 1; }
 	$(RUN)/pytest -m ui
+
+LOWEST := .venv-lowest
+
+.PHONY: test-lowest
+test-lowest: java setup ## Run the Dagster and Spark tests with the lowest versions that are supported
+	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
+	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --group dev -e . \
+	  "dagster==$(LOWEST_DAGSTER)" "dagster-webserver==$(LOWEST_DAGSTER)" "pyspark[connect]==$(LOWEST_SPARK)"
+	PATH=$(CURDIR)/$(LOWEST)/bin:$(PATH) $(LOWEST)/bin/python -m pytest tests/lance_dagster tests/pyspark_lance
 
 .PHONY: check
 check: setup ## Lint, type-check, check the layers and the generated code
