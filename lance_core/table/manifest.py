@@ -253,7 +253,7 @@ class Manifest:
             transaction_file=message.transaction_file,
             writer_version=_writer_version(message),
             next_row_id=message.next_row_id,
-            data_storage_version=message.data_format.version or _guessed_version(message, raw),
+            data_storage_version=_data_storage_version(message, raw),
             config=dict(message.config),
             table_metadata=dict(message.table_metadata),
             base_paths=tuple(
@@ -346,9 +346,20 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion | None:
     )
 
 
-def _guessed_version(message: table_pb2.Manifest, raw: list[bytes]) -> str:
-    """Work out the data storage version of a manifest that does not say it: by its files, else by its flags."""
-    for fragment in FragmentList(raw).messages():
-        for file in fragment.files:
-            return data_file_version(file.file_major_version, file.file_minor_version)
-    return "2.2" if message.writer_feature_flags & flags.V2_FORMAT else "0.1"
+def _data_storage_version(message: table_pb2.Manifest, raw: list[bytes]) -> str:
+    """Return the version of the data files.
+
+    Manifests before 0.16 do not say it, and some of 0.16 say 0.1 although all files are 2.0: the files decide then.
+    """
+    said = message.data_format.version
+    if said not in ("", "0.1"):
+        return said
+    found = {
+        (file.file_major_version, file.file_minor_version)
+        for fragment in FragmentList(raw).messages()
+        for file in fragment.files
+    }
+    versions = {data_file_version(*numbers) for numbers in found}
+    if len(versions) == 1:
+        return versions.pop()
+    return said or ("2.2" if message.writer_feature_flags & flags.V2_FORMAT and not versions else "0.1")

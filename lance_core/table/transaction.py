@@ -15,7 +15,7 @@ from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.table import flags
 from lance_core.table.fragment import data_file_version
-from lance_core.table.manifest import WRITER, Manifest
+from lance_core.table.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Clone, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
@@ -121,11 +121,26 @@ class Transaction:
             max_fragment_id=highest if highest >= 0 else None,
             max_allocated_field_id=None if field_ids is None else max(field_ids, result.schema.max_field_id),
             transaction_file=self.file_name,
-            writer_version=WRITER,
+            writer_version=_writer_version(manifest, result),
             transaction_bytes=None,
             location=None,
         )
         return _with_flags(result)
+
+
+def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | None:
+    """Say who wrote a manifest: this library, unless fragments of an early lance live on.
+
+    Early versions recorded wrong row counts and index bitmaps. Later ones know by the writer version what to repair
+    when they commit, so it stays until one of them does.
+    """
+    if base is None or not len(base.fragments) or not len(result.fragments):
+        return WRITER
+    early = base.writer_version is None or (
+        base.writer_version.library == "lance" and base.writer_version.version.startswith("0.")
+    )
+    replaced = len(result.fragments.fresh) == len(result.fragments)
+    return base.writer_version if early and not replaced else WRITER
 
 
 def _operation(message: transaction_pb2.Transaction) -> Operation:

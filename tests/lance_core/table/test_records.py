@@ -26,6 +26,7 @@ from lance_core.table import (
     Transaction,
     flags,
 )
+from lance_core.table.manifest import WRITER, WriterVersion
 from lance_core.table.operations import (
     Append,
     ApplyContext,
@@ -268,6 +269,31 @@ def test_field_ids_are_never_reused_where_a_table_says_so():
     base = manifest_of(fragment(0), max_allocated_field_id=9)
     after = applied(Append(), base)
     assert (after.max_allocated_field_id, after.max_field_id, after.writer_flags) == (9, 9, flags.NO_FIELD_ID_REUSE)
+
+
+@pytest.mark.parametrize(
+    ("writer", "kept"),
+    [
+        (None, True),
+        (WriterVersion(library="lance", version="0.8.14"), True),
+        (WriterVersion(library="lance", version="14.0.2"), False),
+        (WriterVersion(library="other", version="0.1.0"), False),
+    ],
+)
+def test_early_writers_stay_on_record_until_repaired(writer, kept):
+    base = manifest_of(fragment(0), writer_version=writer)
+    after = applied(Append(fragments=(fragment(),)), base)
+    assert (after.writer_version == writer) == kept
+    assert applied(Overwrite(fragments=(fragment(),), schema=SCHEMA), base).writer_version == WRITER
+
+
+@pytest.mark.parametrize(
+    ("said", "files", "found"),
+    [("", (2, 0), "2.0"), ("", (0, 2), "0.1"), ("", (2, 1), "2.1"), ("0.1", (0, 3), "2.0"), ("2.1", (2, 1), "2.1")],
+)
+def test_the_files_say_what_old_manifests_do_not(said, files, found):
+    old = manifest_of(fragment(0, files=(file(version=files),)), data_storage_version=said)
+    assert Manifest.from_bytes(old.to_bytes()).data_storage_version == found
 
 
 # --- operations
