@@ -218,7 +218,7 @@ class LocalWriter:
             try:
                 self._fd = os.open(self.staging, flags, 0o666)
             except FileNotFoundError:
-                _make_directories(os.path.dirname(path), durable=durable)
+                _make_directories(os.path.dirname(path))
                 self._fd = os.open(self.staging, flags, 0o666)
         except OSError as error:
             raise _failed(path, error) from error
@@ -338,8 +338,8 @@ def _rename_unless_exists(source: str, target: str) -> None:
         raise OSError(code, os.strerror(code), target)
 
 
-def _make_directories(path: str, *, durable: bool) -> None:
-    """Create a directory and its parents, on disk if asked."""
+def _make_directories(path: str) -> None:
+    """Create a directory and its parents, on disk: a durable write below may follow one that need not be."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -347,8 +347,7 @@ def _make_directories(path: str, *, durable: bool) -> None:
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        if durable:
-            _sync_directory(os.path.dirname(folder))
+        _sync_directory(os.path.dirname(folder))
 
 
 def _sync_directory(path: str) -> None:

@@ -8,7 +8,8 @@
     put_if_absent    PUT with If-None-Match: *; never in parts, for then some servers drop the condition
     open_writer      PUT, or above 8 MiB a multipart upload, some parts at a time
     list             one page of LIST, more as they are wanted
-    delete, copy     DELETE, COPY
+    delete           DELETE
+    copy             HEAD and COPY
 
 Before the first conditional put to a server other than AWS, once per process, two puts of a scratch object show whether
 it honours the condition: on one that does not, concurrent commits would be lost without a word. The storage option
@@ -34,6 +35,8 @@ __all__ = ["S3Store", "S3Writer"]
 MAX_GAP_BYTES = 512 << 10
 MAX_MERGED_BYTES = 16 << 20
 PART_BYTES = 8 << 20
+MAX_COPY_BYTES = 5 << 30
+COPY_PART_BYTES = 512 << 20
 _REQUESTS_AT_A_TIME = 16
 _UPLOADS_AT_A_TIME = 4
 _PAGE_KEYS = 1000
@@ -151,9 +154,25 @@ class S3Store:
         self._call("delete_object", Key=self._name(key))
 
     def copy(self, source_key: str, target_key: str) -> None:
-        """Copy an object on the server, up to 5 GiB."""
+        """Copy an object on the server; one of more than 5 GiB in parts, as one request does not reach further."""
+        size = self.head(source_key).size
+        place = {"Key": self._name(target_key)}
         source = {"Bucket": self._bucket, "Key": self._name(source_key)}
-        self._call("copy_object", Key=self._name(target_key), CopySource=source)
+        if size <= MAX_COPY_BYTES:
+            self._call("copy_object", CopySource=source, **place)
+            return
+        upload = self._call("create_multipart_upload", **place)["UploadId"]
+        try:
+            parts = []
+            for number, start in enumerate(range(0, size, COPY_PART_BYTES), 1):
+                span = f"bytes={start}-{min(start + COPY_PART_BYTES, size) - 1}"
+                part = {"UploadId": upload, "PartNumber": number, "CopySource": source, "CopySourceRange": span}
+                answer = self._call("upload_part_copy", **part, **place)
+                parts.append({"ETag": answer["CopyPartResult"]["ETag"], "PartNumber": number})
+            self._call("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}, **place)
+        except StoreError:
+            self._call("abort_multipart_upload", UploadId=upload, **place)
+            raise
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key)

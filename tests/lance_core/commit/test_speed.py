@@ -20,13 +20,15 @@ def one_row(tmp_path):
     return lance.FragmentMetadata.from_json(json.dumps(ds.get_fragments()[0].metadata.to_json()))
 
 
-def best(work, times=5):
-    results = []
+def ratio(ours, theirs, times=7):
+    """How much longer ours takes, best of some turns that alternate, so that other load meets both."""
+    taken = {ours: [], theirs: []}
     for _ in range(times):
-        start = time.perf_counter()
-        work()
-        results.append(time.perf_counter() - start)
-    return min(results)
+        for work, results in taken.items():
+            start = time.perf_counter()
+            work()
+            results.append(time.perf_counter() - start)
+    return min(taken[ours]) / min(taken[theirs])
 
 
 def test_a_hundred_thousand_fragments(tmp_path, one_row):
@@ -44,8 +46,8 @@ def test_a_hundred_thousand_fragments(tmp_path, one_row):
         ds = lance.dataset(path)
         lance.LanceDataset.commit(ds, append, read_version=ds.version)
 
-    opened = best(lambda: load_latest(store)) / best(lambda: lance.dataset(path))
-    appended = best(append_ours) / best(append_pylance)
+    opened = ratio(lambda: load_latest(store), lambda: lance.dataset(path))
+    appended = ratio(append_ours, append_pylance)
     print(f"open {opened:.2f}, open and append {appended:.2f} times pylance")
     assert opened < 1.5
     assert appended < 1.5
@@ -71,6 +73,6 @@ def test_fifty_small_commits(tmp_path, one_row, durable, limit):
         for _ in range(50):
             ds = lance.LanceDataset.commit(ds, append, read_version=ds.version)
 
-    ratio = best(commit_ours) / best(commit_pylance)
-    print(f"durable={durable}: {ratio:.2f} times pylance")
-    assert ratio < limit
+    taken = ratio(commit_ours, commit_pylance)
+    print(f"durable={durable}: {taken:.2f} times pylance")
+    assert taken < limit

@@ -45,6 +45,16 @@ def test_a_long_range_is_read_in_pieces(s3, root, monkeypatch):
     assert bytes(store.get_range("k", 100, 5400)) == data[100:5400]
 
 
+def test_a_large_object_is_copied_in_parts(s3, root, monkeypatch):
+    monkeypatch.setattr(s3_module, "MAX_COPY_BYTES", 1000)
+    monkeypatch.setattr(s3_module, "COPY_PART_BYTES", 5 << 20)
+    store = open_store(root, s3.storage_options)
+    data = os.urandom((5 << 20) + 17)
+    store.put("k", data)
+    store.copy("k", "l")
+    assert bytes(store.get("l")) == data
+
+
 def test_listing_goes_over_pages(s3, root, monkeypatch):
     monkeypatch.setattr(s3_module, "_PAGE_KEYS", 3)
     store = open_store(root, s3.storage_options)
