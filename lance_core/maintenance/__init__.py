@@ -4,17 +4,35 @@ Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), a
 Compaction.commit(dataset, results) -> CompactionMetrics
 """
 
+from lance_core.maintenance.auto_cleanup import auto_cleanup
+from lance_core.maintenance.cleanup import (
+    CleanupExplanation,
+    CleanupStats,
+    cleanup_old_versions,
+    explain_cleanup_old_versions,
+    select,
+)
+from lance_core.maintenance.cleanup_plan import Candidate, ReferencedBranch, Selectors
 from lance_core.maintenance.compaction import Compaction, compact
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
 
 __all__ = [
+    "Candidate",
+    "CleanupExplanation",
+    "CleanupStats",
     "Compaction",
     "CompactionMetrics",
     "CompactionOptions",
     "CompactionPlan",
     "CompactionTask",
+    "ReferencedBranch",
     "RewriteResult",
+    "Selectors",
+    "auto_cleanup",
+    "cleanup_old_versions",
     "compact",
+    "explain_cleanup_old_versions",
+    "select",
 ]

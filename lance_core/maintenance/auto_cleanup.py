@@ -1,0 +1,111 @@
+"""Automatic cleanup after commits, as the table's configuration asks for.
+
+    lance.auto_cleanup.interval             after every N-th version; 0 after each
+    lance.auto_cleanup.older_than           an age such as "14d" or "1h 30m"
+    lance.auto_cleanup.retain_versions      keep the newest N
+    lance.auto_cleanup.delete_rate_limit, .delete_concurrency
+    lance.auto_cleanup.referenced_branch    "true": clean branches forked from this one first, by their own keys
+
+As in pylance the version before the new one counts as the handle's, so that the last two always stay, tagged versions
+are kept silently, and values that cannot be used are reported in the log and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import timedelta
+from typing import Final
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.errors import LanceError, VersionNotFoundError
+from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
+from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_root
+from lance_core.table.refs import BranchRef
+
+__all__ = ["auto_cleanup", "parse_age"]
+
+_logger = logging.getLogger(__name__)
+
+PREFIX: Final = "lance.auto_cleanup."
+
+_PART = re.compile(r"\s*(\d+)\s*([a-zA-Z]+)\s*")
+_SECONDS: Final = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86400.0),
+    **dict.fromkeys(("M", "month", "months"), 2630016.0),
+    **dict.fromkeys(("y", "year", "years"), 31557600.0),
+    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
+    **dict.fromkeys(("us", "usec", "micros"), 1e-6),
+    **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
+}
+
+
+def parse_age(text: str) -> timedelta:
+    """Read an age such as "14d" or "1h 30m".
+
+    Raises:
+        ValueError: It is none.
+    """
+    position, seconds = 0, 0.0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None or match[2] not in _SECONDS:
+            raise ValueError(f"{text!r} is no duration")
+        seconds += int(match[1]) * _SECONDS[match[2]]
+        position = match.end()
+    if not position:
+        raise ValueError("a duration is missing")
+    return timedelta(seconds=seconds)
+
+
+def auto_cleanup(dataset: LanceDataset) -> CleanupStats | None:
+    """Clean up if the configuration asks for it after the handle's version.
+
+    Returns:
+        What was removed; None if it was not the turn of this version.
+    """
+    config = dataset.config()
+    if PREFIX + "interval" not in config:
+        return None
+    try:
+        interval = int(config[PREFIX + "interval"])
+        if interval and dataset.version % interval:
+            return None
+        age, retain = config.get(PREFIX + "older_than"), config.get(PREFIX + "retain_versions")
+        if age is None and retain is None:
+            return None
+        selectors = select(
+            parse_age(age) if age is not None else None,
+            int(retain) if retain is not None else None,
+            error_if_tagged_old_versions=False,
+        )
+        rate, concurrency = (config.get(PREFIX + name) for name in ("delete_rate_limit", "delete_concurrency"))
+        if config.get(PREFIX + "referenced_branch", "").lower() == "true":
+            _clean_branches(dataset)
+        return cleanup_old_versions(
+            dataset.checkout_version(dataset.version - 1),
+            selectors,
+            delete_rate_limit=int(rate) if rate else None,
+            delete_concurrency=int(concurrency) if concurrency else None,
+        )
+    except VersionNotFoundError:
+        return None
+    except (LanceError, ValueError) as error:
+        # The commit that led here has succeeded, and must not look as if it had not.
+        _logger.warning("automatic cleanup of %s failed: %s", dataset.uri, error)
+        return None
+
+
+def _clean_branches(dataset: LanceDataset) -> None:
+    """Clean the branches that were forked from main."""
+    source = dataset.source
+    if source.manifest.branch is not None:
+        return
+    for meta in source.store.list(BRANCHES_PREFIX):
+        name = branch_of_ref_key(meta.key)
+        if name is not None and BranchRef.from_bytes(source.store.get(meta.key)).parent_branch is None:
+            auto_cleanup(LanceDataset(f"{dataset.uri}/{branch_root(name)}", storage_options=source.options))

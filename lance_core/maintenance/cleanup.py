@@ -1,0 +1,249 @@
+"""Cleanup: remove old versions and the files that only they need.
+
+Transactions go first, then data, indices and deletion files, and manifests last. A run that is interrupted leaves
+versions that are listed and cannot be read, but the next run finds in them what is left to remove.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.errors import InvalidInputError, StoreError
+from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
+from lance_core.store import ObjectStore
+
+__all__ = [
+    "CleanupExplanation",
+    "CleanupStats",
+    "cleanup_old_versions",
+    "explain_cleanup_old_versions",
+    "select",
+]
+
+_logger = logging.getLogger(__name__)
+
+DEFAULT_AGE: Final = timedelta(days=14)
+REMOTE_CONCURRENCY: Final = 32
+"""Deletions side by side on object storage; on a local disk threads only get in each other's way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupStats:
+    """What a cleanup removed, or would.
+
+    Attributes:
+        bytes_removed: Bytes of all files.
+        old_versions: Versions.
+        data_files_removed: Data files, and blobs beside them.
+        transaction_files_removed: Transaction files.
+        index_files_removed: Files of indices.
+        deletion_files_removed: Deletion files.
+        failed_deletes: Files that the storage did not let go. Their versions stay listed for the next run.
+    """
+
+    bytes_removed: int = 0
+    old_versions: int = 0
+    data_files_removed: int = 0
+    transaction_files_removed: int = 0
+    index_files_removed: int = 0
+    deletion_files_removed: int = 0
+    failed_deletes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupExplanation:
+    """What a cleanup would do.
+
+    Attributes:
+        read_version: Version of the handle.
+        stats: What would be removed.
+        candidate_files: The files, if they were asked for.
+        candidate_files_truncated: Whether there are more.
+        candidate_file_limit: How many were asked for at most.
+        referenced_branches: Branches that were forked from this one.
+        warnings: What is kept against the selectors, and why.
+    """
+
+    read_version: int
+    stats: CleanupStats
+    candidate_files: tuple[Candidate, ...] = ()
+    candidate_files_truncated: bool = False
+    candidate_file_limit: int = 1000
+    referenced_branches: tuple[ReferencedBranch, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def select(
+    older_than: timedelta | None = None,
+    retain_versions: int | None = None,
+    versions: Sequence[int] | None = None,
+    *,
+    delete_unverified: bool = False,
+    error_if_tagged_old_versions: bool = True,
+    in_use: Mapping[str, int] | None = None,
+) -> Selectors:
+    """Selectors from pylance's arguments.
+
+    Raises:
+        InvalidInputError: An argument is empty or not positive.
+    """
+    if older_than is None and retain_versions is None and versions is None:
+        older_than = DEFAULT_AGE
+    if retain_versions is not None and retain_versions < 1:
+        raise InvalidInputError(f"retain_versions must be greater than 0, got {retain_versions}")
+    if versions is not None and not versions:
+        raise InvalidInputError("versions must not be empty when specified")
+    return Selectors(
+        # As in pylance, an age of nothing is no condition at all.
+        before=datetime.now(UTC) - older_than if older_than else None,
+        retain_versions=retain_versions,
+        versions=frozenset(versions) if versions is not None else None,
+        in_use=in_use or {},
+        delete_unverified=delete_unverified,
+        error_if_tagged=error_if_tagged_old_versions,
+    )
+
+
+def cleanup_old_versions(
+    dataset: LanceDataset,
+    selectors: Selectors,
+    *,
+    delete_rate_limit: int | None = None,
+    delete_concurrency: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CleanupStats:
+    """Remove old versions, and the files that nothing needs without them.
+
+    Args:
+        dataset: The handle; its version and newer ones are kept.
+        selectors: Which versions to remove.
+        delete_rate_limit: Most deletions per second.
+        delete_concurrency: Most deletions at a time.
+        progress: Is called with the files that are removed and those that there are.
+
+    Raises:
+        InvalidInputError: An argument is not positive, or a tagged version is taken and that is an error.
+    """
+    for name, value in (("delete_rate_limit", delete_rate_limit), ("delete_concurrency", delete_concurrency)):
+        if value is not None and value < 1:
+            raise InvalidInputError(f"{name} must be greater than 0, got {value}")
+    store = dataset.source.store
+    plan = plan_cleanup(store, dataset.source.manifest, selectors)
+    for warning in plan.warnings:
+        _logger.info("cleanup of %s: %s", store.root, warning)
+    remover = _Remover(store=store, pace=_Pace(delete_rate_limit), progress=progress, total=len(plan.files))
+    workers = delete_concurrency or (REMOTE_CONCURRENCY if "://" in store.root else 1)
+    removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
+    manifests = [file for file in plan.files if file.kind == "manifest"]
+    # A version whose files are still there must stay, or nobody would know of them.
+    removed += remover.remove(manifests, workers) if not remover.failed else []
+    return _stats(removed, remover.failed)
+
+
+def explain_cleanup_old_versions(
+    dataset: LanceDataset, selectors: Selectors, *, include_files: bool = False, max_files: int = 1000
+) -> CleanupExplanation:
+    """Say what `cleanup_old_versions` would remove, and remove nothing.
+
+    Args:
+        dataset: The handle.
+        selectors: Which versions to remove.
+        include_files: Whether to list the files.
+        max_files: ... at most so many.
+    """
+    plan: CleanupPlan = plan_cleanup(dataset.source.store, dataset.source.manifest, selectors)
+    listed = plan.files[:max_files] if include_files else ()
+    return CleanupExplanation(
+        read_version=plan.read_version,
+        stats=_stats(plan.files, 0),
+        candidate_files=listed,
+        candidate_files_truncated=include_files and len(plan.files) > max_files,
+        candidate_file_limit=max_files,
+        referenced_branches=plan.branches,
+        warnings=plan.warnings,
+    )
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Keeps deletions apart, so that there are not more per second than asked for."""
+
+    per_second: int | None
+    _next: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def wait(self) -> None:
+        """Wait for one's turn."""
+        if self.per_second is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next)
+            self._next = turn + 1 / self.per_second
+        time.sleep(max(0.0, turn - now))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Remover:
+    """Deletes files and counts those that it could not."""
+
+    store: ObjectStore
+    pace: _Pace
+    progress: Callable[[int, int], None] | None
+    total: int
+    failed: int = 0
+    done: int = 0
+
+    def remove(self, files: Sequence[Candidate], workers: int) -> list[Candidate]:
+        """Delete files; returns those that are gone."""
+        if workers <= 1:
+            outcomes: Iterable[bool] = map(self._remove, files)
+            return self._counted(files, outcomes)
+        with ThreadPoolExecutor(workers) as pool:
+            return self._counted(files, pool.map(self._remove, files))
+
+    def _counted(self, files: Sequence[Candidate], outcomes: Iterable[bool]) -> list[Candidate]:
+        removed = []
+        for file, is_gone in zip(files, outcomes, strict=True):
+            self.done += 1
+            if is_gone:
+                removed.append(file)
+            else:
+                self.failed += 1
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+        return removed
+
+    def _remove(self, file: Candidate) -> bool:
+        self.pace.wait()
+        try:
+            self.store.delete(file.path)
+        except StoreError as error:
+            _logger.warning("%s/%s could not be removed: %s", self.store.root, file.path, error)
+            return False
+        return True
+
+
+def _stats(files: Iterable[Candidate], failed: int) -> CleanupStats:
+    counts: dict[str, int] = {}
+    size = 0
+    for file in files:
+        counts[file.kind] = counts.get(file.kind, 0) + 1
+        size += file.size_bytes
+    return CleanupStats(
+        bytes_removed=size,
+        old_versions=counts.get("manifest", 0),
+        data_files_removed=counts.get("data", 0),
+        transaction_files_removed=counts.get("transaction", 0),
+        index_files_removed=counts.get("index", 0),
+        deletion_files_removed=counts.get("deletion", 0),
+        failed_deletes=failed,
+    )

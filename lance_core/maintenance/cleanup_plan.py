@@ -1,0 +1,323 @@
+"""What a cleanup removes: which versions, and which files besides them.
+
+    version    removed if it is older than the handle's version and all selectors take it, unless it is
+               tagged, named as in use, or one that a branch was forked from and still finds files by
+    file       removed if a removed version refers to it and no other version does: of this branch, of any branch
+               that finds it by a base path, or detached
+               ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
+
+Unknown files, other base paths, `_refs/` and `tree/` are never touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from lance_core.commit import load_manifest
+from lance_core.errors import InvalidInputError, VersionNotFoundError
+from lance_core.maintenance.references import References
+from lance_core.store import ObjectMeta, ObjectStore, open_store
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import (
+    BRANCHES_PREFIX,
+    DATA_PREFIX,
+    DELETIONS_PREFIX,
+    INDICES_PREFIX,
+    TAGS_PREFIX,
+    TRANSACTIONS_PREFIX,
+    VERSIONS_PREFIX,
+    branch_of_ref_key,
+    branch_root,
+    is_detached,
+    parse_manifest_key,
+    tag_of_ref_key,
+)
+from lance_core.table.refs import MAIN, BranchRef, TagRef
+
+__all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
+
+UNVERIFIED_AGE: Final = timedelta(days=7)
+"""How old a file must be that nothing refers to, so that no write under way can be about to commit it."""
+
+READ_AHEAD: Final = 16
+"""Manifests that are read side by side from object storage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selectors:
+    """Which versions to remove; a version must satisfy all that are set.
+
+    Attributes:
+        before: Committed before this time.
+        retain_versions: Not among the newest so many.
+        versions: One of these.
+        in_use: Versions to keep, by the name of what uses them.
+        delete_unverified: Remove files that nothing refers to whatever their age.
+        error_if_tagged: Raise if a version is taken that is tagged, rather than keep it.
+    """
+
+    before: datetime | None = None
+    retain_versions: int | None = None
+    versions: frozenset[int] | None = None
+    in_use: Mapping[str, int] = field(default_factory=dict)
+    delete_unverified: bool = False
+    error_if_tagged: bool = True
+
+    def takes(self, manifest: Manifest, newest: Collection[int]) -> bool:
+        """Whether the selectors take a version.
+
+        Args:
+            manifest: The version.
+            newest: The newest versions that are retained.
+        """
+        if self.before is not None and manifest.timestamp >= self.before:
+            return False
+        if manifest.version in newest:
+            return False
+        return self.versions is None or manifest.version in self.versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A file to remove.
+
+    Attributes:
+        path: Its key below the root.
+        kind: "manifest", "data", "transaction", "deletion", "index" or "temporary".
+        unverified: Whether no version refers to it.
+        size_bytes: Its size.
+    """
+
+    path: str
+    kind: str
+    unverified: bool
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencedBranch:
+    """A branch that was forked from this one.
+
+    Attributes:
+        name: Its name.
+        referenced_version: Version that it was forked from.
+        cleanup_candidate: Whether the selectors take that version.
+    """
+
+    name: str
+    referenced_version: int
+    cleanup_candidate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupPlan:
+    """What to remove.
+
+    Attributes:
+        read_version: Version of the handle.
+        files: The files, in the order in which they are removed; manifests come last.
+        old_versions: How many versions go.
+        branches: Branches that were forked from this one.
+        warnings: What was kept against the selectors, and why.
+    """
+
+    read_version: int
+    files: tuple[Candidate, ...]
+    old_versions: int
+    branches: tuple[ReferencedBranch, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) -> CleanupPlan:
+    """Work out what to remove.
+
+    Args:
+        store: The store of the dataset, or of a branch.
+        current: The handle's version; it and newer ones are kept.
+        selectors: Which older versions to remove.
+
+    Raises:
+        InvalidInputError: A tagged version is taken, and that is an error.
+    """
+    listed = {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
+    manifests = _load_all(store, (name.version for key in listed if (name := parse_manifest_key(key)) is not None))
+    numbers = sorted(version for version in manifests if not is_detached(version))
+    newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
+    taken = {
+        version
+        for version, manifest in manifests.items()
+        if (version < current.version and selectors.takes(manifest, newest))
+        or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
+    }
+    main = _root_of(store, current)
+    warnings = _keep_named(main, current.branch, taken, selectors)
+    borrowed, branches = _branches(main, current.branch, manifests, taken)
+    kept, gone = References(), References()
+    kept.update(borrowed)
+    for version, manifest in manifests.items():
+        (gone if version in taken else kept).add(manifest)
+    survey = _Survey(kept=kept, gone=gone, selectors=selectors, now=datetime.now(UTC))
+    files = [*survey.files(store), *survey.temporary(listed.values())]
+    for meta in listed.values():
+        name = parse_manifest_key(meta.key)
+        if name is not None and name.version in taken:
+            files.append(Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size))
+    return CleanupPlan(
+        read_version=current.version,
+        files=tuple(files),
+        old_versions=len(taken),
+        branches=tuple(branches),
+        warnings=tuple(warnings),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Survey:
+    """Judges files by what refers to them and by their age."""
+
+    kept: References
+    gone: References
+    selectors: Selectors
+    now: datetime
+
+    def files(self, store: ObjectStore) -> Iterator[Candidate]:
+        """The files to remove beside manifests, in the order in which they are removed."""
+        for prefix, kind, pattern in _KINDS:
+            for meta in store.list(prefix):
+                owner = _owner(meta.key, pattern)
+                if owner is None or self.kept.holds(owner):
+                    continue
+                verified = self.gone.holds(owner)
+                if verified or self._is_stale(meta):
+                    yield Candidate(path=meta.key, kind=kind, unverified=not verified, size_bytes=meta.size)
+
+    def temporary(self, metas: Iterable[ObjectMeta]) -> Iterator[Candidate]:
+        """Staging files of commits that were not finished."""
+        for meta in metas:
+            name = meta.key.removeprefix(VERSIONS_PREFIX)
+            if (name.startswith(".tmp") or ".manifest#" in name or ".manifest-" in name) and self._is_stale(meta):
+                yield Candidate(path=meta.key, kind="temporary", unverified=True, size_bytes=meta.size)
+
+    def _is_stale(self, meta: ObjectMeta) -> bool:
+        age = self.now - datetime.fromtimestamp(meta.modified, UTC)
+        return self.selectors.delete_unverified or age > UNVERIFIED_AGE
+
+
+# Group 1 is the name of the file that must be referred to; a blob beside a data file belongs to that one, and the
+# staging file of a write (`<name>#<random>`) to the file that it would have become.
+_KINDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
+    (TRANSACTIONS_PREFIX, "transaction", re.compile(r"_transactions/([^/]+\.txn)")),
+    (DATA_PREFIX, "data", re.compile(r"data/([^/]+\.lance)|data/([^/]+)/[^/]+\.blob")),
+    (INDICES_PREFIX, "index", re.compile(r"_indices/([0-9a-f-]{36}/.+)")),
+    (DELETIONS_PREFIX, "deletion", re.compile(r"_deletions/([^/]+\.(?:arrow|bin))")),
+)
+_STAGING: Final = re.compile(r"(.*)#[0-9A-Za-z]+")
+
+
+def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
+    """The key that must be referred to for a file to be kept; None for a file of an unknown kind."""
+    staged = _STAGING.fullmatch(key)
+    if staged is not None:
+        # Never referred to under this name.
+        return key if pattern.fullmatch(staged[1]) else None
+    match = pattern.fullmatch(key)
+    if match is None:
+        return None
+    if match.lastindex == 2:
+        return f"{DATA_PREFIX}{match[2]}.lance"
+    return key
+
+
+def _load_all(store: ObjectStore, versions: Iterable[int]) -> dict[int, Manifest]:
+    """The manifests of versions, ascending; those that vanish meanwhile are left out."""
+
+    def load(version: int) -> Manifest | None:
+        try:
+            return load_manifest(store, version)
+        except VersionNotFoundError:
+            return None
+
+    ordered = sorted(versions)
+    if "://" not in store.root:
+        loaded = [load(version) for version in ordered]
+    else:
+        with ThreadPoolExecutor(READ_AHEAD) as pool:
+            loaded = list(pool.map(load, ordered))
+    return {manifest.version: manifest for manifest in loaded if manifest is not None}
+
+
+def _root_of(store: ObjectStore, current: Manifest) -> ObjectStore:
+    """The store of the dataset that a branch belongs to, where tags and branches are kept."""
+    if current.branch is None:
+        return store
+    suffix = "/" + branch_root(current.branch)
+    if not store.root.endswith(suffix):
+        return store
+    return open_store(store.root.removesuffix(suffix), store.options)
+
+
+def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
+    """Take tagged versions and those in use off the list."""
+    warnings = []
+    tagged: dict[int, list[str]] = {}
+    for meta in main.list(TAGS_PREFIX):
+        name = tag_of_ref_key(meta.key)
+        if name is not None:
+            ref = TagRef.from_bytes(main.get(meta.key))
+            if (None if ref.branch == MAIN else ref.branch) == branch and ref.version in taken:
+                tagged.setdefault(ref.version, []).append(name)
+    if tagged and selectors.error_if_tagged:
+        names = sorted(name for names in tagged.values() for name in names)
+        raise InvalidInputError(
+            f"Cleanup error: {len(tagged)} tagged version(s) have been marked for cleanup (tags: {', '.join(names)}); "
+            "set error_if_tagged_old_versions=False to keep them and go on"
+        )
+    for version, names in sorted(tagged.items()):
+        taken.discard(version)
+        warnings.append(f"version {version} is kept: it is tagged {', '.join(sorted(names))}")
+    for name, version in sorted(selectors.in_use.items()):
+        if version in taken:
+            taken.discard(version)
+            warnings.append(f"version {version} is kept: it is in use by {name}")
+    return warnings
+
+
+def _branches(
+    main: ObjectStore, branch: str | None, manifests: Mapping[int, Manifest], taken: set[int]
+) -> tuple[Sequence[References], list[ReferencedBranch]]:
+    """What branches find in other places than their own, and those forked from this one.
+
+    The version that a branch was forked from is taken off the list while the branch still finds files of it.
+    """
+    borrowed, forked = [], []
+    for meta in main.list(BRANCHES_PREFIX):
+        name = branch_of_ref_key(meta.key)
+        if name is None or name == branch:
+            continue
+        ref = BranchRef.from_bytes(main.get(meta.key))
+        needed = _borrowed_by(open_store(f"{main.root}/{branch_root(name)}", main.options))
+        borrowed.append(needed)
+        if ref.parent_branch != branch:
+            continue
+        version = ref.parent_version
+        forked.append(ReferencedBranch(name=name, referenced_version=version, cleanup_candidate=version in taken))
+        if version in taken:
+            own = References()
+            own.add_borrowed(manifests[version], own=True)
+            if needed.shares(own):
+                taken.discard(version)
+    return borrowed, forked
+
+
+def _borrowed_by(store: ObjectStore) -> References:
+    """What all versions of a branch find by base paths."""
+    result = References()
+    versions = (name.version for meta in store.list(VERSIONS_PREFIX) if (name := parse_manifest_key(meta.key)))
+    for manifest in _load_all(store, versions).values():
+        result.add_borrowed(manifest)
+    return result

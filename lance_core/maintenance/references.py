@@ -1,0 +1,73 @@
+"""What versions refer to, by the names of files.
+
+Names of data files, deletion files and indices are random and never used twice. So it is enough to compare names: a
+file that any version refers to is kept whatever the base path is spelled like that the version finds it by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lance_core._proto import table_pb2
+from lance_core.table.deletion import DeletionFile
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import INDICES_PREFIX, data_key, transaction_key
+
+__all__ = ["References"]
+
+
+class References:
+    """Keys of files below a dataset's root, and prefixes of the keys of indices.
+
+    Attributes:
+        files: Data, deletion and transaction files.
+        indices: Directories of indices, as `_indices/<uuid>/`.
+    """
+
+    __slots__ = ("_seen", "files", "indices")
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.indices: set[str] = set()
+        self._seen: set[bytes] = set()
+
+    def add(self, manifest: Manifest) -> None:
+        """Add all that a version refers to, in whatever base path it lies."""
+        self.add_borrowed(manifest, own=True)
+        if manifest.transaction_file:
+            self.files.add(transaction_key(manifest.transaction_file))
+
+    def add_borrowed(self, manifest: Manifest, *, own: bool = False) -> None:
+        """Add what a version of another branch finds by base paths, or with `own` what it refers to at all."""
+        for raw in manifest.fragments.raw:
+            if raw in self._seen:
+                continue
+            self._seen.add(raw)
+            message = table_pb2.DataFragment.FromString(raw)
+            for file in message.files:
+                if own or file.HasField("base_id"):
+                    self.files.add(data_key(file.path))
+            if message.HasField("deletion_file") and (own or message.deletion_file.HasField("base_id")):
+                self.files.add(DeletionFile.from_protobuf(message.deletion_file).key(message.id))
+        self.indices.update(
+            f"{INDICES_PREFIX}{index.uuid}/" for index in manifest.indices if own or index.base_id is not None
+        )
+
+    def update(self, others: Iterable[References]) -> None:
+        """Add what others have."""
+        for other in others:
+            self.files |= other.files
+            self.indices |= other.indices
+
+    def holds(self, key: str) -> bool:
+        """Whether a key is one of those."""
+        return key in self.files or (key.startswith(INDICES_PREFIX) and _directory(key) in self.indices)
+
+    def shares(self, other: References) -> bool:
+        """Whether both have a file in common."""
+        return not (self.files.isdisjoint(other.files) and self.indices.isdisjoint(other.indices))
+
+
+def _directory(key: str) -> str:
+    """The directory of an index that a key lies in."""
+    return "/".join(key.split("/", 2)[:2]) + "/"
