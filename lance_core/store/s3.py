@@ -156,7 +156,7 @@ class S3Store:
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object on the server; one of more than 5 GiB in parts, as one request does not reach further."""
         size = self.head(source_key).size
-        place = {"Key": self._name(target_key)}
+        place: dict[str, Any] = {"Key": self._name(target_key)}
         source = {"Bucket": self._bucket, "Key": self._name(source_key)}
         if size <= MAX_COPY_BYTES:
             self._call("copy_object", CopySource=source, **place)
@@ -166,7 +166,12 @@ class S3Store:
             parts = []
             for number, start in enumerate(range(0, size, COPY_PART_BYTES), 1):
                 span = f"bytes={start}-{min(start + COPY_PART_BYTES, size) - 1}"
-                part = {"UploadId": upload, "PartNumber": number, "CopySource": source, "CopySourceRange": span}
+                part: dict[str, Any] = {
+                    "UploadId": upload,
+                    "PartNumber": number,
+                    "CopySource": source,
+                    "CopySourceRange": span,
+                }
                 answer = self._call("upload_part_copy", **part, **place)
                 parts.append({"ETag": answer["CopyPartResult"]["ETag"], "PartNumber": number})
             self._call("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}, **place)
