@@ -1,23 +1,24 @@
 """What a read is going to do: one version, some columns, some rows, cut into tasks.
 
-    fragments   0: 40k rows   1: 3,000k rows                             2: 700k rows   3: 50k rows
-    tasks       |------------|  .. 750k | .. 1,500k | .. 2,250k | ..  |------------------------------|
+    fragments   0: 40k   1: 3,000k rows                      2: 700k           3: 60k
+    tasks       |----------- 950k --|-- 950k --|-- 950k --|----------- 950k -------|
 
-Small fragments share a task and large ones are cut, so that tasks take about as long as each other. The plan names the
-version: however often Spark computes the DataFrame again, it sees the same rows.
+Small fragments share a task and large ones are cut, so that all tasks take about as long: as many as run at once, or a
+multiple of that. Fewer are better than many, since Spark spends some 50 ms of processor time on each. The plan names
+the version: however often Spark computes the DataFrame again, it sees the same rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
 
 import lance_core
 from lance_core import LanceDataset
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FragmentSize", "Piece", "ReadPlan", "cut", "plan_read", "plan_tasks", "table_schema"]
 
-_TASK_ROWS: Final = 1 << 20
-_TASK_BYTES: Final = 128 << 20
+_TASK_ROWS: Final = 1 << 22
+_TASK_BYTES: Final = 256 << 20
 _LEAST_ROWS: Final = 1 << 16
 """Rows below which a task is not worth its start."""
+_SLIVER: Final = 0.02
+"""Part of a fragment that rather goes to the neighbouring task."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
@@ -161,8 +164,12 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
 
 def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:
     """Try the filter on no rows."""
+    from pyarrow import acero  # noqa: PLC0415 - loads pandas, which tasks without a filter can do without
+
     try:
-        pa.dataset.Scanner.from_batches([], schema=schema, filter=filter_).to_table()
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(schema.empty_table()))
+        keep = acero.Declaration("filter", acero.FilterNodeOptions(filter_))
+        acero.Declaration.from_sequence([source, keep]).to_table()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
         raise InvalidInputError(f"filter {filter_}: {error}") from error
 
@@ -180,38 +187,59 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> Struct
     return spark_schema(dataset.schema if columns is None else _project(dataset.schema, columns))
 
 
-def cut(sizes: Iterable[FragmentSize], *, parallelism: int = 1, whole: bool = False) -> Iterator[tuple[Piece, ...]]:
+def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = False) -> Iterator[tuple[Piece, ...]]:
     """Share the fragments out to tasks, in order.
 
     Args:
         sizes: The fragments.
-        parallelism: Tasks that run at once; small tables are cut so that all of them have something to do.
+        parallelism: Tasks that run at once.
         whole: Whether a fragment must not be cut: rows are then counted after a filter, which nobody can foresee.
 
     Yields:
-        The rows of each task.
+        The rows of each task, at least one.
     """
-    sizes = list(sizes)
-    total = sum(size.num_rows for size in sizes)
-    most = min(_TASK_ROWS, max(_LEAST_ROWS, -(-total // max(1, parallelism))))
+    # How far each fragment reaches, in units of the largest task that is wanted.
+    ends = np.cumsum([max(size.num_rows / _TASK_ROWS, size.num_bytes / _TASK_BYTES) for size in sizes])
+    total_rows = sum(size.num_rows for size in sizes)
+    if not total_rows:
+        return
+    rounds = max(1, math.ceil(ends[-1] / parallelism))
+    tasks = min(rounds * parallelism, math.ceil(total_rows / _LEAST_ROWS))
+    share = float(ends[-1]) / tasks
     pending: list[Piece] = []
-    weight = 0.0
-    for size in sizes:
-        # In units of a full task.
-        share = max(size.num_rows / most, size.num_bytes / _TASK_BYTES)
-        if pending and weight + share > 1:
-            yield tuple(pending)
-            pending, weight = [], 0.0
-        parts = 1 if whole else min(max(1, round(share)), -(-size.num_rows // _LEAST_ROWS) or 1)
-        if parts > 1:
-            bounds = [size.num_rows * part // parts for part in range(parts + 1)]
-            for start, end in pairwise(bounds):
-                yield (Piece(fragment_id=size.fragment_id, offset=start, num_rows=end - start),)
-            continue
-        pending.append(Piece(fragment_id=size.fragment_id))
-        weight += share
+    task, start = 0, 0.0
+    for size, end in zip(sizes, ends.tolist(), strict=True):
+        for number, first, last in _shares(start, end, share, tasks, whole=whole):
+            if number != task and pending:
+                yield tuple(pending)
+                pending = []
+            task = number
+            offset, stop = (round(size.num_rows * part) for part in (first, last))
+            if stop > offset:
+                all_of_it = stop - offset == size.num_rows
+                count = None if all_of_it else stop - offset
+                pending.append(Piece(fragment_id=size.fragment_id, offset=offset, num_rows=count))
+        start = end
     if pending:
         yield tuple(pending)
+
+
+def _shares(start: float, end: float, share: float, tasks: int, *, whole: bool) -> Iterator[tuple[int, float, float]]:
+    """The tasks that a fragment from `start` to `end` belongs to, each with the part of it, from 0 to 1."""
+    if whole or end <= start:
+        yield min(int((start + end) / 2 / share), tasks - 1), 0.0, 1.0
+        return
+    first = 0.0
+    for number in range(min(int(start / share), tasks - 1), tasks):
+        last = min(1.0, ((number + 1) * share - start) / (end - start))
+        # A sliver at either end is not worth another read of the fragment.
+        if last > 1 - _SLIVER or number == tasks - 1:
+            last = 1.0
+        if last > first + _SLIVER or last == 1.0:
+            yield number, first, last
+            first = last
+        if last == 1.0:
+            return
 
 
 def _project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:

@@ -1,0 +1,50 @@
+"""One Spark session for all tests of a process: classic, or Spark Connect where LANCE_TEST_CONNECT says so.
+
+A process cannot have both kinds: `test_connect.py` runs `test_sessions.py` a second time, in a process of its own.
+"""
+
+import os
+
+import pytest
+
+from pyspark_lance import local_session
+
+
+@pytest.fixture(scope="session")
+def connect():
+    """Whether the session is a Spark Connect one."""
+    return os.environ.get("LANCE_TEST_CONNECT") == "1"
+
+
+@pytest.fixture(scope="session")
+def spark(connect, tmp_path_factory):
+    config = {
+        "spark.ui.enabled": "false",
+        # Not UTC: what is stored must not depend on it.
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.timeType.enabled": "true",
+        "spark.default.parallelism": "2",
+        # Short jobs: the time that goes into compiling them well is not earned back.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    # Two attempts for each task; a local session has one unless told so.
+    session = local_session("local[2]" if connect else "local[2,2]", config=config, connect=connect)
+    if not connect:
+        session.sparkContext.setLogLevel("OFF")  # failures of tasks are part of the tests
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def lance(spark):
+    """pylance, loaded after the session has started: it warns of every fork, and the start of Java is one."""
+    import lance
+
+    return lance
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return str(tmp_path / "table.lance")

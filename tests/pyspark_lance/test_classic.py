@@ -1,0 +1,207 @@
+"""Classic sessions only: both transports give the same files; attempts that fail or die leave nothing."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import pyspark_lance
+from lance_core import Equals, Slice, Slices
+from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflictError
+from pyspark_lance import write_job
+from pyspark_lance.spark_types import VECTOR_WIDTH, handed_over
+from pyspark_lance.transports import run_on_partitions
+from pyspark_lance.write_job import WriteOptions, prepare_write
+from pyspark_lance.writer import write_with
+
+
+@pytest.fixture(autouse=True)
+def classic(connect):
+    if connect:
+        pytest.skip("a classic session is needed")
+
+
+def files(uri):
+    return sorted(path.name for path in Path(uri, "data").glob("*"))
+
+
+def contents(uri):
+    """The bytes of each file by partition and number of the file in it."""
+    found = {}
+    for path in sorted(Path(uri, "data").glob("*")):
+        partition = path.name.split("-")[1]
+        found.setdefault(partition, []).append(path.read_bytes())
+    return {partition: sorted(data) for partition, data in found.items()}
+
+
+FRAMES = {
+    "types": """
+        select id, cast(id as string) as s, timestamp_micros(id * 1000000) as at, cast(id as decimal(12, 3)) as d,
+        array(cast(id as float), -1f) as v, map(id, 'x') as m, struct(id as a, time'01:02:03' as t) as st,
+        if(id % 3 = 0, null, array(id)) as l, timestamp_ntz'2020-01-01 00:00:00' as n from range(0, 25000, 1, 3)""",
+    "empty partitions": "select id, s from (select id, 's' as s from range(0, 100, 1, 4)) where id between 30 and 60",
+    "aggregate": "select id % 7 as k, count(*) as n, sum(id) as t from range(0, 1000, 1, 4) group by 1 order by 1",
+    "join": "select a.id, b.id as o from range(0, 500, 1, 3) a join range(0, 800, 1, 2) b on a.id * 2 = b.id order by 1",
+    "no rows": "select id from range(5) limit 0",
+}
+
+
+@pytest.mark.parametrize("query", FRAMES.values(), ids=FRAMES)
+def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
+    frame = spark.sql(query)
+    if "v" in frame.columns:
+        frame = frame.withColumn("v", frame.v.alias("v", metadata={VECTOR_WIDTH: 2}))
+    results = {}
+    for transport in ("arrow_rdd", "map_in_arrow"):
+        results[transport] = write_with(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
+    assert contents(tmp_path / "arrow_rdd") == contents(tmp_path / "map_in_arrow")
+    first, second = results.values()
+    assert (first.rows_written, first.bytes_written, first.files) == (
+        second.rows_written,
+        second.bytes_written,
+        second.files,
+    )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"spark.sql.execution.arrow.useLargeVarTypes": "true"},
+        {"spark.sql.execution.arrow.compression.codec": "zstd"},
+        {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"},
+        {"spark.sql.session.timeZone": "Asia/Kolkata"},
+    ],
+    ids=str,
+)
+def test_settings_of_the_session_do_not_show_in_the_table(spark, tmp_path, setting):
+    frame = spark.sql("select id, timestamp_micros(id * 1000000) as at, concat('n', id) as s from range(0, 5000, 1, 2)")
+    pyspark_lance.write(frame, str(tmp_path / "plain"))
+    before = {key: spark.conf.get(key) for key in setting}
+    for key, value in setting.items():
+        spark.conf.set(key, value)
+    try:
+        for transport in ("arrow_rdd", "map_in_arrow"):
+            write_with(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
+            assert contents(tmp_path / transport) == contents(tmp_path / "plain")
+            back = pyspark_lance.read(spark, str(tmp_path / transport))
+            assert back.orderBy("id").collect() == frame.collect()
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
+
+
+def failing(spark, last_bad_attempt, how):
+    """A frame of two partitions, the second of which fails half-way in its first attempts."""
+
+    def upstream(batches):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for number, batch in enumerate(batches):
+            yield batch
+            if context.partitionId() == 1 and context.attemptNumber() <= last_bad_attempt and number == 1:
+                if how == "dies":
+                    os._exit(1)
+                raise RuntimeError("upstream is down")
+
+    return spark.range(0, 60_000, 1, 2).mapInArrow(upstream, "id long")
+
+
+@pytest.mark.parametrize(
+    ("how", "transport"), [("raises", "arrow_rdd"), ("raises", "map_in_arrow"), ("dies", "arrow_rdd")]
+)
+def test_a_task_that_fails_is_tried_again_and_leaves_nothing(spark, uri, lance, how, transport):
+    result = write_with(failing(spark, 0, how), uri, WriteOptions(), transport=transport)
+    assert (result.version, result.rows_written, result.files) == (1, 60_000, 2)
+    assert sorted(lance.dataset(uri).to_table().column("id").to_pylist()) == list(range(60_000))
+    attempts = sorted(tuple(name.split("-")[1:3]) for name in files(uri))
+    assert attempts == [("0", "0"), ("1", "1")]
+
+
+@pytest.mark.parametrize("transport", ["arrow_rdd", "map_in_arrow"])
+def test_a_write_that_fails_changes_nothing(spark, uri, lance, transport):
+    pyspark_lance.write(spark.range(10), uri)
+    before = files(uri)
+    with pytest.raises(Exception, match="upstream is down"):
+        write_with(failing(spark, 9, "raises"), uri, WriteOptions(mode="overwrite"), transport=transport)
+    assert (files(uri), lance.dataset(uri).version) == (before, 1)
+
+
+def test_the_data_source_cleans_up_after_a_task_that_fails(spark, uri, lance):
+    pyspark_lance.write(spark.range(10), uri)
+    before = files(uri)
+    with pytest.raises(Exception, match="upstream is down"):
+        failing(spark, 9, "raises").write.format("lance").mode("append").save(uri)
+    assert (files(uri), lance.dataset(uri).version) == (before, 1)
+
+
+def test_a_writer_that_dies_leaves_files_that_the_winner_removes(spark, uri):
+    frame = spark.range(0, 60_000, 1, 2)
+    source = handed_over(frame.schema)
+    job = prepare_write(source, uri, WriteOptions())
+    task = job.task()
+
+    def dies_once(partition, attempt, batches):
+        def watched():
+            for number, batch in enumerate(batches):
+                yield batch
+                if partition == 1 and attempt == 0 and number == 1:
+                    # What has been written so far is on disk, and this process cannot delete it any more.
+                    Path(uri, "data", f"{task.job}-1-0-torn.lance").write_bytes(b"torn")
+                    os._exit(1)
+
+        return task(partition, attempt, watched())
+
+    answers = run_on_partitions(frame, dies_once, source)
+    assert [name for name in files(uri) if name.endswith("torn.lance")]
+    result = job.finish([answer.message for answer in answers])
+    assert (result.rows_written, len(files(uri))) == (60_000, 2)
+
+
+@pytest.mark.parametrize(("error", "kept"), [(RetryableConflictError, 0), (OutcomeUnknownError, 2)])
+def test_files_stay_where_the_commit_may_have_landed(spark, uri, monkeypatch, error, kept):
+    def fail(*_, **__):
+        raise error("storage says so")
+
+    monkeypatch.setattr(write_job.lance_core, "commit_fragments", fail)
+    with pytest.raises(error):
+        pyspark_lance.write(spark.range(0, 100, 1, 2), uri)
+    assert len(files(uri)) == kept
+
+
+def test_a_lost_race_of_two_creations_leaves_the_files_of_one(spark, uri, lance):
+    frame = spark.range(0, 100, 1, 2)
+    source = handed_over(frame.schema)
+    jobs = [prepare_write(source, uri, WriteOptions(mode="create")) for _ in range(2)]
+    answers = [run_on_partitions(frame, job.task(), source) for job in jobs]
+    jobs[0].finish([answer.message for answer in answers[0]])
+    with pytest.raises(LanceError, match="exists"):
+        jobs[1].finish([answer.message for answer in answers[1]])
+    assert {name.split("-")[0] for name in files(uri)} == {jobs[0].job}
+    assert lance.dataset(uri).count_rows() == 100
+
+
+def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
+    frame = spark.range(0, 100, 1, 2)
+    source = handed_over(frame.schema)
+    pyspark_lance.write(frame, uri)
+    jobs = [prepare_write(source, uri, WriteOptions(once=("token", "a"))) for _ in range(2)]
+    answers = [run_on_partitions(frame, job.task(), source) for job in jobs]
+    results = [job.finish([one.message for one in answer]) for job, answer in zip(jobs, answers, strict=True)]
+    assert [result.deduplicated for result in results] == [False, True]
+    assert {result.version for result in results} == {2}
+    assert lance.dataset(uri).count_rows() == 200
+    assert jobs[1].job not in {name.split("-")[0] for name in files(uri)}
+
+
+def test_clustering_gives_a_slice_to_few_tasks(spark, uri):
+    slices = Slices(Slice(name=str(k), conditions={"k": Equals(k)}) for k in range(20))
+    frame = spark.sql("select id, id % 20 as k from range(0, 20000, 1, 4)")
+    assert pyspark_lance.write(frame, uri, slices=slices).files == 20
+    assert pyspark_lance.write(frame, f"{uri}-mixed", slices=slices, cluster=False).files == 80
+
+
+def test_what_is_no_frame_is_refused(spark, uri):
+    with pytest.raises(LanceError, match="not a Table"):
+        pyspark_lance.write(pa.table({"a": [1]}), uri)

@@ -1,0 +1,26 @@
+"""`test_sessions.py` once more over Spark Connect, in a process of its own: one process has one kind of session."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
+def test_sessions_over_connect():
+    pytest.importorskip("pyspark.sql.connect.session")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", str(Path(__file__).with_name("test_sessions.py"))],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "LANCE_TEST_CONNECT": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, done.stdout
+    assert int(passed.group(1)) > 30

@@ -1,0 +1,75 @@
+"""How rows are shared out to tasks: each row once, in order, in shares of about the same size."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_lance.read_plan import FragmentSize, Piece, cut
+
+MILLION = 1_000_000
+
+
+def fragments(*rows, width=8):
+    return [FragmentSize(fragment_id=i, num_rows=n, num_bytes=n * width) for i, n in enumerate(rows)]
+
+
+def shares(sizes, **options):
+    rows = {size.fragment_id: size.num_rows for size in sizes}
+    tasks = list(cut(sizes, **options))
+    return [sum(rows[p.fragment_id] if p.num_rows is None else p.num_rows for p in task) for task in tasks]
+
+
+@given(
+    st.lists(st.integers(0, 20 * MILLION), max_size=30),
+    st.integers(1, 40),
+    st.integers(1, 4000),
+    st.booleans(),
+)
+def test_each_row_is_read_once_and_in_order(rows, parallelism, width, whole):
+    sizes = fragments(*rows, width=width)
+    found = [piece for task in cut(sizes, parallelism=parallelism, whole=whole) for piece in task]
+    expected, position = [], 0
+    for piece in found:
+        if position == 0:
+            expected.append(piece.fragment_id)
+        assert piece.fragment_id == expected[-1]
+        assert piece.offset == position
+        position += sizes[piece.fragment_id].num_rows if piece.num_rows is None else piece.num_rows
+        if position == sizes[piece.fragment_id].num_rows:
+            position = 0
+    assert position == 0
+    assert expected == [i for i, n in enumerate(rows) if n]
+    if whole:
+        assert all((piece.offset, piece.num_rows) == (0, None) for piece in found)
+
+
+@pytest.mark.parametrize(
+    ("rows", "parallelism", "expected"),
+    [
+        ([10], 8, [10]),
+        ([], 8, []),
+        ([0, 0], 8, []),
+        ([MILLION] * 5, 2, [2_500_000] * 2),
+        ([MILLION] * 100, 8, [MILLION * 100 // 24] * 24),
+        ([10_000] * 100, 4, [250_000] * 4),
+        ([130_000], 8, [65_000, 65_000]),
+        ([3 * MILLION], 3, [MILLION] * 3),
+    ],
+)
+def test_shares_are_alike(rows, parallelism, expected):
+    found = shares(fragments(*rows), parallelism=parallelism)
+    assert len(found) == len(expected)
+    assert all(abs(a - b) <= 0.05 * b for a, b in zip(found, expected, strict=True))
+
+
+def test_wide_rows_count_by_their_bytes():
+    found = shares(fragments(MILLION, width=4096), parallelism=2)
+    assert len(found) == 16
+    assert max(found) < 1.1 * min(found)
+
+
+def test_a_sliver_of_a_fragment_does_not_make_a_task_read_it_again():
+    assert list(cut(fragments(1_000_000, 1_010_000), parallelism=2)) == [
+        (Piece(fragment_id=0),),
+        (Piece(fragment_id=1),),
+    ]

@@ -1,0 +1,422 @@
+"""Write and read on a real session, classic or Connect, with pylance reading what was written."""
+
+import datetime as dt
+import pathlib
+from decimal import Decimal
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import functions as f  # noqa: TID253 - Spark is what is tested
+
+import lance_core
+import pyspark_lance
+from lance_core import Between, Equals, Slice, Slices
+from lance_core.errors import DatasetExistsError, InvalidInputError, SchemaError, UnsupportedError, VersionNotFoundError
+from pyspark_lance.spark_types import VECTOR_WIDTH
+
+EVERY_TYPE = """
+    id,
+    id % 2 = 0 as truth,
+    cast(id % 100 as tinyint) as i8, cast(id as smallint) as i16, cast(id as int) as i32,
+    cast(id / 3 as float) as f32, if(id % 5 = 0, null, id / 7) as f64,
+    if(id % 3 = 0, null, concat('name ', id)) as text,
+    cast(concat('b', id) as binary) as bytes,
+    date_add(date'2013-01-01', cast(id as int)) as day,
+    timestamp'2013-01-01 05:00:00 UTC' + make_interval(0, 0, 0, 0, 0, 0, id * 1.000001) as at,
+    timestamp_ntz'2013-01-01 05:00:00' as local,
+    time'12:34:56.789012' as clock,
+    cast(id as decimal(20, 4)) as price,
+    make_dt_interval(1, 0, 0, id) as lasted,
+    if(id % 4 = 0, null, array(id, null, id + 1)) as list,
+    map(concat('k', id), array(cast(id as float))) as attributes,
+    if(id % 6 = 0, null, struct(nullif(id, -1) as a, nullif(array(struct(nullif('x', 'y') as b)), array()) as c)) as nested,
+    if(id % 7 = 0, null, array(cast(id as float), cast(-id as float))) as vector
+"""
+
+
+@pytest.fixture(scope="module")
+def frame(spark):
+    marked = f.col("vector").alias("vector", metadata={VECTOR_WIDTH: 2})
+    return spark.sql(f"select {EVERY_TYPE} from range(0, 1000, 1, 3)").withColumn("vector", marked)
+
+
+def rows(table, key="id"):
+    return sorted(table.to_pylist(), key=lambda row: row[key])
+
+
+def files(uri):
+    return sorted(path.name for path in pathlib.Path(uri, "data").iterdir())
+
+
+def test_every_type_goes_through_and_pylance_reads_it(spark, frame, uri, lance):
+    result = pyspark_lance.write(frame, uri)
+    assert (result.version, result.rows_written, result.rows_added) == (1, 1000, 1000)
+    assert result.files == 3
+    assert result.bytes_written == sum(pathlib.Path(uri, "data", name).stat().st_size for name in files(uri))
+    table = lance.dataset(uri).to_table()
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 2)
+    assert table.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert table.schema.field("clock").type == pa.time64("us")
+    assert all(field.nullable for field in table.schema)
+    found, expected = rows(table), rows(frame.toArrow())
+    assert found == expected
+    assert found[3]["at"] == dt.datetime(2013, 1, 1, 5, 0, 3, 3, tzinfo=dt.UTC)
+    assert found[3]["price"] == Decimal(3)
+    # And back: the same rows, the same Spark schema but for nullability, the vector's mark included.
+    back = pyspark_lance.read(spark, uri)
+    assert rows(back.toArrow()) == expected
+    assert [(c.name, c.dataType.simpleString()) for c in back.schema] == [
+        (c.name, c.dataType.simpleString()) for c in frame.schema
+    ]
+    assert back.schema["vector"].metadata == {VECTOR_WIDTH: 2}
+    # What was read can be appended as it is.
+    assert pyspark_lance.write(back, uri).version == 2
+    assert lance.dataset(uri).count_rows() == 2000
+
+
+def test_structs_can_be_null_where_their_fields_never_are(spark, uri, lance):
+    frame = spark.sql("select id, if(id = 1, null, struct(id as a, array(struct('x' as b)) as c)) as s from range(3)")
+    pyspark_lance.write(frame, uri)
+    expected = [{"a": 0, "c": [{"b": "x"}]}, None, {"a": 2, "c": [{"b": "x"}]}]
+    assert [row["s"] for row in rows(lance.dataset(uri).to_table())] == expected
+    back = {row.id: row.s and row.s.asDict(recursive=True) for row in pyspark_lance.read(spark, uri).collect()}
+    assert [back[key] for key in range(3)] == expected
+
+
+def test_modes(spark, uri, lance):
+    one = spark.range(10)
+    assert pyspark_lance.write(one, uri, mode="overwrite").version == 1  # creates
+    assert pyspark_lance.write(one, uri, mode="append").version == 2
+    assert pyspark_lance.write(spark.range(3), uri, mode="overwrite").version == 3
+    assert lance.dataset(uri).count_rows() == 3
+    for mode in ("create", "error"):
+        with pytest.raises(DatasetExistsError):
+            pyspark_lance.write(one, uri, mode=mode)
+        assert pyspark_lance.write(one, f"{uri}-{mode}", mode=mode).version == 1
+    assert lance.dataset(uri).version == 3
+
+
+def test_the_commit_carries_message_and_properties(spark, uri, lance):
+    result = pyspark_lance.write(spark.range(3), uri, transaction_properties={"run": "7"}, commit_message="hello")
+    properties = lance.dataset(uri).read_transaction(result.version).transaction_properties
+    assert properties["run"] == "7"
+    assert "hello" in properties.values()
+
+
+def test_once(spark, uri, lance):
+    first = pyspark_lance.write(spark.range(3), uri, once=("token", "a"))
+    pyspark_lance.write(spark.range(4), uri, once=("token", "b"))
+    again = pyspark_lance.write(spark.range(3), uri, mode="create", once=("token", "a"))
+    assert (first.deduplicated, again.deduplicated) == (False, True)
+    assert (again.version, again.rows_written, again.slice_rows) == (1, 0, {})
+    assert lance.dataset(uri).version == 2
+    assert len(files(uri)) == first.files + 2
+
+
+def test_without_rows(spark, uri, lance):
+    nothing = spark.range(5).where("id < 0")
+    assert pyspark_lance.write(nothing, uri, empty="skip") is None
+    with pytest.raises(InvalidInputError, match="no row"):
+        pyspark_lance.write(nothing, uri, empty="error")
+    result = pyspark_lance.write(nothing, uri)
+    assert (result.version, result.rows_written, result.files) == (1, 0, 0)
+    assert lance.dataset(uri).schema.names == ["id"]
+    assert pyspark_lance.read(spark, uri).collect() == []
+    assert pyspark_lance.write(spark.range(5).limit(0), uri).version == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "message"),
+    [
+        ("select id, cast(id as string) as x from range(3)", SchemaError, "column 'x': the DataFrame has string"),
+        ("select id from range(3)", SchemaError, r"lacks the columns \['x'\]"),
+        ("select id, id as x, id as y from range(3)", SchemaError, r"has the columns \['y'\]"),
+        ("select id, id as x, id as X from range(3)", SchemaError, "'x' and 'X' differ only in case"),
+        ("select id, id as x, id as x from range(3)", SchemaError, "'x' occurs twice"),
+        ("select id, make_ym_interval(1, 1) as x from range(3)", UnsupportedError, "column 'x'"),
+    ],
+)
+def test_schemas_are_refused_before_any_task_runs(spark, uri, tmp_path, sql, error, message, lance):
+    pyspark_lance.write(spark.sql("select id, id as x from range(3)"), uri)
+    before = files(uri)
+    # Reading a row would fail.
+    frame = spark.sql(sql).where("assert_true(id < 0) is null")
+    with pytest.raises(error, match=message):
+        pyspark_lance.write(frame, uri)
+    assert (files(uri), lance.dataset(uri).version) == (before, 1)
+
+
+@pytest.mark.parametrize("known_by", ["metadata", "option", "table"])
+def test_a_vector_of_another_length_changes_nothing(spark, uri, known_by, lance):
+    good = spark.sql("select id, array(1f, 2f) as v from range(0, 100, 1, 2)")
+    marked = good.withColumn("v", f.col("v").alias("v", metadata={VECTOR_WIDTH: 2}))
+    if known_by == "table":
+        pyspark_lance.write(marked, uri)
+    bad = spark.sql("select id, if(id = 77, array(1f, 2f, 3f), array(1f, 2f)) as v from range(0, 100, 1, 2)")
+    if known_by == "metadata":
+        bad = bad.withColumn("v", f.col("v").alias("v", metadata={VECTOR_WIDTH: 2}))
+    with pytest.raises(InvalidInputError, match="column 'v': a vector has 3 items"):
+        pyspark_lance.write(bad, uri, vector_columns={"v": 2} if known_by == "option" else None)
+    if known_by == "table":
+        assert lance.dataset(uri).version == 1
+        assert len(files(uri)) == 2
+    else:
+        with pytest.raises(ValueError, match="not found"):
+            lance.dataset(uri)
+        assert files(uri) == []
+
+
+def by_day(*days):
+    start = dt.date(2013, 1, 1)
+    return Slices(
+        Slice(name=str(start + dt.timedelta(day)), conditions={"day": Equals(start + dt.timedelta(day))}) for day in days
+    )
+
+
+DAYS = "select id, date_add(date'2013-01-01', cast(id % {} as int)) as day, id * 10 as x from range(0, {}, 1, 4)"
+
+
+def days_by_fragment(uri, lance):
+    return [
+        set(fragment.to_table(columns=["day"]).column("day").to_pylist()) for fragment in lance.dataset(uri).get_fragments()
+    ]
+
+
+@pytest.mark.parametrize("cluster", [True, False])
+def test_a_fragment_holds_one_slice(spark, uri, cluster, lance):
+    result = pyspark_lance.write(spark.sql(DAYS.format(5, 1000)), uri, slices=by_day(*range(5)), cluster=cluster)
+    assert result.slice_rows == {f"2013-01-0{day + 1}": 200 for day in range(5)}
+    found = days_by_fragment(uri, lance)
+    assert all(len(days) == 1 for days in found)
+    assert len(found) == (5 if cluster else 20)
+    assert lance.dataset(uri).count_rows() == 1000
+
+
+@pytest.mark.parametrize("cluster", [True, False])
+def test_slices_are_replaced_in_one_commit(spark, uri, cluster, lance):
+    pyspark_lance.write(spark.sql(DAYS.format(4, 400)), uri, slices=by_day(*range(4)))
+    new = spark.sql(DAYS.format(4, 40)).where("day in (date'2013-01-02', date'2013-01-03')")
+    result = pyspark_lance.write(new, uri, mode="replace", slices=by_day(1, 2), cluster=cluster)
+    assert (result.version, result.rows_deleted, result.rows_added) == (2, 200, 20)
+    assert result.slice_rows == {"2013-01-02": 10, "2013-01-03": 10}
+    assert lance.dataset(uri).count_rows() == 220
+    assert all(len(days) == 1 for days in days_by_fragment(uri, lance))
+    # A slice without a row is emptied.
+    gone = pyspark_lance.write(new.where("false"), uri, mode="replace", slices=by_day(1))
+    assert (gone.rows_deleted, gone.slice_rows) == (10, {"2013-01-02": 0})
+    assert lance.dataset(uri).count_rows("day = date '2013-01-02'") == 0
+
+
+def test_a_row_outside_of_the_slices_changes_nothing(spark, uri, lance):
+    pyspark_lance.write(spark.sql(DAYS.format(4, 400)), uri, slices=by_day(*range(4)))
+    before = files(uri)
+    new = spark.sql(DAYS.format(3, 30))
+    with pytest.raises(InvalidInputError, match=r"none of the 2 slices.*day = datetime.date\(2013, 1, 3\)"):
+        pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1))
+    assert (files(uri), lance.dataset(uri).version) == (before, 1)
+    result = pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1), outside="allow")
+    assert (result.rows_deleted, result.rows_added) == (200, 30)
+    assert result.slice_rows == {"2013-01-01": 10, "2013-01-02": 10}
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_ranges_of_time_and_a_second_column(spark, uri, kind, lance):
+    zone = dt.UTC if kind == "timestamp" else None
+    start = dt.datetime(2013, 1, 1, tzinfo=zone)
+    hours = [start + dt.timedelta(hours=hour) for hour in range(7)]
+    slices = Slices(
+        Slice(name=f"{a:%H}|{color}", conditions={"at": Between(a, b), "color": Equals(color)})
+        for a, b in pairwise(hours)
+        for color in ("red", "green")
+    )
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        frame = spark.sql(
+            f"select id, {kind}'2013-01-01 00:00:00' + make_dt_interval(0, 0, cast(id as int)) as at,"
+            " if(id % 2 = 0, 'red', 'green') as color from range(0, 360, 1, 3)"
+        )
+        result = pyspark_lance.write(frame, uri, slices=slices)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    assert result.slice_rows == dict.fromkeys(slices.names, 30)
+    assert len(lance.dataset(uri).get_fragments()) == 12
+
+
+def test_add_columns(spark, uri, lance):
+    with_new = spark.sql("select id, id as y from range(3)")
+    pyspark_lance.write(spark.sql("select id, id as x from range(10)"), uri)
+    pyspark_lance.write(spark.sql("select id from range(10, 20)"), uri, schema_mode="add_columns")
+    assert lance.dataset(uri).to_table(filter="id >= 10").column("x").null_count == 10
+    with pytest.raises(UnsupportedError, match="'y'"):
+        pyspark_lance.write(with_new, uri, schema_mode="add_columns")
+    pyspark_lance.write(with_new, uri, mode="overwrite", schema_mode="add_columns")
+    assert lance.dataset(uri).schema.names == ["id", "x", "y"]
+
+
+def test_overwrite_of_the_schema(spark, uri, lance):
+    pyspark_lance.write(spark.sql("select id, id as x from range(10)"), uri)
+    with pytest.raises(SchemaError, match="lacks"):
+        pyspark_lance.write(spark.range(3), uri, mode="overwrite")
+    pyspark_lance.write(spark.range(3), uri, mode="overwrite", schema_mode="overwrite")
+    assert lance.dataset(uri).schema.names == ["id"]
+
+
+def test_a_read_is_lazy_pinned_and_pruned(spark, frame, uri, lance):
+    pyspark_lance.write(frame, uri)
+    old = pyspark_lance.read(spark, uri, columns=["text", "id"], filter=(pc.field("i32") >= 10) & (pc.field("id") < 20))
+    pyspark_lance.write(frame, uri, mode="overwrite")
+    assert old.columns == ["text", "id"]
+    assert sorted(row.id for row in old.collect()) == list(range(10, 20))
+    assert old.where("id = 12 and text is null").count() == 1
+    first = pyspark_lance.read(spark, uri, version=1)
+    assert first.count() == 1000
+    # The rows of version 1 are gone from version 2, files and all: only a pinned reader finds them.
+    assert first.join(pyspark_lance.read(spark, uri), "id").count() == 1000
+
+
+def test_wrong_reads_are_refused(spark, uri, lance):
+    pyspark_lance.write(spark.range(3), uri)
+    with pytest.raises(SchemaError, match=r"no columns.*'x'"):
+        pyspark_lance.read(spark, uri, columns=["x"])
+    with pytest.raises(InvalidInputError, match="columns"):
+        pyspark_lance.read(spark, uri, columns=[])
+    with pytest.raises(InvalidInputError, match=r"Name\(x\)"):
+        pyspark_lance.read(spark, uri, filter=pc.field("x") > 1)
+    with pytest.raises(VersionNotFoundError):
+        pyspark_lance.read(spark, uri, version=7)
+
+
+def test_types_that_spark_lacks_are_read_and_written_back(spark, uri, lance):
+    table = pa.table(
+        {
+            "u8": pa.array([255, None], pa.uint8()),
+            "u64": pa.array([2**64 - 1, None], pa.uint64()),
+            "half": pa.array([1.5, None], pa.float16()),
+            "large": pa.array(["x", None], pa.large_string()),
+            "kind": pa.array(["a", None]).dictionary_encode(),
+            "ns": pa.array([1_500_000, None], pa.timestamp("ns", "Europe/Paris")),
+            "s": pa.array([60, None], pa.time32("s")),
+            "date64": pa.array([86_400_000, None], pa.date64()),
+            "fixed": pa.array([b"ab", None], pa.binary(2)),
+            "vector": pa.array([[1, 2], None], pa.list_(pa.float16(), 2)),
+            "lists": pa.array([[1], None], pa.large_list(pa.uint16())),
+        }
+    )
+    lance.write_dataset(table, uri, data_storage_version="2.2")
+    frame = pyspark_lance.read(spark, uri)
+    first = next(row for row in frame.collect() if row.u8 is not None)
+    assert (first.u8, first.u64, first.half, first.large, first.kind) == (255, Decimal(2**64 - 1), 1.5, "x", "a")
+    assert (first.s, first.date64, first.fixed) == (dt.time(0, 1), dt.date(1970, 1, 2), b"ab")
+    assert (first.vector, first.lists) == ([1.0, 2.0], [1])
+    assert next(row for row in frame.collect() if row.u8 is None) == (None,) * len(table.column_names)
+    pyspark_lance.write(frame, uri)
+    again = lance.dataset(uri).to_table()
+    assert again.schema == table.schema
+    assert sorted(map(str, again.to_pylist())) == sorted(map(str, table.to_pylist() * 2))
+
+
+def test_variants_come_back_as_variants(spark, uri, lance):
+    frame = spark.sql("select id, parse_json('{\"a\": 1}') as v from range(3)")
+    pyspark_lance.write(frame, uri)
+    back = pyspark_lance.read(spark, uri)
+    assert back.schema["v"].dataType.simpleString() == "variant"
+    assert [row[0] for row in back.selectExpr("variant_get(v, '$.a', 'int')").collect()] == [1, 1, 1]
+
+
+# The data source
+
+
+def test_the_data_source_is_found_by_itself(spark, frame, uri, lance):
+    frame.write.format("lance").mode("append").save(uri)
+    frame.write.format("lance").mode("append").save(uri)
+    assert (lance.dataset(uri).version, lance.dataset(uri).count_rows()) == (2, 2000)
+    assert rows(spark.read.format("lance").option("version", 1).load(uri).toArrow()) == rows(frame.toArrow())
+    frame.limit(5).write.format("lance").mode("overwrite").save(uri)
+    assert spark.read.format("lance").load(uri).count() == 5
+
+
+def test_the_data_source_overwrites_what_is_not_there(spark, uri, lance):
+    spark.range(3).write.format("lance").mode("overwrite").save(uri)
+    assert lance.dataset(uri).count_rows() == 3
+
+
+def test_options_of_the_data_source(spark, uri, lance):
+    writer = spark.sql("select id, array(1f, 2f) as v from range(10)").write.format("lance").mode("append")
+    options = {"vector_columns": "v=2", "transaction.run": "7", "commit_message": "hello", "once": "token=a"}
+    for _ in range(2):
+        writer.options(**options).save(uri)
+    dataset = lance.dataset(uri)
+    assert (dataset.version, dataset.schema.field("v").type) == (1, pa.list_(pa.float32(), 2))
+    properties = dataset.read_transaction(1).transaction_properties
+    assert (properties["run"], properties["token"]) == ("7", "a")
+    dataset.tags.create("gold", 1)
+    lance.write_dataset(dataset.to_table(), uri, mode="append")
+    assert spark.read.format("lance").option("tag", "gold").load(uri).count() == 10
+    assert spark.read.format("lance").option("columns", "id").load(uri).columns == ["id"]
+    assert spark.read.format("lance").option("asof", "2999-01-01").load(uri).count() == 20
+    # A schema of the user's own reads the columns that it names.
+    assert spark.read.format("lance").schema("id long").load(uri).agg({"id": "max"}).collect()[0][0] == 9
+
+
+def test_a_frame_of_the_data_source_stays_on_its_version(spark, uri, lance):
+    pyspark_lance.write(spark.range(5), uri)
+    frame = spark.read.format("lance").load(uri)
+    assert frame.count() == 5
+    pyspark_lance.write(spark.range(5), uri)
+    assert frame.count() == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"versoin": "1"}, "versoin"),
+        ({"version": "one"}, "version must be a number"),
+        ({"version": "1", "tag": "x"}, "only one of"),
+        ({"columns": "nope"}, "nope"),
+    ],
+)
+def test_wrong_options_are_refused(spark, uri, options, message, lance):
+    pyspark_lance.write(spark.range(5), uri)
+    with pytest.raises(Exception, match=message):
+        spark.read.format("lance").options(**options).load(uri).collect()
+
+
+def test_the_data_source_refuses_what_does_not_fit_and_changes_nothing(spark, uri, lance):
+    pyspark_lance.write(spark.range(5), uri)
+    before = files(uri)
+    for sql, message in (
+        ("select cast(id as string) as id from range(3)", "column 'id': the DataFrame has string"),
+        ("select id, id as ID from range(3)", "'id' and 'ID'|COLUMN_ALREADY_EXISTS"),
+    ):
+        with pytest.raises(Exception, match=message):
+            spark.sql(sql).write.format("lance").mode("append").save(uri)
+    assert (files(uri), lance.dataset(uri).version) == (before, 1)
+
+
+def test_filters_are_pushed_down_and_keep_what_spark_keeps(spark, frame, uri, lance):
+    special = spark.sql("select 2000L as id, double('NaN') as f64, 'z%' as text")
+    pyspark_lance.write(frame, uri)
+    pyspark_lance.write(special, uri, schema_mode="add_columns")
+    conditions = [
+        "id >= 990", "not (id in (1, 2))", "f64 > 100", "f64 = double('NaN')", "not (f64 > 100)", "text like '%me 5%'",
+        "not (text <=> 'name 1')", "day > date'2014-01-01'", "at < timestamp'2013-01-01 05:00:07 UTC'",
+        "local = timestamp_ntz'2013-01-01 05:00:00'", "not truth", "price = 7", "bytes = cast('b7' as binary)",
+        "nested.a = 8", "id = 3 or id = 4", "clock = time'12:34:56.789012'", "lasted > interval '1 00:00:05' day to second",
+    ]  # fmt: skip
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = spark.read.format("lance").option("pushdown", "true").load(uri)
+        found = [{row.id for row in pushed.where(condition).select("id").collect()} for condition in conditions]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    plain = pyspark_lance.read(spark, uri).selectExpr("id", *conditions).collect()
+    for number, condition in enumerate(conditions):
+        assert found[number] == {row[0] for row in plain if row[1 + number]}, condition
+
+
+def test_results_are_datasets_of_lance_core(spark, uri, lance):
+    result = pyspark_lance.write(spark.range(5), uri)
+    assert isinstance(result.dataset, lance_core.LanceDataset)
+    assert result.dataset.version == result.version
