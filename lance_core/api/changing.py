@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TypedDict
 
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from lance_core.api.delete import delete_rows, truncate
 from lance_core.api.handle import Handle
+from lance_core.api.merge_insert import MergeInsertBuilder
 from lance_core.api.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.api.update import update_rows
 
@@ -94,3 +95,14 @@ class ChangingVerbs(Handle):
             data_storage_version=data_storage_version,
         )
         return {"num_rows_updated": rows}
+
+    def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
+        """Prepare a merge of rows by key: upserts, inserts of what is new, replacement of parts.
+
+        Args:
+            on: Columns that make up the key; None for the primary key.
+
+        Raises:
+            InvalidInputError: A column does not exist, or there is no primary key.
+        """
+        return MergeInsertBuilder(self, on)

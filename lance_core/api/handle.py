@@ -121,6 +121,10 @@ class Handle:
         """What readers of this version need."""
         return Source(self._store, self._manifest, self._options)
 
+    def move_to(self, manifest: Manifest) -> None:
+        """See another version of the dataset from now on."""
+        self._manifest = manifest
+
 
 def _reopen(kind: type[Handle], uri: str, version: int, options: Mapping[str, str]) -> Handle:
     return kind(uri, storage_options=options, manifest=load_manifest(open_store(uri, options), version))

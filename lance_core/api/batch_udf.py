@@ -1,0 +1,136 @@
+"""Functions from batches to new columns, and their results kept on disk until the columns are committed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, SchemaError
+
+__all__ = ["BatchUDF", "BatchUDFCheckpoint", "as_batch", "batch_udf"]
+
+
+class BatchUDF:
+    """A function that computes new columns of a batch of rows.
+
+    Args:
+        func: Takes a record batch and returns a record batch or pandas frame of as many rows.
+        output_schema: Schema of what it returns; None to find out from a first call.
+        checkpoint_file: Where to keep results, so that a run that failed goes on where it ended.
+    """
+
+    def __init__(
+        self,
+        func: Callable[[pa.RecordBatch], Any],
+        output_schema: pa.Schema | None = None,
+        checkpoint_file: str | PathLike[str] | None = None,
+    ) -> None:
+        self.func = func
+        self.output_schema = output_schema
+        self.cache = None if checkpoint_file is None else BatchUDFCheckpoint(checkpoint_file)
+
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        """Call the function as it is."""
+        return self.func(batch)
+
+    def columns_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Call the function and check what it returns.
+
+        Raises:
+            SchemaError: It does not have the schema that was promised.
+            InvalidInputError: It has another number of rows.
+        """
+        result = as_batch(self.func(batch))
+        if self.output_schema is not None and result.schema != self.output_schema:
+            raise SchemaError(
+                "Output schema of function does not match the expected schema. "
+                f"Expected:\n{self.output_schema}\nGot:\n{result.schema}"
+            )
+        if result.num_rows != batch.num_rows:
+            raise InvalidInputError(f"the function returned {result.num_rows} rows for {batch.num_rows}")
+        return result
+
+
+def batch_udf(
+    output_schema: pa.Schema | None = None, checkpoint_file: str | PathLike[str] | None = None
+) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
+    """Decorate a function to be passed to `add_columns`; arguments as `BatchUDF`."""
+
+    def wrap(func: Callable[[pa.RecordBatch], Any]) -> BatchUDF:
+        return BatchUDF(func, output_schema, checkpoint_file)
+
+    return wrap
+
+
+class BatchUDFCheckpoint:
+    """Results of a function in an SQLite file: of batches, and of fragments that are written but not committed.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = fspath(path)
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS batches (fragment_id INT, batch_index INT, result BLOB, "
+                "PRIMARY KEY (fragment_id, batch_index))"
+            )
+            connection.execute("CREATE TABLE IF NOT EXISTS fragments (fragment_id INT PRIMARY KEY, data TEXT)")
+
+    def cleanup(self) -> None:
+        """Remove the file."""
+        Path(self.path).unlink()
+
+    def get_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
+        """The result of a batch; None if it is not kept."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            row = connection.execute(
+                "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?", (fragment_id, batch_index)
+            ).fetchone()
+        return None if row is None else pa.ipc.open_stream(row[0]).read_next_batch()
+
+    def insert_batch(self, fragment_id: int, batch_index: int, batch: pa.RecordBatch) -> None:
+        """Keep the result of a batch."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO batches VALUES (?, ?, ?)",
+                (fragment_id, batch_index, sink.getvalue().to_pybytes()),
+            )
+
+    def get_fragment(self, fragment_id: int) -> str | None:
+        """The JSON of a written fragment; None if it is not kept."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            row = connection.execute("SELECT data FROM fragments WHERE fragment_id = ?", (fragment_id,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def insert_fragment(self, fragment_id: int, fragment: str) -> None:
+        """Keep the JSON of a written fragment, in place of its batches."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("INSERT OR REPLACE INTO fragments VALUES (?, ?)", (fragment_id, fragment))
+            connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
+
+
+def as_batch(result: Any) -> pa.RecordBatch:
+    """What a function returned, as one batch.
+
+    Raises:
+        InvalidInputError: It is neither a batch nor a table nor a pandas frame.
+    """
+    if isinstance(result, pa.RecordBatch):
+        return result
+    if type(result).__module__.split(".")[0] == "pandas":
+        return pa.RecordBatch.from_pandas(result, preserve_index=False).replace_schema_metadata(None)
+    if isinstance(result, pa.Table):
+        batches = result.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
+    raise InvalidInputError(f"the function returned a {type(result).__name__}, not a record batch")

@@ -1,0 +1,125 @@
+"""Keys of rows: which rows of a dataset have the same key as rows of a table, and traces of keys that are inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core._proto import transaction_pb2
+from lance_core.errors import UnsupportedError
+from lance_core.table.operations import KeyExistenceFilter
+
+__all__ = ["KeyIndex", "inserted_keys"]
+
+Codes = npt.NDArray[np.int64]
+
+MAX_EXACT_KEYS: Final = 100_000
+"""Up to so many keys are listed; a filter for more says that any key may be among them."""
+
+_BLOOM_BYTES: Final = 1 << 15
+_BLOOM_ITEMS: Final = 8192
+_BLOOM_PROBABILITY: Final = 0.00057
+
+
+class KeyIndex:
+    """The keys of a table, numbered; nulls equal nothing.
+
+    Args:
+        table: The rows.
+        columns: The columns that make up the key.
+
+    Attributes:
+        codes: Number of the key of each row; -1 where a part of it is null.
+        counts: How many rows have each key.
+        first: The first row with each key.
+    """
+
+    def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._values = [_unique(table.column(name)) for name in self._columns]
+        self._pairs: list[Codes] = []
+        codes = _index_in(table.column(self._columns[0]), self._values[0])
+        for name, values in zip(self._columns[1:], self._values[1:], strict=True):
+            pairs = _paired(codes, _index_in(table.column(name), values), len(values))
+            self._pairs.append(np.unique(pairs[pairs >= 0]))
+            codes = _positions(self._pairs[-1], pairs)
+        self.codes = codes
+        known = codes >= 0
+        size = int(codes.max(initial=-1)) + 1
+        self.counts = np.bincount(codes[known], minlength=size)
+        self.first = np.full(size, -1, np.int64)
+        rows = np.flatnonzero(known)[::-1]
+        self.first[codes[rows]] = rows
+
+    def look_up(self, table: pa.Table) -> Codes:
+        """For each row the number of its key; -1 if no row of the index has it."""
+        codes = _index_in(table.column(self._columns[0]), self._values[0])
+        for name, values, known in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
+            codes = _positions(known, _paired(codes, _index_in(table.column(name), values), len(values)))
+        return codes
+
+
+def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
+    """What tells concurrent writers which primary keys a commit inserts.
+
+    Hashes are this library's own. pylance, which writes Bloom filters of another hash, takes a list of hashes for one
+    that may hold any of its keys, and so do we the other way round: both then do their work again, which is safe.
+
+    Args:
+        table: The inserted rows.
+        columns: The primary key.
+        field_ids: Its fields.
+    """
+    if table.num_rows > MAX_EXACT_KEYS:
+        bloom = transaction_pb2.Transaction.KeyExistenceFilter.BloomFilter(
+            bitmap=b"\xff" * _BLOOM_BYTES,
+            num_bits=8 * _BLOOM_BYTES,
+            number_of_items=_BLOOM_ITEMS,
+            probability=_BLOOM_PROBABILITY,
+        )
+        return KeyExistenceFilter(field_ids=tuple(field_ids), bloom=bloom.SerializeToString())
+    rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+    hashes = {int.from_bytes(blake2b(repr(row).encode(), digest_size=8).digest(), "little") for row in rows}
+    return KeyExistenceFilter(field_ids=tuple(field_ids), key_hashes=frozenset(hashes))
+
+
+def _unique(column: pa.ChunkedArray) -> pa.Array:
+    values = _plain(column)
+    try:
+        unique = pc.unique(values)
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedError(f"a key of type {column.type}") from error
+    return unique.drop_null()
+
+
+def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Codes:
+    found = pc.index_in(_plain(column), value_set=values, skip_nulls=True)
+    codes: Codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return codes
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in a type that can be looked up."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        column, kind = column.cast(kind.storage_type), kind.storage_type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+
+def _paired(left: Codes, right: Codes, width: int) -> Codes:
+    """One number for two; -1 where either is."""
+    return np.where((left < 0) | (right < 0), -1, left * width + right)
+
+
+def _positions(ascending: Codes, codes: Codes) -> Codes:
+    """Where codes lie in an ascending array; -1 for those that do not."""
+    if not len(ascending):
+        return np.full(len(codes), -1, np.int64)
+    at = np.minimum(np.searchsorted(ascending, codes), len(ascending) - 1)
+    return np.where(ascending[at] == codes, at, -1).astype(np.int64)
