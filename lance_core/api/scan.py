@@ -64,7 +64,7 @@ class ScanOptions:
         cls,
         schema: Schema,
         columns: Sequence[str] | None = None,
-        filter_: pc.Expression | None = None,
+        filter_: str | pc.Expression | None = None,
         limit: int | None = None,
         offset: int | None = None,
         batch_size: int | None = None,
@@ -81,7 +81,7 @@ class ScanOptions:
             raise UnsupportedError("columns as expressions are not offered; pass a list of names")
         return cls(
             schema=schema if columns is None else schema.project(list(columns)),
-            filter=check_filter(filter_),
+            filter=check_filter(filter_, schema),
             limit=limit,
             offset=offset or 0,
             batch_size=batch_size,

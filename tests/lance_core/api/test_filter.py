@@ -1,11 +1,18 @@
 """Filters name their columns, and nulls do not match."""
 
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from lance_core.api.filter import check_filter, columns_of, matching
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_columns_of_an_expression():
@@ -28,9 +35,29 @@ def test_rows_match_where_the_expression_is_true():
             matching(batch, wrong)
 
 
-def test_only_expressions_are_offered():
-    with pytest.raises(UnsupportedError, match="SQL"):
-        check_filter("a > 1")
+def test_a_filter_is_sql_or_an_expression():
+    schema = pa.schema([("a", pa.int64())])
+    batch = pa.record_batch({"a": [1, None, 3]})
+    assert matching(batch, check_filter("a > 1", schema)).to_pylist() == [False, False, True]
     with pytest.raises(InvalidInputError, match="int"):
-        check_filter(3)
-    assert check_filter(None) is None
+        check_filter(3, schema)
+    assert check_filter(None, schema) is None
+
+
+def test_an_expression_brings_its_functions_to_another_process(tmp_path):
+    schema = pa.schema([("a", pa.string())])
+    (tmp_path / "filter").write_bytes(pickle.dumps(check_filter("initcap(a) = 'Bob'", schema)))
+    program = (
+        "import pickle, sys, pyarrow as pa; from lance_core.api.filter import matching; "
+        "expression = pickle.load(open(sys.argv[1], 'rb')); "
+        "print(matching(pa.record_batch({'a': ['bob', 'BOB', None]}), expression).to_pylist())"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "filter")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[True, True, False]"
+
+
+def test_sql_is_imported_when_it_is_used():
+    program = "import sys, lance_core; print('sqlglot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,76 @@
+"""SQL expressions over the columns of a dataset, compiled to Arrow expressions.
+
+    text --parse--> tree --compile--> typed expression
+
+What the SQL means follows DataFusion as pylance uses it; `docs` of pylance list what that is. What is not known is
+refused with its name and its position in the text. sqlglot is imported with this package, so import it on use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.api.sql.compile import Compiler
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, schema_to_arrow, storage_type
+
+__all__ = ["Column", "parse_column", "parse_expression", "parse_filter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column that is computed.
+
+    Attributes:
+        expression: How.
+        type: Type of its values.
+    """
+
+    expression: pc.Expression
+    type: pa.DataType
+
+
+def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
+    """Compile an expression: a value or a condition.
+
+    Args:
+        text: The SQL, for example `price * 1.2` or `name LIKE 'a%' AND day >= date '2024-01-01'`.
+        schema: The columns that it can refer to. The result is for batches of their storage types.
+
+    Raises:
+        InvalidInputError: It is no SQL expression, or makes no sense; tells where.
+        SchemaError: A column does not exist; names those that do.
+        UnsupportedError: It uses something that is not known; names it and tells where.
+    """
+    return parse_column(text, schema).expression
+
+
+def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
+    """Compile an expression, and tell the type of its values; arguments and errors as `parse_expression`."""
+    columns = _storage_schema(schema)
+    if text in columns.names:
+        # A name that is no SQL, such as `odd name`, still names its column.
+        return Column(expression=pc.field(text), type=columns.field(text).type)
+    compiled = Compiler(text, columns).compile(as_filter=False)
+    return Column(expression=compiled.expression, type=compiled.type)
+
+
+def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
+    """Compile a condition; arguments and errors as `parse_expression`.
+
+    Raises:
+        InvalidInputError: It is no condition.
+    """
+    compiled = Compiler(text, _storage_schema(schema)).compile(as_filter=True)
+    if not pa.types.is_boolean(compiled.type):
+        raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
+    return compiled.expression
+
+
+def _storage_schema(schema: pa.Schema | Schema) -> pa.Schema:
+    if isinstance(schema, Schema):
+        return schema_to_arrow(schema)
+    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in schema])

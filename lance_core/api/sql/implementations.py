@@ -1,0 +1,275 @@
+"""What `python_functions` registers: each gets the type of its result and arrays of one length; null gives null."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from decimal import ROUND_DOWN, Context, Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+
+__all__ = ["IMPLEMENTATIONS"]
+
+_WIDE: Final = Context(prec=80, rounding=ROUND_DOWN)
+
+
+def _rows(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """A function of Python values, for each row; null if an argument is null."""
+
+    def over_rows(_kind: pa.DataType, *arrays: pa.Array) -> list[Any]:
+        columns = [array.to_pylist() for array in arrays]
+        return [None if None in row else function(*row) for row in _zip(columns)]
+
+    return over_rows
+
+
+def _zip(columns: list[list[Any]]) -> Any:
+    return zip(*columns, strict=True)
+
+
+def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
+    """A numpy function of floats."""
+
+    def over_arrays(kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
+        with np.errstate(all="ignore"):
+            values = function(*(array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays))
+        valid = np.ones(len(arrays[0]), dtype=np.bool_)
+        for array in arrays:
+            valid &= array.is_valid().to_numpy(zero_copy_only=False)
+        return pa.array(values, kind, mask=~valid)
+
+    return over_arrays
+
+
+def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
+    if not right:
+        raise InvalidInputError("Divide by zero error")
+    return _WIDE.remainder(left, right)
+
+
+def _decimal_quotient(kind: pa.DataType, left: pa.Array, right: pa.Array) -> list[Decimal | None]:
+    step = Decimal(1).scaleb(-kind.scale)
+
+    def quotient(one: Decimal, other: Decimal) -> Decimal:
+        if not other:
+            raise InvalidInputError("Divide by zero error")
+        return _WIDE.quantize(_WIDE.divide(one, other), step)
+
+    return [
+        None if one is None or other is None else quotient(one, other)
+        for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)
+    ]
+
+
+def _add_months(_kind: pa.DataType, dates: pa.Array, months: pa.Array) -> pa.Array:
+    """Dates moved by calendar months; the day is cut to the length of the month."""
+    days = dates.fill_null(0).view(pa.int32()).to_numpy().astype("datetime64[D]")
+    first = days.astype("datetime64[M]")
+    target = first + months.fill_null(0).to_numpy().astype("timedelta64[M]")
+    last = (target + np.timedelta64(1, "M")).astype("datetime64[D]") - np.timedelta64(1, "D")
+    moved = np.minimum(target.astype("datetime64[D]") + (days - first.astype("datetime64[D]")), last)
+    missing = ~(dates.is_valid().to_numpy(zero_copy_only=False) & months.is_valid().to_numpy(zero_copy_only=False))
+    return pa.array(moved.astype(np.int32), pa.int32(), mask=missing).view(pa.date32())
+
+
+def _initcap(text: str) -> str:
+    return re.sub(r"[^\W_]+", lambda word: word[0][0].upper() + word[0][1:].lower(), text)
+
+
+def _split_part(text: str, separator: str, position: int) -> str:
+    parts = text.split(separator) if separator else [text]
+    index = position - 1 if position > 0 else position
+    if position == 0:
+        raise InvalidInputError("split_part: the position must not be 0")
+    return parts[index] if -len(parts) <= index < len(parts) else ""
+
+
+def _translate(text: str, source: str, target: str) -> str:
+    table: dict[int, str | None] = {}
+    for position, character in enumerate(source):
+        table.setdefault(ord(character), target[position] if position < len(target) else None)
+    return text.translate(table)
+
+
+def _lpad(text: str, length: int, fill: str) -> str:
+    missing = length - len(text)
+    if missing <= 0 or not fill:
+        return text[: max(length, 0)]
+    return (fill * (missing // len(fill) + 1))[:missing] + text
+
+
+def _rpad(text: str, length: int, fill: str) -> str:
+    missing = length - len(text)
+    if missing <= 0 or not fill:
+        return text[: max(length, 0)]
+    return text + (fill * (missing // len(fill) + 1))[:missing]
+
+
+def _levenshtein(one: str, other: str) -> int:
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        before, row[0] = row[0], i
+        for j, b in enumerate(other, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (a != b))
+    return row[-1]
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidInputError(f"regular expression {pattern!r}: {error}") from error
+
+
+def _regexp_match(text: str, pattern: str) -> list[str | None] | None:
+    found = _compiled(pattern).search(text)
+    if found is None:
+        return None
+    return list(found.groups()) if found.re.groups else [found[0]]
+
+
+def _like(text: str, pattern: str) -> bool:
+    return _compiled(_like_to_regex(pattern)).fullmatch(text) is not None
+
+
+@lru_cache(maxsize=64)
+def _like_to_regex(pattern: str) -> str:
+    parts, escaped = ["(?s)"], False
+    for character in pattern:
+        if escaped or character not in "%_\\":
+            parts.append(re.escape(character))
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        else:
+            parts.append(".*" if character == "%" else ".")
+    return "".join([*parts, re.escape("\\") if escaped else ""])
+
+
+def _try_cast(kind: pa.DataType, values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        pass  # some value does not parse: find out which
+    results = []
+    for value in values:
+        try:
+            results.append(value.cast(kind).as_py())
+        except pa.ArrowInvalid:
+            results.append(None)
+    return pa.array(results, kind)
+
+
+def _array_has(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list[bool | None]:
+    pairs = zip(lists.to_pylist(), values.to_pylist(), strict=True)
+    return [None if items is None or value is None else value in items for items, value in pairs]
+
+
+def _array_element(kind: pa.DataType, lists: pa.Array, positions: pa.Array) -> pa.Array:
+    """The item at a position from 1, or from the end if negative; null outside."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = lists.offsets.to_numpy()[:-1] if not pa.types.is_fixed_size_list(lists.type) else None
+    if offsets is None:
+        offsets = (np.arange(len(lists)) + lists.offset) * lists.type.list_size
+    wanted = positions.fill_null(0).to_numpy(zero_copy_only=False)
+    index = np.where(wanted > 0, wanted - 1, lengths + wanted)
+    outside = (wanted == 0) | (index < 0) | (index >= lengths)
+    return lists.values.take(pa.array(np.where(outside, 0, offsets + index), mask=outside)).cast(kind)
+
+
+def _array_position(items: list[Any], value: Any) -> int | None:
+    return items.index(value) + 1 if value in items else None
+
+
+def _extreme(choose: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    return lambda items: choose((item for item in items if item is not None), default=None)
+
+
+def _array_sort(items: list[Any]) -> list[Any]:
+    known = sorted(item for item in items if item is not None)
+    return [None] * (len(items) - len(known)) + known
+
+
+def _array_to_string(items: list[Any], separator: str) -> str:
+    return separator.join(str(item) for item in items if item is not None)
+
+
+def _array_slice(items: list[Any], first: int, last: int) -> list[Any]:
+    start = max(first - 1, 0) if first >= 0 else max(len(items) + first, 0)
+    stop = last if last >= 0 else len(items) + last + 1
+    return items[start:stop]
+
+
+def _make_array(_kind: pa.DataType, *columns: pa.Array) -> list[list[Any]]:
+    return [list(row) for row in _zip([column.to_pylist() for column in columns])]
+
+
+def _array_append(_kind: pa.DataType, lists: pa.Array, values: pa.Array) -> list[list[Any]]:
+    return [[*(items or []), value] for items, value in zip(lists.to_pylist(), values.to_pylist(), strict=True)]
+
+
+def _digest(name: str) -> Callable[[bytes], bytes]:
+    return lambda data: hashlib.new(name, data, usedforsecurity=False).digest()
+
+
+IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
+    "acosh": _floats(np.arccosh),
+    "add_months": _add_months,
+    "array_append": _array_append,
+    "array_concat": _rows(lambda one, other: one + other),
+    "array_distinct": _rows(lambda items: list(dict.fromkeys(items))),
+    "array_element": _array_element,
+    "array_has": _array_has,
+    "array_has_all": _rows(lambda items, wanted: all(item in items for item in wanted)),
+    "array_has_any": _rows(lambda items, wanted: any(item in items for item in wanted)),
+    "array_max": _rows(_extreme(max)),
+    "array_min": _rows(_extreme(min)),
+    "array_position": _rows(_array_position),
+    "array_slice": _rows(_array_slice),
+    "array_sort": _rows(_array_sort),
+    "array_to_string": _rows(_array_to_string),
+    "ascii": _rows(lambda text: ord(text[0]) if text else 0),
+    "asinh": _floats(np.arcsinh),
+    "atanh": _floats(np.arctanh),
+    "cbrt": _floats(np.cbrt),
+    "chr": _rows(chr),
+    "contains": _rows(lambda text, part: part in text),
+    "cosh": _floats(np.cosh),
+    "decimal_quotient": _decimal_quotient,
+    "decimal_remainder": _rows(_decimal_remainder),
+    "decode_base64": _rows(lambda text: __import__("base64").b64decode(text)),
+    "decode_hex": _rows(bytes.fromhex),
+    "digest_hex": _rows(lambda data, name: _digest(name)(data).hex()),
+    "digest": _rows(lambda data, name: _digest(name)(data)),
+    "encode_hex": _rows(bytes.hex),
+    "ends_with": _rows(lambda text, part: text.endswith(part)),
+    "float_remainder": _floats(np.fmod),
+    "gcd": _floats(np.gcd),
+    "initcap": _rows(_initcap),
+    "lcm": _floats(np.lcm),
+    "levenshtein": _rows(_levenshtein),
+    "like": _rows(_like),
+    "lpad": _rows(_lpad),
+    "make_array": _make_array,
+    "regexp_match": _rows(_regexp_match),
+    "repeat": _rows(lambda text, times: text * max(times, 0)),
+    "replace": _rows(lambda text, part, other: text.replace(part, other) if part else text),
+    "rpad": _rows(_rpad),
+    "sinh": _floats(np.sinh),
+    "split": _rows(lambda text, separator: text.split(separator) if text else []),
+    "split_part": _rows(_split_part),
+    "starts_with": _rows(lambda text, part: text.startswith(part)),
+    "strpos": _rows(lambda text, part: text.find(part) + 1),
+    "tanh": _floats(np.tanh),
+    "to_hex": _rows(lambda number: format(number & 0xFFFF_FFFF_FFFF_FFFF, "x")),
+    "translate": _rows(_translate),
+    "try_cast": _try_cast,
+}

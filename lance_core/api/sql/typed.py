@@ -1,0 +1,276 @@
+"""Typed expressions, and how their types meet.
+
+An Arrow expression does not tell its type before it is bound to data; SQL needs it to choose common types. Each
+expression here carries its type, and a literal its value, so that it can take the type of what it is compared with.
+
+    numbers     the wider integer; a signed one that holds both; a float where one is a float; decimals keep digits
+    text        `string`; `large_string` if one is
+    times       the finer unit; a date and a timestamp meet as a timestamp
+    text literal with anything else: parsed as that
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import time
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+
+__all__ = [
+    "MISSING",
+    "Typed",
+    "call",
+    "common_type",
+    "fits",
+    "is_number",
+    "is_text",
+    "literal",
+    "unit_type",
+]
+
+
+class _Missing:
+    """Marks that an expression is no literal."""
+
+
+MISSING: Final = _Missing()
+
+_UNITS: Final = ("s", "ms", "us", "ns")
+_TRUTH: Final = {
+    **dict.fromkeys(("t", "true", "y", "yes", "on", "1"), True),
+    **dict.fromkeys(("f", "false", "n", "no", "off", "0"), False),
+}
+_INT_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """An expression with its type.
+
+    Attributes:
+        expression: The Arrow expression.
+        type: The type of its values.
+        value: The Python value of a literal; `MISSING` for all else.
+        is_column: Whether it is a column, or a field of one, and nothing else.
+    """
+
+    expression: pc.Expression
+    type: pa.DataType
+    value: Any = MISSING
+    is_column: bool = False
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the value is known."""
+        return self.value is not MISSING
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is the literal NULL."""
+        return self.value is None
+
+    def to(self, kind: pa.DataType) -> Typed:
+        """The same with another type; nothing is lost, or the evaluation fails.
+
+        Raises:
+            InvalidInputError: It is a literal that does not fit.
+        """
+        if self.type == kind:
+            return self
+        if self.is_literal:
+            return literal(self.value, kind)
+        if pa.types.is_decimal(kind) and pa.types.is_integer(self.type):
+            digits = _INT_DIGITS[self.type.bit_width]
+            return Typed(self.expression.cast(pa.decimal128(max(digits, 19), 0)).cast(kind), kind)
+        if pa.types.is_timestamp(kind) and kind.tz not in (None, "UTC") and not getattr(self.type, "tz", None):
+            naive = self.to(pa.timestamp(kind.unit))
+            options = pc.AssumeTimezoneOptions(kind.tz, ambiguous="earliest", nonexistent="earliest")
+            return call("assume_timezone", [naive], kind, options)
+        return Typed(self.expression.cast(kind), kind)
+
+
+def literal(value: Any, kind: pa.DataType) -> Typed:
+    """A literal of a type.
+
+    Raises:
+        InvalidInputError: The value is none of that type.
+    """
+    try:
+        scalar = _scalar(value, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise InvalidInputError(f"{value!r} is no {kind}: {error}") from error
+    known = value if value is None else scalar.as_py() if _plain(kind) else scalar
+    return Typed(pc.scalar(scalar), kind, known)
+
+
+def call(name: str, arguments: list[Typed], kind: pa.DataType, options: Any = None) -> Typed:
+    """A call of an Arrow function whose result has type `kind`."""
+    expressions = [argument.expression for argument in arguments]
+    return Typed(pc.Expression._call(name, expressions, options), kind)  # noqa: SLF001 - the only way to reach them all
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values are numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a literal means the same as a value of that type; a float may be rounded to a shorter one."""
+    if value is None:
+        return True
+    found: Any = False
+    if isinstance(value, bool):
+        found = pa.types.is_boolean(kind)
+    elif isinstance(value, int) and pa.types.is_integer(kind):
+        low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
+        found = low <= value <= low + 2**kind.bit_width - 1
+    elif isinstance(value, int) and pa.types.is_decimal(kind):
+        found = abs(value) < 10 ** (kind.precision - kind.scale)
+    elif isinstance(value, int | float):
+        found = pa.types.is_floating(kind)
+    elif isinstance(value, str):
+        found = is_text(kind)
+    return bool(found)
+
+
+def unit_type(left: pa.DataType, right: pa.DataType) -> str:
+    """The finer of the units of two times."""
+    return str(max(left.unit, right.unit, key=_UNITS.index))
+
+
+def common_type(left: Typed, right: Typed, *, exact: bool = True) -> pa.DataType | None:
+    """The type in which two values meet; None if there is none.
+
+    Args:
+        left: One.
+        right: The other.
+        exact: Whether a literal such as 1.4 meets a decimal as the decimal 1.4; as a float if false.
+    """
+    one, other = left.type, right.type
+    if one == other:
+        return one
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return other if pa.types.is_null(one) else one
+    if is_number(one) and is_number(other):
+        return _common_number(left, right, exact=exact)
+    if is_text(one) and is_text(other):
+        return pa.large_string()
+    if (left.is_literal and is_text(one)) or (right.is_literal and is_text(other)):
+        return other if left.is_literal and is_text(one) else one
+    if pa.types.is_temporal(one) and pa.types.is_temporal(other):
+        return _common_time(one, other)
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    if any(check(one) for check in binary) and any(check(other) for check in binary):
+        return pa.large_binary() if pa.large_binary() in (one, other) else pa.binary()
+    return None
+
+
+def _common_number(left: Typed, right: Typed, *, exact: bool) -> pa.DataType:
+    one, other = left.type, right.type
+    for decimal, number in ((left, right), (right, left)):
+        if not pa.types.is_decimal(decimal.type):
+            continue
+        if pa.types.is_floating(number.type):
+            if exact and isinstance(number.value, float) and abs(number.value) < 1e15:
+                return _wider(decimal.type, _digits(Decimal(repr(number.value))))
+            return pa.float64()
+        return _wider(decimal.type, _as_decimal(number.type))
+    if pa.float64() in (one, other):
+        return pa.float64()
+    if pa.types.is_floating(one) or pa.types.is_floating(other):
+        return pa.float32()
+    return _common_integer(one, other)
+
+
+def _common_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if pa.types.is_signed_integer(one) == pa.types.is_signed_integer(other):
+        return one if one.bit_width >= other.bit_width else other
+    signed, unsigned = (one, other) if pa.types.is_signed_integer(one) else (other, one)
+    bits = max(signed.bit_width, unsigned.bit_width * 2)
+    return {16: pa.int16(), 32: pa.int32(), 64: pa.int64(), 128: pa.decimal128(20, 0)}[bits]
+
+
+def _as_decimal(kind: pa.DataType) -> pa.DataType:
+    return kind if pa.types.is_decimal(kind) else pa.decimal128(_INT_DIGITS[kind.bit_width], 0)
+
+
+def _digits(value: Decimal) -> pa.DataType:
+    scale = max(-int(value.as_tuple().exponent), 0)
+    return pa.decimal128(max(len(value.as_tuple().digits), scale + 1), scale)
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    scale = max(one.scale, other.scale)
+    whole = max(one.precision - one.scale, other.precision - other.scale)
+    return pa.decimal128(min(whole + scale, 38), scale)
+
+
+def _common_time(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    timestamps = [kind for kind in (one, other) if pa.types.is_timestamp(kind)]
+    if len(timestamps) == 2:
+        return pa.timestamp(unit_type(one, other), timestamps[0].tz or timestamps[1].tz)
+    if timestamps and (pa.types.is_date(one) or pa.types.is_date(other)):
+        return timestamps[0]
+    if pa.types.is_date(one) and pa.types.is_date(other):
+        return pa.date64()
+    for check, make in ((pa.types.is_duration, pa.duration), (pa.types.is_time, _time)):
+        if check(one) and check(other):
+            return make(unit_type(one, other))
+    return None
+
+
+def _time(unit: str) -> pa.DataType:
+    return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+
+
+def _plain(kind: pa.DataType) -> bool:
+    """Whether Python can hold every value of the type."""
+    return not (pa.types.is_temporal(kind) or pa.types.is_nested(kind))
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    if isinstance(value, str) and not is_text(kind):
+        return _from_text(value, kind)
+    if isinstance(value, float) and pa.types.is_decimal(kind):
+        value = Decimal(repr(value))
+    if isinstance(value, int) and pa.types.is_decimal(kind):
+        value = Decimal(value)
+    if isinstance(value, pa.Scalar):
+        if pa.types.is_timestamp(kind) and kind.tz and not getattr(value.type, "tz", None):
+            naive = value.cast(pa.timestamp(kind.unit))
+            return pc.assume_timezone(naive, kind.tz, ambiguous="earliest", nonexistent="earliest")
+        return value.cast(kind)
+    if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_floating(kind):
+        value = float(value)
+    return pa.scalar(value, kind)
+
+
+def _from_text(text: str, kind: pa.DataType) -> pa.Scalar:
+    """A text literal, read as a value; a timestamp may have a zone, and is the type's zone's local time without."""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.scalar(text.encode(), kind)
+    if pa.types.is_time(kind):
+        try:
+            return pa.scalar(time.fromisoformat(text)).cast(kind)
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from error
+    if pa.types.is_boolean(kind):
+        return pa.scalar(_TRUTH.get(text.lower(), text)).cast(kind)
+    if pa.types.is_timestamp(kind):
+        naive = pa.timestamp(kind.unit)
+        try:
+            moment = pa.scalar(text).cast(naive)
+        except pa.ArrowInvalid:
+            return pa.scalar(text).cast(pa.timestamp(kind.unit, "UTC")).cast(kind if kind.tz else naive)
+        return _scalar(moment, kind) if kind.tz else moment
+    return pa.scalar(text).cast(kind)
