@@ -1,0 +1,154 @@
+"""`make demo`, on one month: every table equals its source, for us and for pylance, which goes on working with them."""
+
+import datetime as dt
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pytest
+
+import lance_core
+from example_project.features import CARRIERS, ORIGINS, WIDTH
+from example_project.sources import MISSING, source_file
+
+ROOT = Path(__file__).parents[2]
+FIRST, LAST, AGAIN = "2013-01-01", "2013-01-31", "2013-01-15"
+TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors")
+RANGE = 31
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder of a demonstration that has run, and what it printed."""
+    home = tmp_path_factory.mktemp("demo")
+    environment = {**os.environ, "LANCE_EXAMPLE_HOME": str(home), "COLUMNS": "140"}
+    command = [sys.executable, "-m", "example_project.demo", "--first", FIRST, "--last", LAST, "--again", AGAIN]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return home, done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(demo):
+    """The January flights of the package, with their date."""
+    options = pa_csv.ConvertOptions(null_values=[MISSING], strings_can_be_null=True)
+    flights = pa_csv.read_csv(demo[0] / "raw" / "flights.csv", convert_options=options)
+    flights = flights.filter(pc.equal(flights["month"], 1))
+    days = [dt.date(2013, 1, day) for day in flights["day"].to_pylist()]
+    return flights.append_column("date", pa.array(days, pa.date32()))
+
+
+def uri(demo, name):
+    return str(demo[0] / "lake" / "nyc" / f"{name}.lance")
+
+
+def ordered(table, names=None):
+    """Columns and rows in an order of their own, types as the CSV reader has them."""
+    table = table.select(sorted(names or table.column_names))
+    columns = [c.cast(pa.string()) if pa.types.is_large_string(c.type) else c for c in table.columns]
+    columns = [c.cast(pa.float64()) if pa.types.is_integer(c.type) else c for c in columns]
+    columns = [c.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(c.type) else c for c in columns]
+    made = pa.table(columns, names=table.column_names)
+    return made.sort_by([(name, "ascending") for name in made.column_names])
+
+
+def csv(name):
+    options = pa_csv.ConvertOptions(null_values=[MISSING], strings_can_be_null=True)
+    return pa_csv.read_csv(source_file(f"{name}.csv"), convert_options=options)
+
+
+@pytest.mark.parametrize("reader", ["lance_core", "pylance"])
+class TestTables:
+    def read(self, demo, reader, name):
+        if reader == "lance_core":
+            return lance_core.dataset(uri(demo, name)).to_table()
+        import lance
+
+        return lance.dataset(uri(demo, name)).to_table()
+
+    @pytest.mark.parametrize("name", ["airlines", "airports", "planes", "weather"])
+    def test_reference_tables_equal_their_files(self, demo, reader, name):
+        assert ordered(self.read(demo, reader, name)) == ordered(csv(name))
+
+    def test_flights_equal_their_file(self, demo, source, reader):
+        assert ordered(self.read(demo, reader, "flights")) == ordered(source)
+
+    def test_delays_equal_an_aggregate_of_the_file(self, demo, source, reader):
+        expected = source.group_by(["date", "carrier"]).aggregate(
+            [
+                ("dep_delay", "mean"),
+                ("arr_delay", "mean"),
+                ("dep_delay", "max"),
+                ("flight", "count"),
+                ("dep_delay", "count"),
+            ]
+        )
+        found = self.read(demo, reader, "delays")
+        assert found.num_rows == expected.num_rows
+        by_key = {(row["date"], row["carrier"]): row for row in found.to_pylist()}
+        for row in expected.to_pylist():
+            ours = by_key[row["date"], row["carrier"]]
+            assert ours["flights"] == row["flight_count"]
+            assert ours["cancelled"] == row["flight_count"] - row["dep_delay_count"]
+            assert ours["max_dep_delay"] == row["dep_delay_max"]
+            assert ours["mean_dep_delay"] == pytest.approx(row["dep_delay_mean"])
+            assert ours["mean_arr_delay"] == pytest.approx(row["arr_delay_mean"])
+
+    def test_vectors_describe_their_flights(self, demo, source, reader):
+        found = self.read(demo, reader, "flight_vectors")
+        assert found.schema.field("features").type == pa.list_(pa.field("item", pa.float32()), WIDTH)
+        assert found.num_rows == source.num_rows
+        vectors = np.array(found["features"].to_pylist(), dtype=np.float32)
+        origins = np.array([found["origin"].to_numpy() == name for name in ORIGINS]).T
+        carriers = np.array([found["carrier"].to_numpy() == name for name in CARRIERS]).T
+        assert (vectors[:, 13:16] == origins).all()
+        assert (vectors[:, 16:] == carriers).all()
+        departure = found["sched_dep_time"].to_numpy()
+        angle = (departure // 100 * 60 + departure % 100) * (2 * np.pi / 1440)
+        assert np.allclose(vectors[:, 0], np.sin(angle), atol=1e-6)
+
+
+def test_the_history_of_flights_is_a_range_and_a_day(demo):
+    table = lance_core.dataset(uri(demo, "flights"))
+    assert [version["version"] for version in table.versions()] == [1, 2]
+    first, second = (table.read_transaction(version) for version in (1, 2))
+    assert second.operation.name == "Update"
+    assert first.transaction_properties["dagster.partition_keys"].count("2013-01-") == RANGE
+    assert second.transaction_properties["dagster.partition_keys"] == f'["{AGAIN}"]'
+    assert first.transaction_properties["dagster.run_id"] != second.transaction_properties["dagster.run_id"]
+    assert len(table.get_fragments()) == RANGE
+
+
+def test_what_is_printed_is_what_the_tables_say(demo):
+    printed = demo[1]
+    for name in TABLES:
+        table = lance_core.dataset(uri(demo, name))
+        assert f"{name}: {len(table.schema)} columns" in printed
+        for version in table.versions():
+            properties = table.read_transaction(version["version"]).transaction_properties
+            assert properties["dagster.run_id"][:8] in printed
+    assert f"{RANGE} keys, {FIRST} .. {LAST}" in printed
+
+
+def test_pylance_goes_on_with_the_tables(demo, source):
+    import lance
+
+    path = uri(demo, "flights")
+    table = lance.dataset(path)
+    for version in (1, 2):
+        ours = lance_core.dataset(path).read_transaction(version).transaction_properties
+        theirs = table.read_transaction(version).transaction_properties
+        assert theirs["dagster.run_id"] == ours["dagster.run_id"]
+    day = table.to_table(filter=f"date = DATE '{AGAIN}'")
+    table.delete(f"date = DATE '{AGAIN}' AND carrier = 'UA'")
+    assert lance_core.dataset(path).count_rows() == source.num_rows - pc.sum(pc.equal(day["carrier"], "UA")).as_py()
+    lance.write_dataset(day.filter(pc.equal(day["carrier"], "UA")), path, mode="append")
+    lance.dataset(path).optimize.compact_files()
+    ours = lance_core.dataset(path)
+    assert len(ours.get_fragments()) == 1
+    assert ordered(ours.to_table()) == ordered(source)

@@ -1,0 +1,57 @@
+"""A lake on object storage: the same runs against a real S3 server."""
+
+import datetime as dt
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from tests.lance_dagster.lake import Lake, errors
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+
+
+@dg.asset(key_prefix="analytics", partitions_def=DAYS, metadata={"partition_expr": "day"})
+def events(context) -> pa.Table:
+    days = [dt.date.fromisoformat(key) for key in context.partition_keys]
+    return pa.table({"day": pa.array(days, pa.date32()), "n": [day.day for day in days]})
+
+
+@pytest.fixture
+def bucket(s3):
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Lake(root=f"s3://{s3.new_bucket()}/lake", instance=instance, storage_options=s3.storage_options)
+
+
+def test_a_range_then_a_day_then_a_reader(bucket):
+    got = []
+
+    @dg.asset(partitions_def=DAYS, ins={"events": dg.AssetIn(["analytics", "events"], metadata={"columns": ["n"]})})
+    def reader(events: pa.Table) -> None:
+        got.append(events.column("n").to_pylist())
+
+    bucket.run(events, span=("2024-01-01", "2024-01-03"))
+    result = bucket.run(events, partition="2024-01-02")
+    bucket.run(events, reader, select=[reader], span=("2024-01-02", "2024-01-03"))
+    assert sorted(got[0]) == [2, 3]
+    assert [p["dagster.run_id"] for p in bucket.properties("analytics/events")][-1] == result.run_id
+    metadata = result.asset_materializations_for_node("analytics__events")[0].metadata
+    assert metadata["lance/version"].value == 2
+    assert metadata["dagster/row_count"].value == 3
+    assert metadata["dagster/uri"].value == bucket.uri("analytics/events")
+
+
+def test_secrets_stay_out_of_events_and_commits(bucket):
+    result = bucket.run(events, partition="2024-01-02")
+    secrets = [value for key, value in bucket.storage_options.items() if "secret" in key or "access_key" in key]
+    assert secrets
+    written = repr(result.all_events) + repr(bucket.properties("analytics/events")) + repr(bucket.manager())
+    assert not [secret for secret in secrets if secret in written]
+
+
+def test_a_wrong_secret_is_an_error_that_does_not_tell_it(bucket):
+    options = {**bucket.storage_options, "aws_endpoint": "http://127.0.0.1:1", "aws_secret_access_key": "hush-hush"}
+    lost = Lake(root=bucket.root, instance=bucket.instance, storage_options=options)
+    said = errors(lost.run(events, partition="2024-01-02", fails=True))
+    assert "StoreError" in said
+    assert "hush-hush" not in said

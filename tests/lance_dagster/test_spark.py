@@ -1,0 +1,219 @@
+"""Spark DataFrames through the IO manager: one job, one commit, partitions, vectors, typed refusals."""
+
+import datetime as dt
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame  # noqa: TID253 -- annotations of assets
+from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
+
+from tests.lance_dagster.lake import errors
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+
+
+@pytest.fixture
+def run(lake, spark):
+    """Materialize assets that Spark fills."""
+
+    class Session(dg.ConfigurableResource):
+        @property
+        def spark_session(self):
+            return spark
+
+    def run(*assets, **options):
+        return lake.run(*assets, spark=Session(), **options)
+
+    return run
+
+
+def daily(spark, rows, **arguments):
+    @dg.asset(**{"partitions_def": DAYS, "metadata": {"partition_expr": "day"}} | arguments)
+    def events(context) -> DataFrame:
+        made = rows(context) if callable(rows) else rows
+        return spark.createDataFrame(made, "day date, n long")
+
+    return events
+
+
+def of_days(context):
+    days = [dt.date.fromisoformat(key) for key in context.partition_keys]
+    return [(day, day.day) for day in days for _ in range(2)]
+
+
+def date(day):
+    return dt.date(2024, 1, day)
+
+
+def test_a_range_is_one_commit_with_one_fragment_per_day(run, lake, spark):
+    result = run(daily(spark, of_days), span=("2024-01-05", "2024-01-09"))
+    table = lake.table("events")
+    assert table.version == 1
+    held = [set(f.to_table().column("day").to_pylist()) for f in table.get_fragments()]
+    assert sorted(held, key=min) == [{date(n)} for n in range(5, 10)]
+    events = result.asset_materializations_for_node("events")
+    counts = {event.partition: event.metadata["dagster/partition_row_count"].value for event in events}
+    assert counts == {f"2024-01-0{n}": 2 for n in range(5, 10)}
+    assert {event.metadata["dagster/row_count"].value for event in events} == {10}
+    assert events[0].metadata["lance/rows_written"].value == 10
+
+
+def test_a_day_replaces_that_day(run, lake, spark):
+    run(daily(spark, of_days), span=("2024-01-01", "2024-01-03"))
+    run(daily(spark, [(date(2), 20)]), partition="2024-01-02")
+    assert lake.rows("events") == [(date(1), 1)] * 2 + [(date(2), 20)] + [(date(3), 3)] * 2
+    assert lake.table("events").version == 2
+
+
+def test_an_empty_day_clears_the_day(run, lake, spark):
+    run(daily(spark, of_days), span=("2024-01-01", "2024-01-02"))
+    run(daily(spark, []), partition="2024-01-02")
+    assert lake.rows("events") == [(date(1), 1)] * 2
+
+
+def test_a_row_of_another_day_changes_nothing(run, lake, spark):
+    run(daily(spark, of_days), span=("2024-01-01", "2024-01-03"))
+    result = run(daily(spark, [(date(2), 20), (date(3), 30)]), partition="2024-01-02", fails=True)
+    assert "InvalidInputError" in errors(result)
+    assert lake.table("events").version == 1
+    assert lake.rows("events") == [(date(n), n) for n in (1, 2, 3) for _ in range(2)]
+
+
+def test_without_an_exact_predicate_no_task_runs(run, lake, spark):
+    ran = spark.sparkContext.accumulator(0)
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "n"})
+    def events() -> DataFrame:
+        def count(rows):
+            ran.add(1)
+            return rows
+
+        return spark.createDataFrame([(1.5,)], "n double").mapInArrow(count, "n double")
+
+    assert "column 'n' of type null does not go with" in errors(run(events, partition="2024-01-02", fails=True))
+    assert ran.value == 0
+    assert not Path(lake.root).exists()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_step_retry_after_the_commit_is_one_version(run, lake, spark, mode):
+    tries = []
+
+    @dg.asset(retry_policy=dg.RetryPolicy(max_retries=1))
+    def events():
+        tries.append(1)
+        yield dg.Output(spark.range(3).toDF("n"))
+        if len(tries) == 1:
+            raise RuntimeError("after the output")
+
+    run(events, write_mode=mode)
+    assert len(tries) == 2
+    assert lake.rows("events") == [(0,), (1,), (2,)]
+    assert lake.table("events").version == 1
+
+
+def test_vectors_and_times_come_back(run, lake, spark):
+    noon = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
+
+    @dg.asset(metadata={"lance/vector_columns": {"v": 3}})
+    def vectors() -> DataFrame:
+        return spark.createDataFrame([(1, [1.0, 2.0, 3.0], noon)], "n int, v array<float>, at timestamp")
+
+    got = []
+
+    @dg.asset(ins={"vectors": dg.AssetIn(metadata={"columns": ["v", "at"]})})
+    def reader(vectors: DataFrame) -> None:
+        got.append((vectors.columns, vectors.toArrow().to_pylist()))
+
+    run(vectors, reader)
+    kinds = lake.table("vectors").schema
+    assert kinds.field("v").type.list_size == 3
+    assert kinds.field("at").type == pa.timestamp("us", "UTC")
+    ((columns, rows),) = got
+    assert columns == ["v", "at"]
+    assert rows == [{"v": [1.0, 2.0, 3.0], "at": noon}]
+
+
+def test_an_input_is_its_partitions_of_a_pinned_version(run, lake, spark):
+    got = []
+
+    source = daily(spark, of_days)
+    run(source, span=("2024-01-01", "2024-01-04"))
+
+    @dg.asset(partitions_def=DAYS)
+    def reader(events: DataFrame) -> None:
+        before = events.count()
+        run(daily(spark, []), partition="2024-01-02")
+        got.append((before, sorted(row.day for row in events.select("day").collect())))
+
+    run(source, reader, select=[reader], span=("2024-01-02", "2024-01-03"))
+    assert got == [(4, [date(2), date(2), date(3), date(3)])]
+
+
+def test_the_default_type_of_an_input_is_a_spark_frame(run, lake, spark):
+    got = []
+
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1, 2]})
+
+    @dg.asset
+    def reader(numbers) -> None:
+        got.append((isinstance(numbers, DataFrame), numbers.agg(F.sum("n")).first()[0]))
+
+    run(numbers, reader)
+    assert got == [(True, 3)]
+
+
+def test_the_active_session_serves_when_none_is_configured(lake, spark):
+    got = []
+
+    @dg.asset
+    def numbers() -> DataFrame:
+        return spark.range(2)
+
+    @dg.asset
+    def reader(numbers: DataFrame) -> None:
+        got.append(numbers.count())
+
+    lake.run(numbers, reader)
+    assert got == [2]
+
+
+def test_a_spark_resource_without_a_session_is_refused(lake, spark):
+    class NoSession(dg.ConfigurableResource):
+        pass
+
+    @dg.asset
+    def numbers() -> DataFrame:
+        return spark.range(2)
+
+    @dg.asset
+    def reader(numbers: DataFrame) -> None: ...
+
+    result = lake.run(numbers, reader, spark=NoSession(), fails=True)
+    assert "a NoSession, has no spark_session" in errors(result)
+
+
+def test_other_columns_are_refused_before_any_task(run, lake, spark):
+    @dg.asset(name="events")
+    def other() -> DataFrame:
+        return spark.createDataFrame([(date(1), "x")], "day date, n string")
+
+    run(daily(spark, of_days), partition="2024-01-01")
+    result = run(other, fails=True)
+    assert "'n'" in errors(result)
+    assert lake.table("events").version == 1
+
+
+def test_pylance_reads_appends_and_is_read_back(run, lake, spark):
+    import lance
+
+    run(daily(spark, of_days), span=("2024-01-01", "2024-01-03"))
+    table = lance.dataset(lake.uri("events"))
+    assert table.to_table(filter="n = 2").num_rows == 2
+    lance.write_dataset(table.to_table(filter="n = 2"), lake.uri("events"), mode="append")
+    run(daily(spark, [(date(2), 20)]), partition="2024-01-02")
+    assert lake.rows("events") == [(date(1), 1)] * 2 + [(date(2), 20)] + [(date(3), 3)] * 2
