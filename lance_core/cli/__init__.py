@@ -1,1 +1,31 @@
-"""The `lance` command."""
+"""The `lance` command: look at Lance tables, and keep them small and fast.
+
+    lance info TABLE          lance versions TABLE        lance show TABLE VERSION    lance diff TABLE A B
+    lance fragments TABLE     lance files TABLE           lance schema TABLE          lance head TABLE
+    lance tags TABLE          lance branches TABLE        lance verify TABLE          lance restore TABLE VERSION
+    lance compact TABLE       lance materialize-deletions TABLE                       lance cleanup TABLE
+
+A TABLE is a path or a URI such as s3://bucket/table. Every command takes `--json`. Exit codes:
+
+    0    done
+    1    failed: the message says why
+    2    the command line cannot be understood
+    3    another writer came first: run it again
+    4    `verify` has found something wrong
+"""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        # click and rich are an optional extra: say so instead of showing a traceback.
+        from lance_core.cli.app import run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.exit(f"the lance command needs {error.name}: pip install 'lance-dagster[cli]'")
+    run()

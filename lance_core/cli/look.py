@@ -1,0 +1,236 @@
+"""Commands that look at a table and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.cli.app import command, parse_version
+from lance_core.cli.output import Output
+from lance_core.commit import list_versions, load_manifest, load_transaction
+from lance_core.schema import Schema, field_to_arrow
+from lance_core.table.fragment import FragmentList
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key
+from lance_core.table.refs import BranchRef
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+
+__all__ = ["branches", "diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
+
+
+@command("info")
+def info(dataset: LanceDataset, output: Output) -> None:
+    """Show what a table is and how large it is."""
+    manifest = dataset.source.manifest
+    counts = _counts(manifest)
+    output.record(
+        {
+            "uri": dataset.uri,
+            "version": dataset.version,
+            "branch": manifest.branch,
+            "committed": manifest.timestamp,
+            **counts,
+            "columns": len(manifest.schema.fields),
+            "data_storage_version": manifest.data_storage_version,
+            "stable_row_ids": manifest.uses_stable_row_ids,
+            "indices": sorted({index.name for index in manifest.indices}),
+            "config": dict(manifest.config),
+            "metadata": dict(manifest.table_metadata),
+        }
+    )
+
+
+@command("versions", versioned=False)
+@click.option("-n", "--limit", default=20, show_default=True, help="Newest so many; 0 for all.")
+def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
+    """List versions, newest first."""
+    store = dataset.source.store
+    numbers = list(reversed(list_versions(store)))
+    chosen = numbers[:limit] if limit else numbers
+    rows = []
+    for number in chosen:
+        manifest = load_manifest(store, number)
+        rows.append({**_commit(dataset, manifest), **_counts(manifest)})
+    output.rows(rows, ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"])
+    if len(chosen) < len(numbers):
+        output.line(f"{len(numbers) - len(chosen)} older versions are not shown (--limit 0 shows all)")
+
+
+@command("show", versioned=False)
+@click.argument("version")
+def show(dataset: LanceDataset, output: Output, version: str) -> None:
+    """Show what one VERSION (a number or a tag) is, and what its commit changed."""
+    chosen = dataset.checkout_version(parse_version(version))
+    manifest = chosen.source.manifest
+    transaction = load_transaction(chosen.source.store, manifest)
+    writer = manifest.writer_version
+    values: dict[str, Any] = {**_commit(chosen, manifest), **_counts(manifest)}
+    values["writer"] = f"{writer.library} {writer.version}" if writer is not None else None
+    if transaction is not None:
+        values["read_version"] = transaction.read_version
+        values["transaction"] = transaction.uuid
+        values["properties"] = dict(transaction.properties)
+    earlier = [number for number in list_versions(chosen.source.store) if number < manifest.version]
+    if earlier:
+        values["changes"] = _changes(load_manifest(chosen.source.store, earlier[-1]), manifest)
+    output.record(values)
+
+
+@command("fragments")
+def fragments(dataset: LanceDataset, output: Output) -> None:
+    """List the fragments of a version."""
+    rows = [
+        {
+            "id": message.id,
+            "rows": message.physical_rows - message.deletion_file.num_deleted_rows,
+            "deleted_rows": message.deletion_file.num_deleted_rows,
+            "files": len(message.files),
+            "bytes": sum(file.file_size_bytes for file in message.files),
+        }
+        for message in dataset.source.manifest.fragments.messages()
+    ]
+    output.rows(rows, ["id", "rows", "deleted_rows", "files", "bytes"])
+
+
+@command("files")
+def files(dataset: LanceDataset, output: Output) -> None:
+    """List the data and deletion files of a version."""
+    output.rows(list(_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
+
+
+@command("schema")
+def schema(dataset: LanceDataset, output: Output) -> None:
+    """List the columns of a version, with their ids and types."""
+    output.rows(list(_fields(dataset.source.manifest.schema)), ["id", "name", "type", "nullable", "metadata"])
+
+
+@command("head")
+@click.option("-n", "--rows", "count", default=10, show_default=True, help="So many rows.")
+@click.option("-c", "--column", multiple=True, help="Only these columns; can be repeated.")
+def head(dataset: LanceDataset, output: Output, count: int, column: tuple[str, ...]) -> None:
+    """Show the first rows of a version."""
+    table: pa.Table = dataset.head(count, columns=list(column) or None)
+    output.rows(table.to_pylist(), table.column_names)
+
+
+@command("diff", versioned=False)
+@click.argument("a")
+@click.argument("b")
+def diff(dataset: LanceDataset, output: Output, a: str, b: str) -> None:
+    """Say what changed from version A to version B, each a number or a tag."""
+    old, new = (dataset.checkout_version(parse_version(text)).source.manifest for text in (a, b))
+    output.record({"from_version": old.version, "to_version": new.version, **_changes(old, new)})
+
+
+@command("tags", versioned=False)
+def tags(dataset: LanceDataset, output: Output) -> None:
+    """List the tags of a table."""
+    rows = [{"tag": name, **described} for name, described in dataset.tags.list().items()]
+    output.rows(rows, ["tag", "version", "branch", "created_at", "updated_at"])
+
+
+@command("branches", versioned=False)
+def branches(dataset: LanceDataset, output: Output) -> None:
+    """List the branches of a table."""
+    store = dataset.source.store
+    rows = []
+    for meta in store.list(BRANCHES_PREFIX):
+        name = branch_of_ref_key(meta.key)
+        if name is not None:
+            ref = BranchRef.from_bytes(store.get(meta.key))
+            created = datetime.fromtimestamp(ref.created_at, UTC)
+            rows.append(
+                {
+                    "branch": name,
+                    "parent": ref.parent_branch or "main",
+                    "parent_version": ref.parent_version,
+                    "created": created,
+                }
+            )
+    output.rows(rows, ["branch", "parent", "parent_version", "created"])
+
+
+def _files(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    names = {node.id: node.name for node, _ in manifest.schema.walk()}
+    for fragment in manifest.fragments:
+        for file in fragment.files:
+            yield {
+                "fragment": fragment.id,
+                "path": f"data/{file.path}",
+                "kind": "data",
+                "version": f"{file.file_major_version}.{file.file_minor_version}",
+                "bytes": file.file_size_bytes,
+                "base": manifest.base_path(file.base_id).path if file.base_id is not None else None,
+                "fields": [names[i] for i in file.fields if i in names],
+            }
+        if fragment.deletion_file is not None:
+            path = fragment.deletion_file.key(fragment.id)
+            yield {"fragment": fragment.id, "path": path, "kind": "deletion", "bytes": None}
+
+
+def _counts(manifest: Manifest) -> dict[str, Any]:
+    rows = deleted = size = num_files = 0
+    for message in manifest.fragments.messages():
+        rows += message.physical_rows
+        deleted += message.deletion_file.num_deleted_rows
+        num_files += len(message.files)
+        size += sum(file.file_size_bytes for file in message.files)
+    return {
+        "rows": rows - deleted,
+        "deleted_rows": deleted,
+        "fragments": len(manifest.fragments),
+        "data_files": num_files,
+        "bytes": size,
+    }
+
+
+def _commit(dataset: LanceDataset, manifest: Manifest) -> dict[str, Any]:
+    transaction = load_transaction(dataset.source.store, manifest)
+    return {
+        "version": manifest.version,
+        "committed": manifest.timestamp,
+        "operation": transaction.operation.name if transaction is not None else None,
+        "message": transaction.properties.get(COMMIT_MESSAGE_KEY) if transaction is not None else None,
+    }
+
+
+def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
+    before, after = _by_id(old.fragments), _by_id(new.fragments)
+    rows = [_counts(manifest)["rows"] for manifest in (old, new)]
+    columns = [{field.name for field in manifest.schema.fields} for manifest in (old, new)]
+    config = {
+        key: f"{old.config.get(key, '')} -> {new.config.get(key, '')}"
+        for key in sorted({*old.config, *new.config})
+        if old.config.get(key) != new.config.get(key)
+    }
+    return {
+        "rows_difference": rows[1] - rows[0],
+        "fragments_added": sorted(after.keys() - before.keys()),
+        "fragments_removed": sorted(before.keys() - after.keys()),
+        "fragments_changed": sorted(i for i in after.keys() & before.keys() if after[i] != before[i]),
+        "columns_added": sorted(columns[1] - columns[0]),
+        "columns_removed": sorted(columns[0] - columns[1]),
+        "config_changed": config,
+    }
+
+
+def _by_id(found: FragmentList) -> dict[int, bytes]:
+    return dict(zip(found.ids, found.raw, strict=True))
+
+
+def _fields(found: Schema) -> Iterator[dict[str, Any]]:
+    depths = {-1: -1}
+    for node, parent in found.walk():
+        depths[node.id] = depths.get(parent, -1) + 1
+        yield {
+            "id": node.id,
+            "name": "  " * depths[node.id] + node.name,
+            "type": str(field_to_arrow(node).type) if not node.children else node.logical_type,
+            "nullable": node.nullable,
+            "metadata": {key: bytes(value).decode(errors="replace") for key, value in node.metadata.items()},
+        }

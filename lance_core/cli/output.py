@@ -1,0 +1,127 @@
+"""What commands print: tables for people, JSON for programs, progress bars on standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+__all__ = ["Output", "human_bytes"]
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command prints to.
+
+    Attributes:
+        as_json: Whether to print JSON.
+    """
+
+    as_json: bool
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[str], *, title: str = "") -> None:
+        """Print things of one kind: an array of objects, or a table with these columns of them."""
+        if self.as_json:
+            self._json(list(rows))
+            return
+        table = Table(title=title or None, title_justify="left", header_style="bold")
+        for column in columns:
+            numeric = any(_is_number(row.get(column)) for row in rows)
+            table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(_text(column, row.get(column)) for column in columns))
+        self._console().print(table)
+
+    def record(self, values: Row, *, title: str = "") -> None:
+        """Print one thing: an object, or a list of names and values."""
+        if self.as_json:
+            self._json(dict(values))
+            return
+        table = Table(title=title or None, title_justify="left", show_header=False, box=None)
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for name, value in values.items():
+            if value not in (None, "", [], {}):
+                table.add_row(name.replace("_", " "), _text(name, value))
+        self._console().print(table)
+
+    def line(self, text: str) -> None:
+        """Print a remark for people; JSON has none."""
+        if not self.as_json:
+            self._console().print(text, highlight=False, markup=False)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar while the body runs, which reports how much is done and how much there is."""
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    def _json(self, value: object) -> None:
+        click.echo(json.dumps(value, indent=2, default=_plain))
+
+    def _console(self) -> Console:
+        # Lines are not cut where nobody sees a terminal's edge.
+        console = Console(highlight=False)
+        return console if console.is_terminal else Console(highlight=False, width=max(console.width, 160))
+
+
+def human_bytes(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, int) and not isinstance(value, bool) and "bytes" in name:
+        return human_bytes(value)
+    if isinstance(value, int) and not isinstance(value, bool) and "version" not in name:
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key} = {_text(key, item)}" for key, item in value.items() if item not in ([], {}))
+    if isinstance(value, list | tuple):
+        return _runs(value) if value and all(isinstance(item, int) for item in value) else ", ".join(map(str, value))
+    return str(value)
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Numbers for people: 1-5, 8, 10-11."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _plain(value: object) -> Any:
+    """What JSON has no form of its own for."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)

@@ -1,0 +1,189 @@
+"""Commands that keep a table small, check it, or take it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.cli.app import FOUND_PROBLEMS, command, parse_version
+from lance_core.cli.output import Output, human_bytes
+from lance_core.commit import commit, list_versions
+from lance_core.errors import LanceError
+from lance_core.maintenance.auto_cleanup import parse_age
+from lance_core.maintenance.cleanup import cleanup_old_versions, explain_cleanup_old_versions, select
+from lance_core.maintenance.compaction import Compaction, compact
+from lance_core.maintenance.options import MODES
+from lance_core.maintenance.verify import Problem
+from lance_core.maintenance.verify import verify as verify_version
+from lance_core.table.operations import Restore
+from lance_core.table.transaction import Transaction
+
+__all__ = ["cleanup", "compact_command", "materialize_deletions", "restore", "verify"]
+
+
+def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+    """Read an age such as 14d or "1h 30m"."""
+    try:
+        return None if value is None else parse_age(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+@command("compact", versioned=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--target-rows", type=int, help="Merge fragments with fewer rows.  [1048576]")
+@click.option("--threshold", type=float, help="Rewrite fragments if more than this share is deleted.  [0.1]")
+@click.option("--keep-deletions", is_flag=True, help="Do not rewrite fragments for their deletions.")
+@click.option("--partition-by", multiple=True, metavar="COLUMN", help="Never merge different values of COLUMN.")
+@click.option("--mode", type=click.Choice(MODES), help="Whether to copy pages.  [try_binary_copy]")
+@click.option("--exclude", type=int, multiple=True, metavar="FRAGMENT", help="Leave this fragment as it is.")
+@click.option("--max-fragments", type=int, help="Rewrite at most so many fragments.")
+@click.option("--max-rows", type=int, help="Rewrite at most so many rows.")
+@click.option("--max-bytes", type=int, help="Rewrite at most so many bytes.")
+@click.option("--processes", type=int, help="Processes to use.")
+def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, **arguments: Any) -> None:
+    """Merge small fragments and drop deleted rows.
+
+    Options that are not given come from the table's configuration (lance.compaction.*).
+    """
+    options = {
+        "target_rows_per_fragment": arguments["target_rows"],
+        "materialize_deletions_threshold": arguments["threshold"],
+        "materialize_deletions": False if arguments["keep_deletions"] else None,
+        "partition_by": arguments["partition_by"] or None,
+        "compaction_mode": arguments["mode"],
+        "excluded_fragment_ids": arguments["exclude"] or None,
+        "max_source_fragments": arguments["max_fragments"],
+        "max_source_rows": arguments["max_rows"],
+        "max_source_bytes": arguments["max_bytes"],
+        "num_threads": arguments["processes"],
+    }
+    _compact(dataset, output, options, dry_run=dry_run)
+
+
+@command("materialize-deletions", versioned=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--threshold", type=float, help="... of fragments of which more than this share is deleted.  [0.1]")
+@click.option("--processes", type=int, help="Processes to use.")
+def materialize_deletions(
+    dataset: LanceDataset, output: Output, dry_run: bool, threshold: float | None, processes: int | None
+) -> None:
+    """Drop deleted rows from files, each fragment on its own."""
+    options = {"deletions_only": True, "materialize_deletions_threshold": threshold, "num_threads": processes}
+    _compact(dataset, output, options, dry_run=dry_run)
+
+
+def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, dry_run: bool) -> None:
+    if dry_run:
+        plan = Compaction.plan(dataset, options)
+        rows = [
+            {
+                "task": number,
+                "fragments": [record.id for record in task.records],
+                "rows": task.num_rows,
+                "bytes": task.num_bytes,
+            }
+            for number, task in enumerate(plan.tasks, 1)
+        ]
+        if rows or output.as_json:
+            output.rows(rows, ["task", "fragments", "rows", "bytes"])
+        else:
+            output.line("There is nothing to do.")
+        return
+    version, size = dataset.version, dataset.total_bytes
+    with output.progress("rows rewritten") as progress:
+        metrics = compact(dataset, options, progress=progress)
+    if not output.as_json and not metrics.fragments_removed:
+        output.line("There is nothing to do.")
+        return
+    values = {**dataclasses.asdict(metrics), "from_version": version, "version": dataset.version}
+    output.record({**values, "bytes_before": size, "bytes_after": dataset.total_bytes})
+
+
+@command("cleanup", versioned=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--older-than", callback=_age, metavar="AGE", help='Versions older than this, such as 14d or "1h 30m".  [14d]'
+)
+@click.option("--retain-versions", type=int, help="Versions beyond the newest so many.")
+@click.option("--only", type=int, multiple=True, metavar="VERSION", help="Only this version; can be repeated.")
+@click.option("--in-use", type=int, multiple=True, metavar="VERSION", help="Keep this version; can be repeated.")
+@click.option("--delete-unverified", is_flag=True, help="Remove unreferenced files younger than 7 days. Stop writers!")
+@click.option("--fail-on-tags", is_flag=True, help="Fail if a tagged version is selected, rather than keep it.")
+@click.option("--rate", type=int, help="Most deletions per second.")
+@click.option("--concurrency", type=int, help="Most deletions at a time.")
+@click.option("--list", "list_files", is_flag=True, help="With --dry-run: list the files.")
+def cleanup(dataset: LanceDataset, output: Output, dry_run: bool, **arguments: Any) -> None:
+    """Remove old versions, and the files that only they need."""
+    selectors = select(
+        arguments["older_than"],
+        arguments["retain_versions"],
+        list(arguments["only"]) or None,
+        delete_unverified=arguments["delete_unverified"],
+        error_if_tagged_old_versions=arguments["fail_on_tags"],
+        in_use={f"--in-use {version}": version for version in arguments["in_use"]},
+    )
+    if not dry_run:
+        with output.progress("files removed") as progress:
+            stats = cleanup_old_versions(
+                dataset,
+                selectors,
+                delete_rate_limit=arguments["rate"],
+                delete_concurrency=arguments["concurrency"],
+                progress=progress,
+            )
+        output.record(dataclasses.asdict(stats))
+        return
+    list_files = arguments["list_files"]
+    told = explain_cleanup_old_versions(dataset, selectors, include_files=list_files, max_files=sys.maxsize)
+    if output.as_json:
+        output.record(dataclasses.asdict(told))
+        return
+    for warning in told.warnings:
+        output.line(warning)
+    if list_files:
+        output.rows([dataclasses.asdict(file) for file in told.candidate_files], ["path", "kind", "size_bytes"])
+    output.line(f"{told.stats.old_versions} versions would go, and {human_bytes(told.stats.bytes_removed)} with them.")
+
+
+@command("verify")
+@click.option("--all", "all_versions", is_flag=True, help="Check all versions.")
+def verify(dataset: LanceDataset, output: Output, all_versions: bool) -> None:
+    """Check that every file is there and holds what the manifest says; exit code 4 if not."""
+    numbers = list_versions(dataset.source.store) if all_versions else [dataset.version]
+    problems: list[Problem] = []
+    checked = 0
+    for number in numbers:
+        try:
+            chosen = dataset.checkout_version(number)
+        except LanceError as error:
+            problems.append(Problem(version=number, fragment_id=None, path="", message=str(error)))
+            continue
+        with output.progress(f"version {number}: fragments checked") as progress:
+            problems += verify_version(chosen, progress)
+        checked += len(chosen.source.manifest.fragments)
+    rows = [dataclasses.asdict(problem) for problem in problems]
+    if rows or output.as_json:
+        output.rows(rows, ["version", "fragment_id", "path", "message"])
+    output.line(f"{len(numbers)} version(s), {checked} fragment(s): {len(problems)} problem(s)")
+    if problems:
+        sys.exit(FOUND_PROBLEMS)
+
+
+@command("restore", versioned=False)
+@click.argument("version")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def restore(dataset: LanceDataset, output: Output, version: str, yes: bool) -> None:
+    """Make an old VERSION (a number or a tag) the latest one again, by a new version like it."""
+    chosen = dataset.checkout_version(parse_version(version))
+    if not yes and not output.as_json:
+        click.confirm(f"Make version {chosen.version} the latest one of {dataset.uri}?", abort=True)
+    operation = Restore(version=chosen.version)
+    transaction = Transaction(read_version=dataset.version, operation=operation)
+    done = commit(dataset.source.store, transaction, base=dataset.source.manifest)
+    output.record({"restored_version": chosen.version, "version": done.manifest.version})

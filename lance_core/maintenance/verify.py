@@ -1,0 +1,153 @@
+"""Check a version: is every file there that it refers to, and does each hold what the manifest says?
+
+Of data files only the metadata at their end is read, not the pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from lance_core.api.dataset import LanceDataset
+from lance_core.api.source import Source
+from lance_core.errors import LanceError, ObjectNotFoundError
+from lance_core.file.reader import DataFileReader
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.index import IndexMetadata
+from lance_core.table.paths import INDICES_PREFIX, transaction_key
+from lance_core.table.rowids import decode_row_ids, decode_versions
+
+__all__ = ["Problem", "verify"]
+
+READ_AHEAD: Final = 8
+"""Fragments that are checked side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is not as it should be.
+
+    Attributes:
+        version: The version that it was found in.
+        fragment_id: The fragment; None if it is not about one.
+        path: The file; empty if it is not about one.
+        message: What is wrong.
+    """
+
+    version: int
+    fragment_id: int | None
+    path: str
+    message: str
+
+
+def verify(dataset: LanceDataset, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+    """Check all files of the handle's version.
+
+    Args:
+        dataset: The handle.
+        progress: Is called with the fragments that are checked and those that there are.
+
+    Returns:
+        What is wrong; empty if nothing is.
+    """
+    source = dataset.source
+    fragments = source.manifest.fragments
+    problems: list[Problem] = []
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
+        checked = pool.map(lambda fragment: list(_check_fragment(source, fragment)), fragments)
+        for count, found in enumerate(checked, 1):
+            problems += found
+            if progress is not None:
+                progress(count, len(fragments))
+    for index in source.manifest.indices:
+        problems += _check_index(source, index)
+    return problems + list(_check_transaction(source))
+
+
+def _check_fragment(source: Source, fragment: Fragment) -> Iterator[Problem]:
+    def problem(path: str, message: str) -> Problem:
+        return Problem(version=source.manifest.version, fragment_id=fragment.id, path=path, message=message)
+
+    for file in fragment.files:
+        for message in _check_file(source, fragment, file):
+            yield problem(file.path, message)
+    if fragment.deletion_file is not None:
+        path = fragment.deletion_file.key(fragment.id)
+        try:
+            deletions = source.deletions(fragment)
+        except LanceError as error:
+            yield problem(path, str(error))
+        else:
+            rows = [] if deletions is None else deletions.to_array().tolist()
+            if fragment.num_deleted_rows and len(rows) != fragment.num_deleted_rows:
+                yield problem(path, f"deletes {len(rows)} rows, the manifest says {fragment.num_deleted_rows}")
+            if rows and fragment.physical_rows and rows[-1] >= fragment.physical_rows:
+                yield problem(path, f"deletes row {rows[-1]} of {fragment.physical_rows}")
+    for message in _check_row_ids(fragment):
+        yield problem("", message)
+
+
+def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[str]:
+    try:
+        store, key = source.data_file(file)
+        reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+    except ObjectNotFoundError:
+        yield "is missing"
+        return
+    except LanceError as error:
+        yield str(error)
+        return
+    if fragment.physical_rows and reader.num_rows != fragment.physical_rows:
+        yield f"has {reader.num_rows} rows, the manifest says {fragment.physical_rows}"
+    numbers = (file.file_major_version, file.file_minor_version)
+    if numbers != reader.version.manifest_numbers and any(numbers):
+        yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
+
+
+def _check_row_ids(fragment: Fragment) -> Iterator[str]:
+    sequences = (
+        ("row ids", fragment.row_ids, decode_row_ids),
+        ("created versions", fragment.created_at_versions, decode_versions),
+        ("updated versions", fragment.last_updated_at_versions, decode_versions),
+    )
+    for name, data, decode in sequences:
+        if data is None:
+            continue
+        try:
+            count = len(decode(data))
+        except LanceError as error:
+            yield f"{name}: {error}"
+        else:
+            if count != fragment.physical_rows:
+                yield f"{name} for {count} of {fragment.physical_rows} rows"
+
+
+def _check_index(source: Source, index: IndexMetadata) -> Iterator[Problem]:
+    if index.base_id is not None:
+        return
+    for file in index.files:
+        path = f"{INDICES_PREFIX}{index.uuid}/{file.path}"
+        message = ""
+        try:
+            found = source.store.head(path)
+        except ObjectNotFoundError:
+            message = "is missing"
+        else:
+            if file.size_bytes and found.size != file.size_bytes:
+                message = f"has {found.size} bytes, the manifest says {file.size_bytes}"
+        if message:
+            yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=message)
+
+
+def _check_transaction(source: Source) -> Iterator[Problem]:
+    """The transaction file may be gone where the manifest holds the transaction itself."""
+    manifest = source.manifest
+    if not manifest.transaction_file or manifest.transaction_bytes is not None:
+        return
+    path = transaction_key(manifest.transaction_file)
+    try:
+        source.store.head(path)
+    except ObjectNotFoundError:
+        yield Problem(version=manifest.version, fragment_id=None, path=path, message="is missing")

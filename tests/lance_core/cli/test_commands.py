@@ -1,0 +1,249 @@
+"""The `lance` command: its output is what is in the table, its exit codes say what happened."""
+
+import datetime as dt
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lance_core
+import lance_core.cli.look
+import lance_core.cli.upkeep
+from lance_core.cli.app import cli
+
+
+def call(*arguments, code=0):
+    """Run a command and return what it prints."""
+    done = CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def ask(*arguments, code=0):
+    """Run a command and return its JSON."""
+    return json.loads(call(*arguments, "--json", code=code))
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Three loads, a delete, a tag, a branch."""
+    path = str(tmp_path / "t")
+    for day in range(3):
+        part = pa.table({"day": [dt.date(2024, 1, 1 + day)] * 10, "n": range(day * 10, day * 10 + 10)})
+        lance_core.write_dataset(part, path, mode="append", commit_message=f"load day {day}")
+    dataset = lance.dataset(path)
+    dataset.delete("n < 5")
+    dataset.tags.create("before", 3)
+    dataset.create_branch("work")
+    return path
+
+
+def test_info(table):
+    told = ask("info", table)
+    assert (told["version"], told["rows"], told["deleted_rows"], told["fragments"]) == (4, 25, 5, 3)
+    assert told["bytes"] == lance_core.dataset(table).total_bytes
+    assert told["uri"] == table
+    assert ask("info", table, "--version", "before")["rows"] == 30
+    assert re.search(r"rows +25\b", call("info", table))
+
+
+def test_versions(table):
+    told = ask("versions", table)
+    assert [v["version"] for v in told] == [4, 3, 2, 1]
+    assert [v["operation"] for v in told] == ["Delete", "Append", "Append", "Overwrite"]
+    assert told[1]["message"] == "load day 2"
+    assert len(ask("versions", table, "-n", 2)) == 2
+    assert "2 older versions" in call("versions", table, "-n", 2)
+
+
+def test_show_and_diff(table):
+    told = ask("show", table, 4)
+    assert (told["operation"], told["read_version"], told["rows"]) == ("Delete", 3, 25)
+    assert told["changes"]["fragments_changed"] == [0]
+    assert told["writer"].startswith("lance ")
+    assert ask("show", table, "before")["changes"]["fragments_added"] == [2]
+    told = ask("diff", table, 1, 4)
+    assert (told["rows_difference"], told["fragments_added"]) == (15, [1, 2])
+    assert "1-2" in call("diff", table, 1, 4)
+
+
+def test_fragments_files_schema_head(table):
+    assert [(f["id"], f["rows"], f["deleted_rows"]) for f in ask("fragments", table)] == [
+        (0, 5, 5),
+        (1, 10, 0),
+        (2, 10, 0),
+    ]
+    told = ask("files", table)
+    assert [f["kind"] for f in told] == ["data", "deletion", "data", "data"]
+    assert all((Path(table) / f["path"]).exists() for f in told)
+    assert [(f["name"], f["type"]) for f in ask("schema", table)] == [("day", "date32[day]"), ("n", "int64")]
+    assert ask("head", table, "-n", 2, "-c", "n") == [{"n": 5}, {"n": 6}]
+    assert ask("head", table, "-n", 1)[0]["day"] == "2024-01-01"
+    assert "2024-01-01" in call("head", table)
+
+
+def test_tags_and_branches(table):
+    (tag,) = ask("tags", table)
+    assert (tag["tag"], tag["version"]) == ("before", 3)
+    (branch,) = ask("branches", table)
+    assert (branch["branch"], branch["parent"], branch["parent_version"]) == ("work", "main", 4)
+
+
+def test_compact(table):
+    told = ask("compact", table, "--dry-run")
+    assert [(t["fragments"], t["rows"]) for t in told] == [([0, 1, 2], 25)]
+    assert lance.dataset(table).version == 4
+    told = ask("compact", table)
+    assert (told["fragments_removed"], told["fragments_added"], told["version"]) == (3, 1, 6)
+    assert lance.dataset(table).count_rows() == 25
+    assert "nothing to do" in call("compact", table)
+    assert "nothing to do" in call("compact", table, "--dry-run")
+
+
+def test_compact_by_partition(table):
+    assert ask("compact", table, "--partition-by", "day", "--keep-deletions", "--dry-run") == []
+    assert ask("compact", table, "--partition-by", "day", "--dry-run")[0]["fragments"] == [0]
+    assert "no column 'week'" in ask("compact", table, "--partition-by", "week", code=1)["error"]["message"]
+
+
+def test_materialize_deletions(table):
+    assert ask("materialize-deletions", table, "--threshold", 0.5, "--dry-run") == []
+    told = ask("materialize-deletions", table)
+    assert (told["fragments_removed"], told["fragments_added"]) == (1, 1)
+    assert ask("info", table)["deleted_rows"] == 0
+    assert ask("info", table)["fragments"] == 3
+
+
+def test_cleanup(table):
+    call("compact", table)
+    told = ask("cleanup", table, "--retain-versions", 1, "--dry-run", "--list")
+    assert told["stats"]["old_versions"] == 3
+    assert {file["path"].split("/")[0] for file in told["candidate_files"]} == {"_versions", "_transactions"}
+    assert "version 3 is kept: it is tagged before" in call("cleanup", table, "--retain-versions", 1, "--dry-run")
+    assert [v["version"] for v in lance.dataset(table).versions()] == [1, 2, 3, 4, 5, 6]
+    told = ask("cleanup", table, "--retain-versions", 1, "--fail-on-tags", code=1)
+    assert "before" in told["error"]["message"]
+    assert ask("cleanup", table, "--older-than", "1h")["old_versions"] == 0
+    assert ask("cleanup", table, "--only", 1, "--only", 2, "--in-use", 2)["old_versions"] == 1
+    told = ask("cleanup", table, "--retain-versions", 1, "--rate", 1000, "--concurrency", 2)
+    assert told["old_versions"] == 2
+    assert [v["version"] for v in lance.dataset(table).versions()] == [3, 4, 6]
+
+
+def test_verify_finds_what_is_wrong(table):
+    assert ask("verify", table, "--all") == []
+    dataset = lance.dataset(table)
+    dataset.create_scalar_index("n", "BTREE")
+    assert ask("verify", table) == []
+    root = Path(table)
+    first, second, third = (root / "data" / f.metadata.files[0].path for f in dataset.get_fragments())
+    original = second.read_bytes()
+    first.unlink()
+    second.write_bytes(original[:-1])
+    third.write_bytes(b"short")
+    next((root / "_deletions").iterdir()).write_bytes(b"nonsense")
+    next((root / "_indices").rglob("*.lance")).unlink()
+    problems = ask("verify", table, code=4)
+    assert [(p["fragment_id"], p["path"].split("/")[0]) for p in problems][:3] == [
+        (0, first.name), (0, "_deletions"), (1, second.name),
+    ]  # fmt: skip
+    assert problems[0]["message"] == "is missing"
+    assert problems[-1]["path"].startswith("_indices/")
+    text = call("verify", table, code=4)
+    assert "5 problem(s)" in text
+
+
+def test_verify_counts_rows(table):
+    root = Path(table) / "data"
+    lance_core.write_dataset(pa.table({"day": pa.array([None] * 3, pa.date32()), "n": [1, 2, 3]}), table + "2")
+    (donor,) = (Path(table + "2") / "data").iterdir()
+    victim = lance.dataset(table).get_fragments()[2].metadata.files[0]
+    (root / victim.path).write_bytes(donor.read_bytes())
+    (problem,) = ask("verify", table, code=4)
+    assert "bytes" in problem["message"] or "has 3 rows, the manifest says 10" in problem["message"]
+
+
+def test_restore(table):
+    told = ask("restore", table, "before")
+    assert (told["restored_version"], told["version"]) == (3, 5)
+    assert lance.dataset(table).count_rows() == 30
+    done = CliRunner().invoke(cli, ["restore", table, "1"], input="n\n")
+    assert done.exit_code == 1
+    assert lance.dataset(table).version == 5
+    call("restore", table, 1, "--yes")
+    assert lance.dataset(table).count_rows() == 10
+
+
+def test_exit_codes(table, tmp_path):
+    assert ask("info", tmp_path / "none", code=1)["error"]["code"] == "dataset-not-found"
+    call("info", table, "--version", 77, code=1)
+    call("info", code=2)
+    call("cleanup", table, "--older-than", "soon", code=2)
+    secret = CliRunner().invoke(cli, ["info", table, "-o", "aws_secret_access_key:hunter2"])
+    assert secret.exit_code == 2
+    assert "hunter2" not in secret.output
+
+
+def test_a_lost_race_is_exit_code_3(table, monkeypatch):
+    from lance_core.maintenance import compaction
+
+    original = compaction.commit_what_fits
+
+    def late(dataset, results, properties):
+        lance.dataset(table).delete("n = 12")
+        return original(dataset, results, properties)
+
+    monkeypatch.setattr(compaction, "commit_what_fits", late)
+    assert ask("compact", table, code=3)["error"]["code"] == "commit-conflict-retryable"
+
+
+def test_it_is_installed_as_a_command(table):
+    program = Path(sys.executable).with_name("lance")
+    for start in ([str(program)], [sys.executable, "-m", "lance_core.cli"]):
+        done = subprocess.run([*start, "info", table, "--json"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rows"] == 25
+
+
+def test_help_names_every_command():
+    text = call("--help")
+    for name in (
+        "info", "versions", "show", "fragments", "files", "schema", "head", "diff", "tags", "branches", "compact",
+        "materialize-deletions", "cleanup", "verify", "restore",
+    ):  # fmt: skip
+        assert re.search(rf"^  {name}\b", text, re.MULTILINE), name
+        call(name, "--help")
+
+
+def test_without_click_it_says_what_to_install(tmp_path):
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import lance_core.cli; lance_core.cli.main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "lance-dagster[cli]" in done.stderr
+
+
+def test_on_s3(s3, table):
+    uri = f"s3://{s3.new_bucket()}/t"
+    options = s3.storage_options
+    for day in range(3):
+        part = pa.table({"n": range(day * 10, day * 10 + 10)})
+        lance_core.write_dataset(part, uri, mode="append", storage_options=options)
+    given = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
+    assert ask("info", uri, *given)["rows"] == 30
+    assert ask("compact", uri, *given)["fragments_removed"] == 3
+    assert ask("cleanup", uri, *given, "--retain-versions", 1)["old_versions"] == 4
+    assert ask("verify", uri, *given, "--all") == []
+    assert lance.dataset(uri, storage_options=dict(options)).count_rows() == 30
+
+
+def test_json_is_all_that_is_on_standard_output(table):
+    program = Path(sys.executable).with_name("lance")
+    done = subprocess.run([program, "compact", table, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["fragments_removed"] == 3
