@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -92,4 +93,9 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
     for key, value in (config or {}).items():
         builder = builder.config(key, value)
-    return (builder.remote(master) if connect else builder.master(master)).getOrCreate()
+    if not connect:
+        return builder.master(master).getOrCreate()
+    with warnings.catch_warnings():
+        # Every setting goes to the server when it starts, and once more to the session, which cannot change them all.
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+        return builder.remote(master).getOrCreate()

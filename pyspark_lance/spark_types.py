@@ -16,8 +16,9 @@
     date               date32                          date32                    date64
     the value's type                                                             dictionary
 
-A vector's mark is the column metadata `arrow.fixed-size-list.size`, the key that lance-spark uses too. Columns are
-stored nullable, whatever Spark knows about an expression. Intervals of months cannot be stored.
+A vector's mark is the column metadata `arrow.fixed-size-list.size`, the key that lance-spark uses too; set it by
+`df.withMetadata("v", {"arrow.fixed-size-list.size": 128})`. Functions of Spark drop it. Columns are stored nullable,
+whatever Spark knows about an expression. Intervals of months cannot be stored.
 """
 
 from __future__ import annotations

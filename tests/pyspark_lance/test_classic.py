@@ -51,7 +51,7 @@ FRAMES = {
 def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
     frame = spark.sql(query)
     if "v" in frame.columns:
-        frame = frame.withColumn("v", frame.v.alias("v", metadata={VECTOR_WIDTH: 2}))
+        frame = frame.withMetadata("v", {VECTOR_WIDTH: 2})
     results = {}
     for transport in ("arrow_rdd", "map_in_arrow"):
         results[transport] = write_with(frame, str(tmp_path / transport), WriteOptions(), transport=transport)

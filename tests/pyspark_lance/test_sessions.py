@@ -8,7 +8,6 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import functions as f  # noqa: TID253 - Spark is what is tested
 
 import lance_core
 import pyspark_lance
@@ -38,8 +37,8 @@ EVERY_TYPE = """
 
 @pytest.fixture(scope="module")
 def frame(spark):
-    marked = f.col("vector").alias("vector", metadata={VECTOR_WIDTH: 2})
-    return spark.sql(f"select {EVERY_TYPE} from range(0, 1000, 1, 3)").withColumn("vector", marked)
+    frame = spark.sql(f"select {EVERY_TYPE} from range(0, 1000, 1, 3)")
+    return frame.withMetadata("vector", {VECTOR_WIDTH: 2})
 
 
 def rows(table, key="id"):
@@ -151,12 +150,12 @@ def test_schemas_are_refused_before_any_task_runs(spark, uri, tmp_path, sql, err
 @pytest.mark.parametrize("known_by", ["metadata", "option", "table"])
 def test_a_vector_of_another_length_changes_nothing(spark, uri, known_by, lance):
     good = spark.sql("select id, array(1f, 2f) as v from range(0, 100, 1, 2)")
-    marked = good.withColumn("v", f.col("v").alias("v", metadata={VECTOR_WIDTH: 2}))
+    marked = good.withMetadata("v", {VECTOR_WIDTH: 2})
     if known_by == "table":
         pyspark_lance.write(marked, uri)
     bad = spark.sql("select id, if(id = 77, array(1f, 2f, 3f), array(1f, 2f)) as v from range(0, 100, 1, 2)")
     if known_by == "metadata":
-        bad = bad.withColumn("v", f.col("v").alias("v", metadata={VECTOR_WIDTH: 2}))
+        bad = bad.withMetadata("v", {VECTOR_WIDTH: 2})
     with pytest.raises(InvalidInputError, match="column 'v': a vector has 3 items"):
         pyspark_lance.write(bad, uri, vector_columns={"v": 2} if known_by == "option" else None)
     if known_by == "table":
