@@ -11,12 +11,12 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import assemble, take_rows
 from lance_core.encoding.page import PageInfo, Steps
-from lance_core.encoding.paths import items_per_row
+from lance_core.encoding.paths import is_blob_v2, items_per_row
 from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.schema import Field
+from lance_core.schema import Field, arrow_type_of
 
 _MAX_LAYERS: Final = 128
 
@@ -56,6 +56,8 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     if not isinstance(layout, PageLayout):
         raise CorruptFileError("the page has no page layout")
     decoded = yield from _decode_layout(pages, layout, path[-1], wanted)
+    if is_blob_v2(path[-1]) and [child.name for child in path[-1].children] == ["data", "uri"]:
+        return (yield from _blobs(path, decoded, rows))
     array = assemble(path, decoded)
     covered = decoded.covered
     if factor != 1:
@@ -63,6 +65,18 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     if len(array) != covered.count:
         raise CorruptFileError(f"levels make {len(array)} rows, {covered.count} are expected")
     return take_rows(array, covered, rows)
+
+
+def _blobs(path: Sequence[Field], decoded: DecodedRows, rows: RowRuns) -> Steps[pa.Array]:
+    """Payloads of blobs of 2.2, whose page holds descriptors."""
+    if len(path) != 1:
+        raise UnsupportedError("blobs inside other types")
+    types = ("uint8", "uint64", "uint64", "uint32", "string")
+    parts = zip(blob.DESCRIPTOR_V2, types, strict=True)
+    children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
+    described = replace(path[0], children=children)
+    found = take_rows(assemble([described], decoded), decoded.covered, rows)
+    return (yield from blob.read_payloads(found, arrow_type_of(path[0])))
 
 
 def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:

@@ -147,7 +147,8 @@ def _encode_choice(
             return page
         if isinstance(block, FixedWidthBlock) and block.bits_per_value % 8:
             return None
-    encoding, values = encode_per_value(block, _per_value_name(block))
+    is_chosen = choice.layout == "fullzip" and isinstance(block, VariableBlock)
+    encoding, values = encode_per_value(block, choice.compression if is_chosen else _per_value_name(block))
     return fullzip.encode(levels, values, encoding, num_rows=num_rows)
 
 

@@ -15,6 +15,7 @@ definition levels of the leaves below them:
 __all__ = [
     "LIST_TYPES",
     "column_fields",
+    "is_blob_v2",
     "is_column",
     "is_packed",
     "items_per_row",
@@ -41,9 +42,15 @@ def is_packed(field: Field) -> bool:
     """Whether the field is a struct that is stored row by row in one column."""
     if field.logical_type != "struct":
         return False
-    if field.extension_name == BLOB_V2_NAME or field.metadata.get("ARROW:extension:name") == BLOB_V2_NAME.encode():
+    if is_blob_v2(field):
         return True
     return any(field.metadata.get(key, b"").lower() == b"true" for key in _PACKED)
+
+
+def is_blob_v2(field: Field) -> bool:
+    """Whether the field holds blobs of 2.2: payloads, or their descriptors."""
+    names = (field.extension_name.encode(), field.metadata.get("ARROW:extension:name", b""))
+    return field.logical_type == "struct" and BLOB_V2_NAME.encode() in names
 
 
 def is_column(field: Field) -> bool:

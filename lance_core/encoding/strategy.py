@@ -10,7 +10,8 @@
     everything else                              mini-block, flat or variable
 
 A page is looked at through a sample of a few contiguous stretches; only what the sample promises is tried on the
-whole page. Field metadata overrules: `lance-encoding:compression` and `lance-encoding:structural-encoding`.
+whole page. Field metadata overrules: `lance-encoding:compression` and `lance-encoding:structural-encoding`. A wish
+for fsst, which is read but not written, leaves the choice to the statistics.
 """
 
 __all__ = [
@@ -52,6 +53,7 @@ _STRUCTURAL_KEY: Final = "lance-encoding:structural-encoding"
 # A step to a more costly encoding must save at least this part of the bytes.
 _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
+_LARGEST_SAMPLE: Final = 256 * 1024
 # Zstandard packs tighter than LZ4 and takes longer: it must be worth it.
 _ZSTD_OVER_LZ4: Final = 0.7
 _MANY_ITEMS: Final = 256
@@ -141,10 +143,11 @@ def choose_fixed(
     if wish.layout is not None:
         plain = Choice(layout="fullzip" if wish.layout == "fullzip" else "miniblock")
     bits = block.bits_per_value
+    if bits == 1:
+        # Single bits cannot be zipped.
+        return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if wish.layout == "fullzip":
         return plain
-    if bits == 1:
-        return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if wish.compression in ("lz4", "zstd"):
         return Choice(layout="miniblock", compression=f"general:{wish.compression}(flat)")
     if bits not in (8, 16, 32, 64) or wish.compression == "none":
@@ -204,7 +207,7 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> C
     # A chunk holds at least two values and their offsets.
     too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
     if wish.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and wish.layout is None):
-        return Choice(layout="fullzip", compression=_per_value_compression(wish))
+        return Choice(layout="fullzip", compression=_per_value_compression(block, lengths, wish))
     if wish.compression in ("lz4", "zstd"):
         return Choice(layout="miniblock", compression=f"general:{wish.compression}(variable)")
     if wish.compression == "none":
@@ -222,8 +225,22 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> C
     return Choice(layout="miniblock", compression=_squeezed_variable(stretches, limits))
 
 
-def _per_value_compression(wish: Request) -> str:
-    return f"general:{wish.compression}(variable)" if wish.compression in ("lz4", "zstd") else "variable"
+def _per_value_compression(block: VariableBlock, lengths: npt.NDArray[Any], wish: Request) -> str:
+    """How values are compressed one by one: with Zstandard where they are large and a sample shrinks."""
+    if wish.compression == "none" or not block.num_values:
+        return "variable"
+    if wish.compression in ("lz4", "zstd"):
+        return f"general:{wish.compression}(variable)"
+    if float(lengths.mean()) < _LARGE_VALUE:
+        return "variable"
+    picked = np.linspace(0, block.num_values - 1, min(block.num_values, _SAMPLE_STRETCHES)).astype(np.int64)
+    codec = pa.Codec("zstd", compression_level=1)
+    plain = squeezed = 0
+    for start, end in zip(block.offsets[picked].tolist(), block.offsets[picked + 1].tolist(), strict=True):
+        value = block.data[start : min(end, start + _LARGEST_SAMPLE)]
+        plain += value.size
+        squeezed += len(codec.compress(value.tobytes(), asbytes=True))
+    return "general:zstd(variable)" if squeezed < _WORTHWHILE * plain else "variable"
 
 
 def _sample_stretches(block: VariableBlock) -> list[VariableBlock]:

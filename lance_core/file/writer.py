@@ -22,6 +22,7 @@ from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import BytesLike, EncodedPage
 from lance_core.encoding.paths import column_fields, plain_columns
 from lance_core.encoding.strategy import Limits
+from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.footer import Footer
@@ -174,8 +175,10 @@ class DataFileWriter:
         descriptor = self._append(descriptor_to_bytes(self._schema, self._num_rows))
         column_table = []
         start = self._position
-        for pages in self._pages if self._version.has_levels else map(_one_struct_page, self._pages):
-            message = column_to_bytes(pages, _values_encoding())
+        for field, own_pages in zip(self._column_fields, self._pages, strict=True):
+            pages = own_pages if self._version.has_levels else _one_struct_page(own_pages)
+            is_plain_blob = blob.is_blob(field) and not self._version.has_levels
+            message = column_to_bytes(pages, _column_encoding(is_blob=is_plain_blob))
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
         table_position = self._position
@@ -244,10 +247,27 @@ class DataFileWriter:
         if not collected.arrays:
             return
         arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
+        if blob.is_blob(collected.field):
+            self._flush_blobs(collected.first_column, concatenate(arrays))
+            return
         self._pending.append(
             (collected.first_column, submit(_encode, collected.field, arrays, self._limits, self._version))
         )
         self._drain(NUM_WORKERS + 1)
+
+    def _flush_blobs(self, column: int, array: Any) -> None:
+        """Write payloads, each aligned, and then the page that tells where they are."""
+        positions = []
+        for value in array:
+            payload = value.as_buffer()
+            positions.append(self._position)
+            if payload is not None and payload.size:
+                self._append(payload)
+        if self._version.has_levels:
+            page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
+        else:
+            page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions))
+        self._write_page(column, page)
 
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most so many are still being encoded."""
@@ -285,9 +305,9 @@ class DataFileWriter:
         self._position += memoryview(buffer).nbytes
 
 
-def _values_encoding() -> ColumnEncoding:
+def _column_encoding(*, is_blob: bool) -> ColumnEncoding:
     encoding = ColumnEncoding()
-    encoding.values.SetInParent()
+    (encoding.blob.inner if is_blob else encoding).values.SetInParent()
     return encoding
 
 

@@ -139,6 +139,7 @@ def shapes():
         "texts": pa.array([f"the quick brown fox number {i} jumps over {i * 7}" for i in range(n)]),
         "large texts": pa.array([f"text {i} " * (i % 50) for i in range(n)], pa.large_string()),
         "one long text": pa.array(["x" * 3000 if i == 77 else f"v{i}" for i in range(n)]),
+        "documents": pa.array([f"line {i} of a document " * (100 + i % 900) for i in range(200)]),
         "huge values": pa.array([bytes([i]) * 50_000 for i in range(40)], pa.binary()),
         "nullable bytes": pa.array([None if i % 5 == 0 else b"x" * (i % 7) for i in range(n)], pa.binary()),
         "vectors": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(n * 16).astype("f4")), 16),
@@ -353,3 +354,45 @@ def test_pylance_compacts_and_filters_ours(tmp_path):
     dataset.optimize.compact_files(target_rows_per_fragment=100_000)
     expected = [row for row in table.to_pylist() if row["i"] % 5]
     assert sorted(dataset.to_table().to_pylist(), key=lambda row: row["i"]) == expected
+
+
+BLOBS = [None if i % 5 == 0 else b"" if i % 7 == 0 else b"ab" * i for i in range(300)]
+BLOB_SCHEMA = pa.schema([pa.field("c", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pylance_reads_blobs_of_ours(tmp_path, version):
+    table = pa.table([pa.array(BLOBS, pa.large_binary())], BLOB_SCHEMA)
+    written = write_ours(tmp_path, table, version, batch_rows=100, page_bytes=1000)
+    assert read_ours(tmp_path, written.key).column("c").to_pylist() == BLOBS
+    if version == "2.2":
+        return  # there pylance's datasets want blobs of 2.2
+    root = str(tmp_path / "dataset")
+    lance.write_dataset(table.slice(0, 1), root, data_storage_version=version)
+    (tmp_path / written.key).rename(tmp_path / "dataset" / "data" / written.key)
+    numbers = FileVersion(version).manifest_numbers
+    data_file = lance.fragment.DataFile(written.key, list(written.field_ids), list(written.column_indices), *numbers)
+    fragment = lance.fragment.FragmentMetadata(0, [data_file], table.num_rows)
+    dataset = lance.LanceDataset.commit(root, lance.LanceOperation.Overwrite(table.schema, [fragment]), read_version=1)
+    rows = [1, 2, 7, 299]
+    assert [blob.readall() for blob in dataset.take_blobs("c", indices=rows)] == [BLOBS[i] for i in rows]
+
+
+def test_we_read_blobs_of_2_2(tmp_path):
+    table = pa.table([pa.array(BLOBS, pa.large_binary())], BLOB_SCHEMA)
+    root = tmp_path / "dataset"
+    dataset = lance.write_dataset(table, str(root), data_storage_version="2.2")
+    kind = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
+    metadata = {"ARROW:extension:name": "lance.blob.v2"}
+    schema = schema_from_arrow(pa.schema([pa.field("c", kind, metadata=metadata)]))
+    path = dataset.get_fragments()[0].data_files()[0].path
+    found = read_ours(root / "data", path, schema=schema, columns={0: 0}).column("c").to_pylist()
+    assert [None if value is None else value["data"] for value in found] == BLOBS
+    parts = ["kind", "position", "size", "blob_id", "blob_uri"]
+    types = [pa.uint8(), pa.uint64(), pa.uint64(), pa.uint32(), pa.string()]
+    kind = pa.struct([pa.field(name, of) for name, of in zip(parts, types, strict=True)])
+    schema = schema_from_arrow(pa.schema([pa.field("c", kind, metadata=metadata)]))
+    found = read_ours(root / "data", path, schema=schema, columns={0: 0}).column("c").to_pylist()
+    assert [None if value is None else value["size"] for value in found] == [
+        None if value is None else len(value) for value in BLOBS
+    ]

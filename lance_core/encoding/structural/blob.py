@@ -1,4 +1,6 @@
-"""Blob pages (2.0 and 2.1): a page of descriptors, and payloads elsewhere in the file.
+"""Blobs: a page of descriptors, and payloads elsewhere.
+
+Blobs of 2.0 and 2.1 (field metadata `lance-encoding:blob`):
 
     descriptor      u64 position in the file, u64 size; a packed struct of the inner layout
     empty           size 0, position 0
@@ -6,21 +8,94 @@
 
 The descriptors themselves are never null; the layers of the blob layout say what the levels mean. Read as
 `large_binary` a blob is its payload, read as a struct it is its descriptor.
+
+Blobs of 2.2 (extension `lance.blob.v2`) are a packed struct whose nulls are those of the page:
+
+    kind u8, position u64, size u64, blob_id u32, blob_uri string
+
+    kind 0          the payload lies at `position` of the same file
+    kind 1 .. 4     it lies in another file
+
+Read as a struct of `data` and `uri` they are their payloads, read as a struct of these five they are descriptors.
 """
 
-__all__ = ["decode"]
+__all__ = ["DESCRIPTOR_V2", "decode", "encode", "is_blob", "read_payloads"]
+
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
+from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core.encoding.compression import encode_miniblock
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
-from lance_core.encoding.page import Steps, as_bytes
-from lance_core.encoding.repdef import Layer, Levels, count_lists, max_definition
+from lance_core.encoding.page import EncodedPage, Steps, as_bytes
+from lance_core.encoding.repdef import Layer, Levels, count_lists, max_definition, wire_layers
+from lance_core.encoding.shred import null_mask
+from lance_core.encoding.structural import miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
 
-_MAX_FILE = 2**63
+_MAX_FILE: Final = 2**63
+_METADATA_KEY: Final = "lance-encoding:blob"
+
+DESCRIPTOR_V2: Final = ("kind", "position", "size", "blob_id", "blob_uri")
+"""Names of the parts of a descriptor of 2.2."""
+
+
+def is_blob(field: Field) -> bool:
+    """Whether the values of the field are stored as blobs of 2.0 and 2.1."""
+    return field.logical_type == "large_binary" and field.metadata.get(_METADATA_KEY, b"").lower() == b"true"
+
+
+def descriptors(array: pa.Array, positions: Sequence[int]) -> Counts:
+    """The descriptors of blobs: shape (blobs, 2).
+
+    Args:
+        array: The payloads.
+        positions: Where in the file they were put; ignored for nulls and empty ones.
+    """
+    sizes = _sizes(array)
+    table = np.zeros((len(array), 2), np.int64)
+    table[:, 0] = np.where(sizes > 0, np.asarray(positions, np.int64), 0)
+    table[:, 1] = sizes
+    nulls = null_mask(array)
+    if nulls is not None:
+        table[nulls] = (1 << 16, 0)
+    return table
+
+
+def _sizes(array: Any) -> Counts:
+    lengths = pa.compute.binary_length(array).fill_null(0)
+    return np.asarray(lengths).astype(np.int64)
+
+
+def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> EncodedPage:
+    """Write a page of descriptors.
+
+    Args:
+        array: The payloads of a top-level column.
+        positions: Where in the file they were put.
+        large_chunks: Whether the file is 2.2.
+    """
+    table = descriptors(array, positions)
+    parts = [np.ascontiguousarray(table[:, column]) for column in range(2)]
+    children = tuple(
+        FixedWidthBlock(data=part.view(np.uint8), bits_per_value=64, num_values=part.size) for part in parts
+    )
+    chunks = encode_miniblock(PackedStructBlock(children=children, num_values=len(array)), "packed_struct")
+    flat = Levels(layers=(Layer.ALL_VALID_ITEM,), num_levels=len(array), repetition=None, definition=None)
+    inner = miniblock.encode(flat, chunks, num_rows=len(array), dictionary=None, large_chunks=large_chunks)
+    assert inner is not None
+    assert isinstance(inner.encoding, PageLayout)
+    layout = PageLayout()
+    layout.blob_layout.inner_layout.CopyFrom(inner.encoding)
+    layer = Layer.NULLABLE_ITEM if array.null_count else Layer.ALL_VALID_ITEM
+    layout.blob_layout.layers.extend(wire_layers([layer]))
+    return EncodedPage(num_rows=len(array), length=len(array), encoding=layout, buffers=inner.buffers)
 
 
 def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, rows: RowRuns) -> Steps[DecodedRows]:
@@ -83,3 +158,35 @@ def _descriptors(values: DataBlock) -> tuple[Counts, Counts]:
     if positions.size and int(np.maximum(positions, sizes).max()) >= _MAX_FILE // 2:
         raise CorruptFileError("a blob lies beyond any file")
     return positions.astype(np.int64), sizes.astype(np.int64)
+
+
+def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
+    """Replace descriptors of 2.2 by payloads.
+
+    Args:
+        found: A struct array of the five parts.
+        kind: The struct type of `data` and `uri`.
+
+    Raises:
+        CorruptFileError: A payload lies beyond any file.
+        UnsupportedError: A payload lies in another file.
+    """
+    nulls = null_mask(found)
+    present = np.ones(len(found), np.bool_) if nulls is None else ~nulls
+    kinds, positions, sizes = (
+        np.where(present, found.field(name).to_numpy(), 0) for name in ("kind", "position", "size")
+    )
+    if bool(kinds.any()):
+        raise UnsupportedError(f"blobs of kind {int(kinds.max())}, whose payload lies outside of the data file")
+    if positions.size and int(np.maximum(positions, sizes).max()) >= _MAX_FILE // 2:
+        raise CorruptFileError("a blob lies beyond any file")
+    wanted = sizes > 0
+    ranges = [(int(a), int(a) + int(n)) for a, n in zip(positions[wanted], sizes[wanted], strict=True)]
+    answers = (yield ranges) if ranges else []
+    offsets = np.zeros(len(found) + 1, np.int64)
+    np.cumsum(sizes.astype(np.int64), out=offsets[1:])
+    data = np.concatenate([as_bytes(a) for a in answers]) if answers else np.empty(0, np.uint8)
+    bitmap = None if nulls is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+    payloads = pa.Array.from_buffers(pa.large_binary(), len(found), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
+    children = [payloads.cast(kind.field(0).type), pa.nulls(len(found), kind.field(1).type)]
+    return pa.Array.from_buffers(kind, len(found), [bitmap], children=children)

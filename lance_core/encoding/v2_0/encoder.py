@@ -4,7 +4,7 @@ Lists restart their offsets in every page; a list column and the column of its i
 column has one page without buffers for all its rows, which is written when the file is finished.
 """
 
-__all__ = ["encode_field"]
+__all__ = ["encode_blobs", "encode_field"]
 
 from typing import Any
 
@@ -46,6 +46,18 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
     if field.children:
         return _encode_list(field, array)
     return [[_Page(len(array)).finish(_encode_values, array)]] if len(array) else [[]]
+
+
+def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
+    """A page of descriptors of blobs: shape (blobs, 2), position and size."""
+    encoding = ArrayEncoding()
+    for _ in range(2):
+        inner = encoding.packed_struct.inner.add()
+        inner.nullable.no_nulls.values.flat.bits_per_value = 64
+        inner.nullable.no_nulls.values.flat.buffer.SetInParent()
+    encoding.packed_struct.buffer.SetInParent()
+    rows = table.shape[0]
+    return EncodedPage(num_rows=rows, length=rows, encoding=encoding, buffers=(table.ravel().view(np.uint8),))
 
 
 class _Page:
