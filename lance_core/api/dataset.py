@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 
+from lance_core.api.branching import BranchingVerbs
 from lance_core.api.changing import ChangingVerbs
 from lance_core.api.committing import CommittingVerbs
+from lance_core.api.configuring import ConfiguringVerbs
 from lance_core.api.evolving import EvolvingVerbs
 from lance_core.api.history import HistoryVerbs, Timestamp
+from lance_core.api.indexing import IndexingVerbs
+from lance_core.api.inspecting import InspectingVerbs
 from lance_core.api.maintaining import MaintainingVerbs
 from lance_core.api.reading import ReadingVerbs
+from lance_core.api.references import Reference
 from lance_core.errors import InvalidInputError
 
 __all__ = ["LanceDataset", "dataset"]
 
 
-class LanceDataset(ReadingVerbs, HistoryVerbs, ChangingVerbs, EvolvingVerbs, CommittingVerbs, MaintainingVerbs):
+class LanceDataset(
+    ReadingVerbs,
+    HistoryVerbs,
+    ChangingVerbs,
+    EvolvingVerbs,
+    BranchingVerbs,
+    ConfiguringVerbs,
+    IndexingVerbs,
+    InspectingVerbs,
+    CommittingVerbs,
+    MaintainingVerbs,
+):
     """A handle on one version of a dataset.
 
     Reading sees that version for ever; `checkout_latest` moves the handle, and so do the verbs that change the
@@ -26,7 +42,7 @@ class LanceDataset(ReadingVerbs, HistoryVerbs, ChangingVerbs, EvolvingVerbs, Com
 
 def dataset(
     uri: str | PathLike[str],
-    version: int | str | None = None,
+    version: Reference = None,
     asof: Timestamp | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
@@ -35,7 +51,7 @@ def dataset(
 
     Args:
         uri: Its root: a path, or a URI such as `s3://bucket/path`.
-        version: A version number or a tag; None for the latest version.
+        version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
         storage_options: Where and who, under object_store's names.
 

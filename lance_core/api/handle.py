@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_core.api.references import Place
 from lance_core.api.source import Source
 from lance_core.commit import latest_version, load_latest, load_manifest
 from lance_core.errors import DatasetNotFoundError
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
 from lance_core.store import StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
+from lance_core.table.paths import branch_root
 
 __all__ = ["Handle"]
 
@@ -58,6 +60,23 @@ class Handle:
     def uri(self) -> str:
         """The dataset's root, in its canonical spelling."""
         return self._uri
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that this version is on; None for main."""
+        return self._manifest.branch
+
+    @property
+    def root_uri(self) -> str:
+        """Root of the main branch, below which branches and tags are kept."""
+        branch = self.branch
+        return self._uri if branch is None else self._uri.removesuffix(f"/{branch_root(branch)}")
+
+    @property
+    def _place(self) -> Place:
+        """Where references are resolved."""
+        root = self._store if self.root_uri == self._uri else open_store(self.root_uri, self._options)
+        return Place(root=root, branch=self.branch, version=self.version)
 
     @property
     def version(self) -> int:

@@ -6,11 +6,13 @@ from datetime import UTC, date, datetime
 from typing import Any, Self
 
 from lance_core.api.handle import Handle
-from lance_core.api.refs import Tags
+from lance_core.api.references import Reference
 from lance_core.api.transactions import Transaction
-from lance_core.commit import find_by_property, list_versions, load_latest, load_manifest, load_transaction
+from lance_core.commit import commit, find_by_property, list_versions, load_latest, load_manifest, load_transaction
 from lance_core.errors import VersionNotFoundError
+from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Restore
 
 __all__ = ["HistoryVerbs", "Timestamp"]
 
@@ -26,26 +28,40 @@ class HistoryVerbs(Handle):
         manifests = (load_manifest(self._store, number) for number in list_versions(self._store))
         return [_describe(manifest) for manifest in manifests]
 
-    def checkout_version(self, version: int | str) -> Self:
-        """A handle on another version, given by number or tag.
+    def checkout_version(self, version: Reference) -> Self:
+        """A handle on another version.
+
+        Args:
+            version: A number on this branch, a tag, or (branch, number): None or "main" stands for the main branch,
+                None as number for the branch's latest version.
 
         Raises:
             VersionNotFoundError: There is none.
         """
-        number = self.tags.get_version(version) if isinstance(version, str) else version
-        if number == self.version:
-            return self
-        manifest = load_manifest(self._store, number)
-        return type(self)(self._uri, storage_options=self._options, manifest=manifest)
+        resolved = self._place.resolve(version)
+        if (resolved.branch, resolved.version) == (self.branch, self.version):
+            return type(self)(self._uri, storage_options=self._options, manifest=self._manifest)
+        return type(self)(resolved.store.root, storage_options=self._options, manifest=resolved.manifest())
+
+    def restore(self) -> None:
+        """Make this version the latest again, as a new version; the handle moves to it."""
+        latest = load_latest(self._store, self._manifest) or self._manifest
+        transaction = records.Transaction(
+            read_version=latest.version, operation=Restore(version=self._manifest.version)
+        )
+        self._manifest = commit(self._store, transaction, base=latest).manifest
+
+    def get_version(self) -> dict[str, Any]:
+        """This version: number, local time of the commit, and counters as texts."""
+        return _describe(self._manifest)
+
+    def version_refs(self) -> list[dict[str, int]]:
+        """The numbers of all versions of this branch, oldest first, without reading them."""
+        return [{"version": number} for number in list_versions(self._store)]
 
     def checkout_latest(self) -> None:
         """Move this handle to the latest version."""
         self._manifest = load_latest(self._store, self._manifest) or self._manifest
-
-    @property
-    def tags(self) -> Tags:
-        """The tags of the dataset."""
-        return Tags(self._store)
 
     def read_transaction(self, version: int) -> Transaction | None:
         """What the commit of a version changed; None if it recorded nothing.

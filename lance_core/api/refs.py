@@ -1,77 +1,94 @@
-"""Tags: names for versions, kept beside the dataset as small JSON files."""
+"""Tags: names for versions, kept at the dataset's root as small JSON files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from lance_core.commit import load_manifest
-from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, VersionNotFoundError
-from lance_core.store import ObjectStore
+from lance_core.api.references import Place, Reference, load_tag
+from lance_core.errors import AlreadyExistsError, InvalidInputError
+from lance_core.table.manifest import Manifest
 from lance_core.table.paths import TAGS_PREFIX, tag_of_ref_key, tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_text
 
-__all__ = ["Tags"]
+__all__ = ["Tags", "checked_order", "load_tags", "manifest_size", "write_tag"]
+
+Ordered = list[tuple[str, dict[str, Any]]]
 
 
 class Tags:
-    """The tags of a dataset. They are shared by all handles and have no history of their own.
+    """The tags of a dataset. They are shared by all handles and branches and have no history of their own.
 
     Args:
-        store: Store of the dataset's root.
+        place: Where references are resolved.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """All tags by name: version, branch, size of the manifest, times, metadata."""
-        names = sorted(name for meta in self._store.list(TAGS_PREFIX) if (name := tag_of_ref_key(meta.key)) is not None)
-        return {name: _describe(self._load(name)) for name in names}
+        """All tags by name: branch, version, times, size of the manifest, metadata."""
+        return {name: _describe(ref) for name, ref in load_tags(self._place).items()}
+
+    def list_ordered(self, order: str | None = None) -> Ordered:
+        """All tags by version, then name.
+
+        Args:
+            order: "asc" or "desc"; None for the latter, the newest version first.
+        """
+        sign = checked_order(order)
+        found = sorted(load_tags(self._place).items(), key=lambda pair: (sign * pair[1].version, pair[0]))
+        return [(name, _describe(ref)) for name, ref in found]
 
     def get_version(self, tag: str) -> int:
-        """The version that a tag names.
+        """The version that a tag names, on whatever branch.
 
         Raises:
             VersionNotFoundError: There is no such tag.
-            UnsupportedError: It names a version of a branch.
         """
-        ref = self._load(tag)
-        if ref.branch is not None:
-            raise InvalidInputError(f"tag {tag!r} names a version of branch {ref.branch!r}, not of this line")
-        return ref.version
+        return load_tag(self._place.root, tag).version
 
-    def create(self, tag: str, reference: int) -> None:
+    def create(self, tag: str, reference: Reference = None) -> None:
         """Name a version.
+
+        Args:
+            tag: ASCII letters, digits, '.', '-' and '_'.
+            reference: A version of this branch, a tag, or (branch, version); None for this version.
 
         Raises:
             InvalidInputError: The name is not allowed, or the tag exists.
             VersionNotFoundError: There is no such version.
         """
-        check_tag_name(tag)
-        now = timestamp_text(datetime.now(UTC))
-        ref = TagRef(version=reference, manifest_size=self._manifest_size(reference), created_at=now, updated_at=now)
-        try:
-            self._store.put_if_absent(tag_ref_key(tag), ref.to_bytes())
-        except AlreadyExistsError as error:
-            raise InvalidInputError(f"Ref conflict error: tag {tag} already exists") from error
+        resolved = self._place.resolve(reference)
+        write_tag(self._place, tag, resolved.branch, resolved.manifest())
 
-    def update(self, tag: str, reference: int) -> None:
-        """Let a tag name another version.
+    def update(self, tag: str, reference: Reference = None) -> None:
+        """Let a tag name another version; arguments as `create`.
 
         Raises:
             VersionNotFoundError: There is no such tag or version.
         """
-        old = self._load(tag)
-        size = self._manifest_size(reference)
-        new = TagRef(
-            version=reference,
-            manifest_size=size,
-            created_at=old.created_at,
+        old = load_tag(self._place.root, tag)
+        resolved = self._place.resolve(reference)
+        new = replace(
+            old,
+            version=resolved.version,
+            branch=resolved.branch,
+            manifest_size=manifest_size(resolved.manifest()),
             updated_at=timestamp_text(datetime.now(UTC)),
-            metadata=old.metadata,
         )
-        self._store.put(tag_ref_key(tag), new.to_bytes())
+        self._place.root.put(tag_ref_key(tag), new.to_bytes())
+
+    def replace_metadata(self, tag: str, metadata: Mapping[str, str]) -> None:
+        """Set the free texts about a tag in place of those that it has.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+        """
+        old = load_tag(self._place.root, tag)
+        self._place.root.put(tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
 
     def delete(self, tag: str) -> None:
         """Remove a tag; the version stays.
@@ -79,27 +96,66 @@ class Tags:
         Raises:
             VersionNotFoundError: There is no such tag.
         """
-        self._load(tag)
-        self._store.delete(tag_ref_key(tag))
+        load_tag(self._place.root, tag)
+        self._place.root.delete(tag_ref_key(tag))
 
-    def _load(self, tag: str) -> TagRef:
-        check_tag_name(tag)
-        try:
-            return TagRef.from_bytes(self._store.get(tag_ref_key(tag)))
-        except ObjectNotFoundError as error:
-            raise VersionNotFoundError(f"Ref not found error: tag {tag} does not exist") from error
 
-    def _manifest_size(self, version: int) -> int:
-        location = load_manifest(self._store, version).location
-        return 0 if location is None else location.size_bytes
+def write_tag(
+    place: Place, tag: str, branch: str | None, manifest: Manifest, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Name a version of a branch.
+
+    Raises:
+        InvalidInputError: The name is not allowed, or the tag exists.
+    """
+    check_tag_name(tag)
+    now = timestamp_text(datetime.now(UTC))
+    ref = TagRef(
+        version=manifest.version,
+        branch=branch,
+        manifest_size=manifest_size(manifest),
+        created_at=now,
+        updated_at=now,
+        metadata=dict(metadata or {}),
+    )
+    try:
+        place.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
+    except AlreadyExistsError as error:
+        raise InvalidInputError(f"Ref conflict error: tag {tag} already exists") from error
+
+
+def load_tags(place: Place) -> dict[str, TagRef]:
+    """All tags by name."""
+    names = sorted(name for meta in place.root.list(TAGS_PREFIX) if (name := tag_of_ref_key(meta.key)) is not None)
+    return {name: TagRef.from_bytes(place.root.get(tag_ref_key(name))) for name in names}
+
+
+def manifest_size(manifest: Manifest) -> int:
+    """Size of a manifest's file in bytes."""
+    return 0 if manifest.location is None else manifest.location.size_bytes
+
+
+def checked_order(order: str | None) -> int:
+    """1 for "asc", -1 for "desc" or None.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    if order not in (None, "asc", "desc"):
+        raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
+    return 1 if order == "asc" else -1
 
 
 def _describe(ref: TagRef) -> dict[str, Any]:
     return {
-        "version": ref.version,
         "branch": ref.branch,
+        "version": ref.version,
+        "created_at": _time(ref.created_at),
+        "updated_at": _time(ref.updated_at),
         "manifest_size": ref.manifest_size,
-        "created_at": ref.created_at,
-        "updated_at": ref.updated_at,
         "metadata": dict(ref.metadata),
     }
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

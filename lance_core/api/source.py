@@ -10,8 +10,9 @@ from lance_core.store import ObjectStore, open_store
 from lance_core.store.options import StorageOptions
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import data_key
+from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
 
 __all__ = ["Source"]
 
@@ -47,15 +48,29 @@ class Source:
         file = fragment.deletion_file
         if file is None:
             return None
-        store, key = self.store, file.key(fragment.id)
-        if file.base_id is not None:
-            base = self.manifest.base_path(file.base_id)
-            store = self._base_store(file.base_id)
-            key = key if base.is_dataset_root else key.removeprefix("_deletions/")
+        store, key = self.deletion_file(fragment)
         try:
             return DeletionVector.from_bytes(store.get(key), file.file_type)
         except ObjectNotFoundError as error:
             raise CorruptFileError(f"fragment {fragment.id}: its deletion file {key} is missing") from error
+
+    def deletion_file(self, fragment: Fragment) -> tuple[ObjectStore, str]:
+        """Store and key of the deletion file of a fragment that has one."""
+        file = fragment.deletion_file
+        assert file is not None
+        key = file.key(fragment.id)
+        if file.base_id is None:
+            return self.store, key
+        base = self.manifest.base_path(file.base_id)
+        return self._base_store(file.base_id), key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
+
+    def index_folder(self, index: IndexMetadata) -> tuple[ObjectStore, str]:
+        """Store of an index's files, and what their keys begin with."""
+        folder = f"{INDICES_PREFIX}{index.uuid}/"
+        if index.base_id is None:
+            return self.store, folder
+        base = self.manifest.base_path(index.base_id)
+        return self._base_store(index.base_id), folder if base.is_dataset_root else folder.removeprefix(INDICES_PREFIX)
 
     def _base_store(self, base_id: int) -> ObjectStore:
         if base_id not in self._bases:

@@ -1,0 +1,162 @@
+"""Branches: lines of versions that begin as a copy of a version, without copying files.
+
+    tree/<branch>/_versions/<fork version>.manifest     a Clone, whose files lie at the parent's root
+    tree/<branch>/data/, _deletions/, _transactions/    what the branch itself writes
+    _refs/branches/<branch>.json                        makes it known; written last
+
+A tag on the fork version keeps it: other tools tell by the spelling of a URI whether a branch still needs a version,
+and delete it if somebody spelled the URI in another way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from lance_core.api.references import Place, Reference, load_branch
+from lance_core.api.refs import checked_order, load_tags, manifest_size, write_tag
+from lance_core.commit import commit
+from lance_core.errors import InvalidInputError, LanceError
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Clone
+from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_ref_key, branch_root, tag_ref_key
+from lance_core.table.refs import MAIN, BranchRef, check_branch_name, new_identifier
+from lance_core.table.transaction import Transaction
+
+__all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
+
+FORK_TAG_PREFIX: Final = "fork."
+"""Start of the names of tags that keep fork versions; the branch and its identifier follow."""
+
+Ordered = list[tuple[str, dict[str, Any]]]
+
+
+class Branches:
+    """The branches of a dataset, but for main. They are shared by all handles.
+
+    Args:
+        place: Where references are resolved.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """All branches by name: parent, lineage, fork version, time, size of the first manifest, metadata."""
+        return {name: _describe(ref) for name, ref in sorted(_load_all(self._place))}
+
+    def list_ordered(self, order: str | None = None) -> Ordered:
+        """All branches by fork version, then name.
+
+        Args:
+            order: "asc" or "desc"; None for the latter.
+        """
+        sign = checked_order(order)
+        found = sorted(_load_all(self._place), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
+        return [(name, _describe(ref)) for name, ref in found]
+
+    def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
+        """Set the free texts about a branch in place of those that it has.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+        """
+        old = load_branch(self._place.root, branch)
+        self._place.root.put(branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
+
+    def delete(self, branch: str) -> None:
+        """Remove a branch with its versions and the files that it wrote.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+            InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
+        """
+        root = self._place.root
+        own = load_branch(root, branch)
+        others = [(name, ref) for name, ref in _load_all(self._place) if name != branch]
+        children = [(n, r.parent_version) for n, r in others if r.descends_from(own) or r.parent_branch == branch]
+        if children:
+            raise InvalidInputError(
+                f"Ref conflict error: Branch {branch} is referenced by {children} versions, can not delete"
+            )
+        tags = [name for name, tag in load_tags(self._place).items() if tag.branch == branch]
+        if tags:
+            raise InvalidInputError(f"Ref conflict error: Branch {branch} is referenced by tags {tags}, can not delete")
+        root.delete(branch_ref_key(branch))
+        _delete_files(root, branch, [name for name, _ in others])
+        root.delete(tag_ref_key(_fork_tag(branch, own)))
+
+
+def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
+    """Begin a branch at a version, and return the branch's first version.
+
+    Raises:
+        InvalidInputError: The name is not allowed, or the branch exists.
+        VersionNotFoundError: There is no such version.
+        DatasetExistsError: A branch of that name was begun and not finished, or files of one are left.
+    """
+    check_branch_name(branch)
+    if any(True for _ in place.root.list(branch_ref_key(branch), limit=1)):
+        raise InvalidInputError(f"Ref conflict error: branch {branch} already exists")
+    fork = place.resolve(reference)
+    source = fork.manifest()
+    parent = None if fork.branch is None else load_branch(place.root, fork.branch)
+    ref = BranchRef(
+        parent_version=source.version,
+        parent_branch=fork.branch,
+        identifier=new_identifier(parent, source.version),
+        created_at=int(time.time()),
+    )
+    tag = _fork_tag(branch, ref)
+    write_tag(place, tag, fork.branch, source, {"lance.branch": branch})
+    try:
+        operation = Clone(
+            is_shallow=True,
+            ref_version=source.version,
+            ref_path=fork.store.root,
+            ref_name=fork.branch,
+            branch_name=branch,
+        )
+        transaction = Transaction(read_version=source.version, operation=operation)
+        first = commit(place.store_of(branch), transaction, source=source).manifest
+        place.root.put_if_absent(branch_ref_key(branch), replace(ref, manifest_size=manifest_size(first)).to_bytes())
+    except LanceError:
+        place.root.delete(tag_ref_key(tag))
+        raise
+    return first
+
+
+def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:
+    for meta in place.root.list(BRANCHES_PREFIX):
+        name = branch_of_ref_key(meta.key)
+        if name is not None and name != MAIN:
+            yield name, BranchRef.from_bytes(place.root.get(meta.key))
+
+
+def _delete_files(root: ObjectStore, branch: str, others: list[str]) -> None:
+    """Delete what lies below a branch's root, but for branches whose names begin with the branch's."""
+    kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
+    keys = [meta.key for meta in root.list(f"{branch_root(branch)}/")]
+    for key in keys:
+        if not key.startswith(kept):
+            root.delete(key)
+
+
+def _fork_tag(branch: str, ref: BranchRef) -> str:
+    """Name of the tag that keeps the version that a branch was forked from."""
+    unique = ref.identifier[-1][1][:8] if ref.identifier else "unknown"
+    return f"{FORK_TAG_PREFIX}{branch.replace('/', '-')}.{unique}"
+
+
+def _describe(ref: BranchRef) -> dict[str, Any]:
+    return {
+        "parent_branch": ref.parent_branch,
+        "branch_identifier": [tuple(pair) for pair in ref.identifier],
+        "parent_version": ref.parent_version,
+        "create_at": ref.created_at,
+        "manifest_size": ref.manifest_size,
+        "metadata": dict(ref.metadata),
+    }

@@ -1,0 +1,123 @@
+"""References to versions: numbers, tags, and pairs of a branch and a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lance_core.commit import latest_version, load_manifest
+from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
+from lance_core.store import ObjectStore, open_store
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
+from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, check_tag_name
+
+__all__ = ["Place", "Reference", "Resolved", "load_branch", "load_tag"]
+
+Reference = int | str | tuple[str | None, int | None] | None
+"""A version on the current branch, a tag, or a branch (None or "main" for main) and a version (None for its latest);
+None for where one is."""
+
+_PAIR: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A version that a reference names.
+
+    Attributes:
+        branch: Its branch; None for main.
+        version: Its number.
+        store: Store of the branch.
+    """
+
+    branch: str | None
+    version: int
+    store: ObjectStore
+
+    def manifest(self) -> Manifest:
+        """Read it.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+        """
+        try:
+            return load_manifest(self.store, self.version)
+        except VersionNotFoundError as error:
+            raise VersionNotFoundError(
+                f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one is when one resolves a reference.
+
+    Attributes:
+        root: Store of the dataset's root.
+        branch: The current branch; None for main.
+        version: The current version.
+    """
+
+    root: ObjectStore
+    branch: str | None
+    version: int
+
+    def resolve(self, reference: Reference) -> Resolved:
+        """Find the version that a reference names; whether it exists is seen when it is read.
+
+        Raises:
+            VersionNotFoundError: There is no such tag or branch.
+            InvalidInputError: It is no reference.
+        """
+        if reference is None:
+            return self._at(self.branch, self.version)
+        if isinstance(reference, str):
+            tag = load_tag(self.root, reference)
+            return self._at(tag.branch, tag.version)
+        if isinstance(reference, int) and not isinstance(reference, bool):
+            return self._at(self.branch, reference)
+        if isinstance(reference, tuple | list) and len(reference) == _PAIR:
+            branch, version = reference
+            return self._at(None if branch == MAIN else branch, version)
+        raise InvalidInputError(f"a version is given by number, tag or (branch, number), not by {reference!r}")
+
+    def store_of(self, branch: str | None) -> ObjectStore:
+        """Store of a branch."""
+        return self.root if branch is None else open_store(f"{self.root.root}/{branch_root(branch)}", self.root.options)
+
+    def _at(self, branch: str | None, version: int | None) -> Resolved:
+        if branch is not None:
+            check_branch_name(branch)
+        store = self.store_of(branch)
+        if version is None:
+            version = latest_version(store)
+        if version is None:
+            raise VersionNotFoundError(f"Ref not found error: Branch {branch or MAIN} does not exist")
+        return Resolved(branch=branch, version=version, store=store)
+
+
+def load_tag(root: ObjectStore, tag: str) -> TagRef:
+    """Read a tag.
+
+    Raises:
+        VersionNotFoundError: There is none.
+    """
+    check_tag_name(tag)
+    try:
+        return TagRef.from_bytes(root.get(tag_ref_key(tag)))
+    except ObjectNotFoundError as error:
+        raise VersionNotFoundError(f"Ref not found error: tag {tag} does not exist") from error
+
+
+def load_branch(root: ObjectStore, branch: str) -> BranchRef:
+    """Read where a branch comes from.
+
+    Raises:
+        VersionNotFoundError: There is no such branch.
+    """
+    check_branch_name(branch)
+    try:
+        return BranchRef.from_bytes(root.get(branch_ref_key(branch)))
+    except ObjectNotFoundError as error:
+        raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist") from error
