@@ -14,8 +14,9 @@ from lance_core.api.scan import LanceScanner
 from lance_core.api.slices import Between, Equals, Slice, Slices
 from lance_core.api.transactions import Transaction
 from lance_core.api.uncommitted import delete_uncommitted_files
-from lance_core.api.write import FragmentWriter, write_fragments
+from lance_core.api.write import FragmentWriter
 from lance_core.api.write_dataset import write_dataset
+from lance_core.api.write_fragments import write_fragments
 
 __all__ = [
     "Between",

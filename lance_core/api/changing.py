@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pyarrow.compute as pc
 
@@ -13,6 +13,7 @@ from lance_core.api.handle import Handle
 from lance_core.api.merge_insert import MergeInsertBuilder
 from lance_core.api.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
 from lance_core.api.update import update_rows
+from lance_core.api.write import ReaderLike
 
 __all__ = ["ChangingVerbs", "DeleteResult", "UpdateResult"]
 
@@ -35,6 +36,12 @@ class ChangingVerbs(Handle):
     A change is worked out on the handle's version and carried over to the latest one if others committed meanwhile.
     If they changed the same rows it is worked out again on the latest version, `conflict_retries` times at most.
     """
+
+    def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
+        """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
+        from lance_core.api.write_dataset import write_dataset  # noqa: PLC0415 - it makes datasets
+
+        self.move_to(write_dataset(data, self, mode=mode, **options).source.manifest)
 
     def delete(
         self,

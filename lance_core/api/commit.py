@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Final
 
 import pyarrow as pa
 
+from lance_core.api.bases import DatasetBasePath, numbered
 from lance_core.api.dataset import LanceDataset
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.removal import Removal
@@ -40,9 +41,10 @@ from lance_core.commit import (
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError
 from lance_core.schema import schema_to_bytes
 from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
+from lance_core.table.paths import Naming
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
 
 __all__ = ["CommitResult", "commit_fragments"]
@@ -103,6 +105,8 @@ def commit_fragments(
     enable_stable_row_ids: bool = False,
     table_config: Mapping[str, str] | None = None,
     max_retries: int = 20,
+    initial_bases: Sequence[DatasetBasePath] = (),
+    enable_v2_manifest_paths: bool = True,
 ) -> CommitResult:
     """Make fragments part of a dataset.
 
@@ -123,6 +127,8 @@ def commit_fragments(
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set; keys that are there with that value are left alone.
         max_retries: How often a commit that loses a race is rebased and put again.
+        initial_bases: Base paths of a dataset that is created.
+        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
 
     Raises:
         DatasetExistsError: `mode` is "create" and there is a dataset.
@@ -153,7 +159,9 @@ def commit_fragments(
         properties=properties,
         once=once,
         table_config=dict(table_config or {}),
+        initial_bases=numbered(initial_bases),
         settings=CommitOptions(
+            naming=Naming.V2 if enable_v2_manifest_paths else Naming.V1,
             max_retries=max_retries,
             once=once,
             data_storage_version=data_storage_version,
@@ -177,6 +185,7 @@ class _Commit:
     properties: Mapping[str, str]
     once: tuple[str, str] | None
     table_config: Mapping[str, str]
+    initial_bases: tuple[BasePath, ...]
     settings: CommitOptions
 
     def run(self, read_version: int | None) -> CommitResult:
@@ -204,7 +213,8 @@ class _Commit:
         return self._replace(base)
 
     def _create(self) -> CommitResult:
-        transaction = Transaction(read_version=0, operation=self._overwrite(), properties=self.properties)
+        operation = replace(self._overwrite(), initial_bases=self.initial_bases)
+        transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
         return self._result(None, commit(self.store, transaction, base=None, options=self.settings), None)
 
     def _overwrite(self) -> Overwrite:

@@ -8,29 +8,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.api.fragment_changes import FragmentChanges
 from lance_core.api.metadata import DataFile, FragmentMetadata
 from lance_core.api.read import physical_rows
 from lance_core.api.scan import LanceScanner, ScanOptions
-from lance_core.api.source import Source
 from lance_core.api.take import take_rows
 from lance_core.api.unsupported import refuse
 from lance_core.schema import resolve_extensions, schema_to_arrow
-from lance_core.table.fragment import Fragment
 
 __all__ = ["LanceFragment"]
 
 
-class LanceFragment:
+class LanceFragment(FragmentChanges):
     """A fragment of one version of a dataset.
 
     Args:
         source: The version.
         record: The fragment.
     """
-
-    def __init__(self, source: Source, record: Fragment) -> None:
-        self._source = source
-        self.record = record
 
     def __repr__(self) -> str:
         """Tell which fragment of what."""

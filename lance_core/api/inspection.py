@@ -17,7 +17,16 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import transaction_key
 
-__all__ = ["DataStatistics", "DatasetStats", "FieldStatistics", "LanceStats", "all_files", "tracked_files", "validate"]
+__all__ = [
+    "DataStatistics",
+    "DatasetStats",
+    "FieldStatistics",
+    "LanceStats",
+    "all_files",
+    "tracked_files",
+    "validate",
+    "validate_fragment",
+]
 
 SMALL_FILE_ROWS = 1024
 
@@ -110,10 +119,15 @@ def validate(source: Source) -> None:
     if len(set(uuids)) < len(uuids):
         raise CorruptFileError("Duplicate index id")
     for fragment in manifest.fragments:
-        _validate_fragment(source, fragment)
+        validate_fragment(source, fragment)
 
 
-def _validate_fragment(source: Source, fragment: Fragment) -> None:
+def validate_fragment(source: Source, fragment: Fragment) -> None:
+    """Check that the files, row counts and deletions of a fragment fit together.
+
+    Raises:
+        CorruptFileError: They do not.
+    """
     taken: set[int] = set()
     rows = None
     for file in fragment.files:

@@ -30,7 +30,6 @@ __all__ = [
     "data_file_record",
     "lance_schema",
     "to_batches",
-    "write_fragments",
 ]
 
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
@@ -159,48 +158,6 @@ class FragmentWriter:
     def _target(self) -> WriteTarget:
         """Where the file that is being written goes."""
         return self._targets[len(self._fragments) % len(self._targets)]
-
-
-def write_fragments(
-    data: ReaderLike,
-    dataset_uri: str | PathLike[str],
-    schema: pa.Schema | None = None,
-    *,
-    max_rows_per_file: int = MAX_ROWS_PER_FILE,
-    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
-    data_storage_version: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    dataset_schema: bytes | None = None,
-) -> list[FragmentMetadata]:
-    """Write rows into new fragments, to be committed later and perhaps elsewhere.
-
-    Args:
-        data: The rows.
-        dataset_uri: The dataset's root.
-        schema: Schema of the rows; needed only for an iterable of batches.
-        max_rows_per_file: Rows after which a new fragment is begun.
-        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
-        data_storage_version: Version of the files; None for the default.
-        storage_options: Where and who, under object_store's names.
-        dataset_schema: `LanceDataset.lance_schema_bytes` of the dataset to append to; None for a new one.
-
-    Raises:
-        SchemaError: The data does not fit.
-    """
-    found, batches = to_batches(data, schema)
-    writer = FragmentWriter(
-        dataset_uri,
-        found,
-        storage_options=storage_options,
-        data_storage_version=data_storage_version,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        dataset_schema=dataset_schema,
-    )
-    with writer:
-        for batch in batches:
-            writer.write(batch)
-        return writer.finish()
 
 
 def to_batches(

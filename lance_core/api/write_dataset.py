@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
+from lance_core.api.bases import DatasetBasePath
 from lance_core.api.commit import commit_fragments
 from lance_core.api.dataset import LanceDataset
+from lance_core.api.handle import Handle
+from lance_core.api.progress import FragmentWriteProgress
 from lance_core.api.unsupported import refuse
 from lance_core.api.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FragmentWriter, ReaderLike, to_batches
-from lance_core.commit import load_latest
+from lance_core.api.write_fragments import check_mode, data_version, destination, targets_of
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_core.schema import schema_to_bytes
-from lance_core.store import canonical_uri, open_store
+from lance_core.store import canonical_uri
 
 __all__ = ["write_dataset"]
 
 
 def write_dataset(
     data_obj: ReaderLike,
-    uri: str | PathLike[str],
+    uri: str | PathLike[str] | Handle,
     schema: pa.Schema | None = None,
     mode: str = "create",
     *,
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_rows_per_group: int | None = None,
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    progress: FragmentWriteProgress | None = None,
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
+    use_legacy_format: bool | None = None,
+    enable_v2_manifest_paths: bool = True,
     enable_stable_row_ids: bool = False,
+    auto_cleanup_options: Mapping[str, int] | None = None,
     commit_message: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
+    initial_bases: Sequence[DatasetBasePath] | None = None,
+    target_bases: Sequence[str] | None = None,
+    target_all_bases: bool | None = None,
     **others: Any,
 ) -> LanceDataset:
     """Write rows to a dataset, in one version.
 
     Args:
         data_obj: A table, batch, reader, frame, dataset, or an iterable of batches with `schema`.
-        uri: The dataset's root.
+        uri: The dataset's root, or a dataset, whose version the write is then based on.
         schema: Schema of the rows; needed only for an iterable of batches.
         mode: "create", "append" or "overwrite"; the latter two create a dataset that does not exist.
         max_rows_per_file: Rows after which a new fragment is begun.
+        max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        progress: Told when a file is begun and when it is complete.
         storage_options: Where and who, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
+        use_legacy_format: The older spelling of that.
+        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
+        auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
+            that is created; pylance's writers act on it.
         commit_message: A text for the history.
         transaction_properties: Texts for the history, by key.
+        initial_bases: Base paths of a dataset that is created.
+        target_bases: Base paths, by name or URI, that files go to in turns; the dataset's URI stands for itself.
+        target_all_bases: All base paths; with True the dataset itself comes first.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
     Returns:
@@ -58,38 +78,52 @@ def write_dataset(
         DatasetExistsError: `mode` is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
+    del max_rows_per_group
     refuse("write_dataset", others)
-    if mode not in ("create", "append", "overwrite"):
-        raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {mode!r}')
-    base = load_latest(open_store(uri, storage_options))
+    check_mode(mode)
+    place = destination(uri, storage_options)
+    base = place.base
     if base is not None and mode == "create":
-        raise DatasetExistsError(f"Dataset already exists: {canonical_uri(uri)}")
-    appends = base is not None and mode == "append"
-    if base is not None and data_storage_version is None:
-        data_storage_version = base.data_storage_version
+        raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
+    version = data_version(data_storage_version, use_legacy_format, base)
     found, batches = to_batches(data_obj, schema)
     writer = FragmentWriter(
-        uri,
+        place.uri,
         found,
-        storage_options=storage_options,
-        data_storage_version=data_storage_version,
+        storage_options=place.options,
+        data_storage_version=version,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
-        dataset_schema=schema_to_bytes(base.schema) if base is not None and appends else None,
+        dataset_schema=schema_to_bytes(base.schema) if base is not None and mode == "append" else None,
+        targets=targets_of(place, initial_bases or (), target_bases, target_all_bases),
+        progress=progress,
     )
     with writer:
         for batch in batches:
             writer.write(batch)
         fragments = writer.finish()
     return commit_fragments(
-        uri,
+        place.uri,
         fragments,
         found,
         mode=mode,
         read_version=base.version if base is not None else None,
         commit_message=commit_message,
         transaction_properties=transaction_properties,
-        storage_options=storage_options,
-        data_storage_version=data_storage_version,
+        storage_options=place.options,
+        data_storage_version=version if mode != "append" or base is None else None,
         enable_stable_row_ids=enable_stable_row_ids,
+        table_config=_auto_cleanup(auto_cleanup_options) if base is None else None,
+        initial_bases=initial_bases or (),
+        enable_v2_manifest_paths=enable_v2_manifest_paths,
     ).dataset
+
+
+def _auto_cleanup(options: Mapping[str, int] | None) -> dict[str, str]:
+    if options is None:
+        return {}
+    unknown = set(options) - {"interval", "older_than_seconds"}
+    if unknown:
+        raise InvalidInputError(f"auto_cleanup_options: unknown keys {sorted(unknown)}")
+    names = {"interval": ("interval", ""), "older_than_seconds": ("older_than", "s")}
+    return {f"lance.auto_cleanup.{names[key][0]}": f"{value}{names[key][1]}" for key, value in options.items()}
