@@ -175,8 +175,10 @@ def _choose_words(values: npt.NDArray[Any], bits: int, plain: Choice, limits: Li
         return Choice(layout="constant")
     best, best_bits = plain, float(bits)
     used = int(np.bitwise_or.reduce(values)).bit_length()
-    if used <= 0.95 * bits:
-        best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), used + 8 * width / 1024
+    # Packed chunks always have 1024 values, and their width before them.
+    packed_bits = -(-values.size // 1024) * (1024 * used + bits) / values.size
+    if packed_bits <= 0.95 * bits:
+        best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), packed_bits
     runs = 1 + int(np.count_nonzero(part[1:] != part[:-1]))
     run_bits = (bits + 8) * runs / part.size
     if run_bits < _WORTHWHILE * best_bits:
