@@ -139,7 +139,7 @@ def _print_histories(console: Console) -> None:
 def _row(dataset: lance_core.LanceDataset) -> tuple[str, ...]:
     transaction = dataset.read_transaction(dataset.version)
     assert transaction is not None
-    properties = transaction.transaction_properties
+    properties = transaction.transaction_properties or {}
     return (
         str(dataset.version),
         transaction.operation.name,

@@ -1,4 +1,4 @@
-"""What Dagster knows about the run, and the two things that only the step can record.
+"""What Dagster knows about the run and its step, and the two things that only the step can record.
 
 The only module that reads `step_context`, which Dagster gives to IO managers without calling it public, and the only
 one that reads step statistics. Everything else uses Dagster's public interface. Where a name is missing (another
@@ -14,7 +14,16 @@ from typing import Any
 
 import dagster as dg
 
-__all__ = ["RunFacts", "add_partition_metadata", "run_created_at", "run_facts", "set_data_version", "step_finished"]
+__all__ = [
+    "RunFacts",
+    "add_partition_metadata",
+    "input_annotation",
+    "output_name",
+    "run_created_at",
+    "run_facts",
+    "set_data_version",
+    "step_finished",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +77,22 @@ def run_facts(context: dg.OutputContext) -> RunFacts | None:
         attempt=int(getattr(step, "previous_attempt_count", 0)),
         tags=tags,
     )
+
+
+def output_name(context: dg.OutputContext) -> str:
+    """The output's name; "result", Dagster's own default, in a context that was built without one."""
+    try:
+        return context.name
+    except dg.DagsterInvariantViolationError:
+        return "result"
+
+
+def input_annotation(context: dg.InputContext) -> object:
+    """The type that the input is annotated with; None in a context that was built without one."""
+    try:
+        return context.dagster_type.typing_type
+    except dg.DagsterInvariantViolationError:
+        return None
 
 
 def run_created_at(context: dg.OutputContext, run_id: str) -> datetime | None:

@@ -131,7 +131,7 @@ def find_landed(
     if found is None:
         return None
     version, transaction = found
-    properties = transaction.transaction_properties
+    properties = transaction.transaction_properties or {}
     run_id = properties.get("dagster.run_id", "")
     step_key = properties.get("dagster.step_key", facts.step_key or "")
     if run_id != facts.run_id and step_finished(context, run_id, step_key):

@@ -34,6 +34,7 @@ def read_request(
     location: TableLocation,
     settings: TableSettings,
     *,
+    where: str,
     partition_expr: object,
     load_as: type | None,
 ) -> ReadRequest:
@@ -43,6 +44,7 @@ def read_request(
         context: The input; its definition metadata is used.
         location: Its table.
         settings: The IO manager's.
+        where: The input, for messages.
         partition_expr: The upstream asset's metadata entry of that name.
         load_as: The class that the input is annotated with.
 
@@ -50,7 +52,6 @@ def read_request(
         DagsterInvalidDefinitionError: the input's metadata cannot be used.
         LanceError: table, version or column does not exist.
     """
-    where = f"input {context.name!r}"
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
     refuse_unknown(metadata, _KNOWN, where=where)
     dataset = _open(context, location, settings, metadata, where)
@@ -84,9 +85,7 @@ def _open(
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {pins[0]} is not {wanted.__name__}: {value!r}")
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
-        raise DatasetNotFoundError(
-            f"{where}: asset {context.asset_key.to_user_string()} has no table at {location.uri}; materialize it first"
-        ) from error
+        raise DatasetNotFoundError(f"{where} has no table at {location.uri}; materialize it first") from error
 
 
 def _materialized_version(context: dg.InputContext) -> int | None:

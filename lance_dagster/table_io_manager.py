@@ -14,10 +14,17 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError
-from lance_dagster._context import RunFacts, add_partition_metadata, run_facts, set_data_version
+from lance_dagster._context import (
+    RunFacts,
+    add_partition_metadata,
+    input_annotation,
+    output_name,
+    run_facts,
+    set_data_version,
+)
 from lance_dagster.commits import CommitTags, LandedCommit, commit_tags, find_landed
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
-from lance_dagster.handlers.base import CommitMode, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
 from lance_dagster.inputs import read_request
 from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import data_version, event_metadata, partition_metadata
@@ -91,15 +98,19 @@ class LanceTableIOManager(dg.IOManager):
         """
         if not context.has_asset_key:
             raise dg.DagsterInvariantViolationError(
-                f"input {context.name!r} is not an asset, and LanceIOManager loads assets only"
+                f"input {_input_name(context)} is not an asset, and LanceIOManager loads assets only"
             )
-        where = f"input {context.name!r} (asset {context.asset_key.to_user_string()})"
-        annotation = context.dagster_type.typing_type
-        handler, load_as = handler_for_load(annotation, self._settings.default_load_type, where=where)
+        where = f"input {_input_name(context)} (asset {context.asset_key.to_user_string()})"
+        handler, load_as = handler_for_load(input_annotation(context), self._settings.default_load_type, where=where)
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
-        request: ReadRequest = read_request(
-            context, location, self._settings, partition_expr=upstream.get("partition_expr"), load_as=load_as
+        request = read_request(
+            context,
+            location,
+            self._settings,
+            where=where,
+            partition_expr=upstream.get("partition_expr"),
+            load_as=load_as,
         )
         context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
         return handler.load(request)
@@ -124,7 +135,7 @@ class LanceTableIOManager(dg.IOManager):
         tags = commit_tags(
             facts,
             asset_key=context.asset_key,
-            output_name=context.name,
+            output_name=output_name(context),
             partition_keys=keys,
             code_version=_code_version(context),
         )
@@ -206,6 +217,10 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
             f"{output.where}: {rows} rows of the run's partitions are in {output.location.uri}, and write_mode is error"
         )
     return "replace"
+
+
+def _input_name(context: dg.InputContext) -> str:
+    return repr(context.name) if context.has_input_name else "without a name"
 
 
 def _code_version(context: dg.OutputContext) -> str | None:

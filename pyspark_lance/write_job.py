@@ -122,7 +122,7 @@ class WriteJob:
         job: Id of the write, with which the names of its files begin.
         plan: What is stored.
         options: The caller's.
-        base_version: Version of the table that the write is based on; None if there is no table.
+        base_version: Version of the table that the write is based on; 0 if there is no table.
         dataset_schema: The table's schema with its field ids if fragments are added to it, as bytes.
     """
 
@@ -130,7 +130,7 @@ class WriteJob:
     job: str
     plan: WritePlan
     options: WriteOptions
-    base_version: int | None
+    base_version: int
     dataset_schema: bytes | None
 
     def task(self) -> WriteTask:
@@ -301,7 +301,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         job=uuid.uuid4().hex,
         plan=plan,
         options=options,
-        base_version=None if base is None else base.version,
+        base_version=0 if base is None else base.version,
         dataset_schema=base.lance_schema_bytes if base is not None and adds else None,
     )
 
@@ -323,6 +323,8 @@ def _version_to_add(base: LanceDataset, options: WriteOptions, plan: WritePlan) 
 
 
 def _open(uri: str | PathLike[str], options: WriteOptions, version: int | None) -> LanceDataset | None:
+    if version == 0:
+        return None
     try:
         return lance_core.dataset(uri, version, storage_options=options.storage_options)
     except DatasetNotFoundError:

@@ -66,7 +66,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         commit_message: A text to keep with the commit.
         once: Key and value of a transaction property. If a version has it already, nothing is written; if not, this
             version will have it.
-        read_version: The version that the write is based on; None for the latest.
+        read_version: The version that the write is based on; None for the latest, 0 if there was no table.
         table_config: Configuration of the table to set in the same commit.
         storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
             executors.

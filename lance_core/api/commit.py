@@ -13,7 +13,7 @@ the table to say.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Final
@@ -39,7 +39,7 @@ from lance_core.commit import (
     load_transaction,
 )
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError
-from lance_core.schema import schema_to_bytes
+from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.manifest import Manifest
@@ -117,7 +117,7 @@ def commit_fragments(
         mode: "create", "append", "overwrite" or "replace".
         slices: For "replace": the rows that go.
         read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
-            latest now.
+            latest now. 0: there was no dataset yet.
         transaction_properties: Texts for the history, by key.
         commit_message: A text for the history.
         once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
@@ -190,18 +190,19 @@ class _Commit:
 
     def run(self, read_version: int | None) -> CommitResult:
         """Commit, on the dataset that is there or as a new one."""
-        base = load_manifest(self.store, read_version) if read_version else load_latest(self.store)
+        base = self._base(read_version)
         if base is None:
             try:
                 return self._create()
             except DatasetExistsError:
-                # Somebody else created it since we looked.
+                # Somebody else created it since the caller looked.
                 base = load_latest(self.store)
                 if base is None:
                     raise
                 adopted = self._adopt(base)
                 if adopted is not None:
                     return adopted
+                self._follow_creation(base)
         if self.mode == "create":
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
         self._configure(base)
@@ -211,6 +212,25 @@ class _Commit:
         if self.mode == "overwrite":
             return self._commit(base, self._overwrite())
         return self._replace(base)
+
+    def _base(self, read_version: int | None) -> Manifest | None:
+        if read_version is None:
+            return load_latest(self.store)
+        return load_manifest(self.store, read_version) if read_version else None
+
+    def _follow_creation(self, latest: Manifest) -> None:
+        """Make sure that fragments written for a new dataset can go into one that was created meanwhile.
+
+        Raises:
+            RetryableConflictError: They replace slices that it already has, or number its columns otherwise.
+        """
+        if self.mode in ("create", "overwrite"):
+            return
+        own = _field_ids(lance_schema(self.arrow_schema, None))
+        if own != _field_ids(lance_schema(self.arrow_schema, schema_to_bytes(latest.schema))):
+            raise RetryableConflictError(f"{self.uri} was created meanwhile, with columns in another order")
+        if self.mode == "replace" and self._clashes(0, latest):
+            raise RetryableConflictError(f"{self.uri} was created meanwhile, with rows in the same slices")
 
     def _create(self) -> CommitResult:
         operation = replace(self._overwrite(), initial_bases=self.initial_bases)
@@ -247,16 +267,16 @@ class _Commit:
                 return self._commit(base, operation, removal)
             except RetryableConflictError:
                 latest = load_latest(self.store)
-                if latest is None or attempt + 1 == REPLACE_ATTEMPTS or self._clashes(base, latest):
+                if latest is None or attempt + 1 == REPLACE_ATTEMPTS or self._clashes(base.version, latest):
                     raise
                 files.discard()
                 base = latest
         raise AssertionError("the last attempt returns or raises")
 
-    def _clashes(self, base: Manifest, latest: Manifest) -> bool:
-        """Whether a commit since `base` replaced one of our slices."""
+    def _clashes(self, since: int, latest: Manifest) -> bool:
+        """Whether a commit after a version replaced one of our slices."""
         own = set(json.loads(self.properties[SLICES_KEY]))
-        for version in range(base.version + 1, latest.version + 1):
+        for version in range(since + 1, latest.version + 1):
             other = load_transaction(self.store, load_manifest(self.store, version))
             if other is not None and not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]"))):
                 return True
@@ -307,3 +327,14 @@ class _Commit:
             attempts=done.attempts,
             deduplicated=done.deduplicated,
         )
+
+
+def _field_ids(schema: Schema) -> list[tuple[str, int]]:
+    """The ids of all fields, each with the name of its column."""
+    return [(column.name, field.id) for column in schema.fields for field in _subtree(column)]
+
+
+def _subtree(field: Field) -> Iterator[Field]:
+    yield field
+    for child in field.children:
+        yield from _subtree(child)

@@ -3,7 +3,8 @@
     schema_mode    the frame's columns                                   the table afterwards
     -----------    ---------------------------------------------------   ---------------------------
     strict         the table's, in any order                             as before
-    add_columns    the table's and further ones                          with the further ones
+    add_columns    the table's, without some that can be null, and       with the further ones
+                   further ones if the whole table is overwritten
     overwrite      any; only when the whole table is overwritten         the frame's
 
 A column fits when its type is the table's up to what loses nothing: nullability, the width of offsets (`string` and
@@ -60,8 +61,10 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         return frame.remove_metadata()
     if schema_mode == "overwrite":
         raise InvalidInputError("schema_mode overwrite is for writes that overwrite the whole table")
-    _refuse_missing(frame, table)
+    _refuse_missing(frame, table, schema_mode)
     for field in table:
+        if field.name not in frame.names:
+            continue
         found = frame.field(field.name).type
         if not _fits(found, field.type):
             raise SchemaError(
@@ -89,7 +92,8 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     """
     columns = []
     for field in schema:
-        column = batch.column(field.name)
+        known = field.name in batch.schema.names
+        column = batch.column(field.name) if known else pa.nulls(batch.num_rows, field.type)
         if column.type != field.type:
             column = _cast(column, field)
         if not field.nullable and column.null_count:
@@ -115,11 +119,13 @@ def _refuse_clashing_names(frame: pa.Schema) -> None:
         seen[name.lower()] = name
 
 
-def _refuse_missing(frame: pa.Schema, table: pa.Schema) -> None:
-    missing = [name for name in table.names if name not in frame.names]
+def _refuse_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode) -> None:
+    lenient = schema_mode == "add_columns"
+    missing = [field.name for field in table if field.name not in frame.names and not (lenient and field.nullable)]
     if missing:
         raise SchemaError(
-            f"columns {missing} of the table are missing from the output; columns are never dropped or filled silently"
+            f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill those "
+            "that can be null"
         )
 
 

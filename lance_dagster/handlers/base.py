@@ -45,9 +45,9 @@ class WriteRequest:
     once: tuple[str, str] | None
 
     @property
-    def read_version(self) -> int | None:
-        """The version that the commit is based on."""
-        return None if self.existing is None else self.existing.version
+    def read_version(self) -> int:
+        """The version that the commit is based on, 0 when there was no table."""
+        return 0 if self.existing is None else self.existing.version
 
     @property
     def storage_options(self) -> dict[str, str] | None:
@@ -57,7 +57,10 @@ class WriteRequest:
     @property
     def file_options(self) -> dict[str, Any]:
         """The options of data files that are set; the others keep lance_core's defaults."""
-        options = {"max_rows_per_file": self.table.max_rows_per_file, "max_bytes_per_file": self.table.max_bytes_per_file}
+        options = {
+            "max_rows_per_file": self.table.max_rows_per_file,
+            "max_bytes_per_file": self.table.max_bytes_per_file,
+        }
         return {name: value for name, value in options.items() if value is not None}
 
     @property

@@ -364,6 +364,22 @@ class TestSchema:
         lake.run(source(frame((date(1), 1, 7), schema=wider)), schema_mode="add_columns")
         assert lake.table("analytics/events").schema == wider
 
+    def test_add_columns_fills_what_is_missing(self, lake):
+        lake.run(source(frame((date(1), 1))))
+        lake.run(
+            source(frame((2,), schema=pa.schema([("n", pa.int64())]))), schema_mode="add_columns", write_mode="append"
+        )
+        assert lake.table("analytics/events").to_table().to_pylist() == [
+            {"day": date(1), "n": 1},
+            {"day": None, "n": 2},
+        ]
+
+    def test_add_columns_beside_rows_that_stay_is_refused(self, lake):
+        lake.run(source(frame((date(1), 1))))
+        wider = frame((date(1), 1, 7), schema=pa.schema([*SCHEMA, ("x", pa.int64())]))
+        result = lake.run(source(wider), schema_mode="add_columns", write_mode="append", fails=True)
+        assert "adding the columns ['x'] while other rows stay is not offered" in errors(result)
+
     def test_vectors(self, lake):
         schema = pa.schema([("v", pa.list_(pa.float32()))])
         metadata = {"lance/vector_columns": {"v": 2}}
@@ -442,6 +458,27 @@ class TestEvents:
         table = lance.dataset(lake.uri("analytics/events"))
         assert table.to_table().column("n").to_pylist() == [1, 2]
         assert table.read_transaction(1).transaction_properties["dagster.run_id"] == result.run_id
+
+
+class TestWithoutARun:
+    """Contexts that users build for their own unit tests."""
+
+    def test_write_and_load(self, lake):
+        manager = lake.manager(default_load_type="pyarrow").create_io_manager(dg.build_init_resource_context())
+        key = dg.AssetKey("events")
+        output = dg.build_output_context(asset_key=key)
+        manager.handle_output(output, frame((date(1), 1)))
+        assert output.get_logged_metadata()["lance/version"].value == 1
+        loaded = manager.load_input(dg.build_input_context(asset_key=key, upstream_output=output))
+        assert loaded.to_pylist() == [{"day": date(1), "n": 1}]
+        assert list(lake.properties("events")[0]) == ["dagster.asset_key"]
+
+    def test_a_partition(self, lake):
+        manager = lake.manager(default_load_type="pyarrow").create_io_manager(dg.build_init_resource_context())
+        arguments = {"asset_key": dg.AssetKey("events"), "asset_partitions_def": DAYS, "partition_key": "2024-01-02"}
+        output = dg.build_output_context(definition_metadata={"partition_expr": "day"}, **arguments)
+        manager.handle_output(output, frame((date(2), 1)))
+        assert lake.rows("events") == [(date(2), 1)]
 
 
 class TestRefusals:
