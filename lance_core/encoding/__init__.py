@@ -1,4 +1,5 @@
 """Arrow arrays to page buffers and back: pure functions of bytes, no input or output.
 
-    array  ->  shred into levels and values  ->  blocks  ->  compression  ->  structural layout  ->  page buffers
+An array is shred into levels and values; values become blocks, which a compression encodes and a structural layout
+arranges into page buffers.
 """

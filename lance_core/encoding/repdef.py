@@ -238,7 +238,7 @@ def _list_layer(
         offsets[:-1] = starts
         offsets[-1] = outer.size
     else:
-        before = np.cumsum(inner, dtype=np.int64)
+        before = np.cumsum(inner, dtype=np.int32 if inner.size < 2**31 else np.int64)
         offsets[:-1] = before[starts] - inner[starts]
         offsets[-1] = before[-1] if before.size else 0
     validity = None

@@ -54,7 +54,7 @@ def joined_rows(rows: Words, counts: Counts) -> Bytes:
     if bool((counts[:-1] == width).all()):
         flat = rows.reshape(-1)[: total_count(counts)]
     else:
-        flat = rows[np.arange(width) < counts[:, None]]
+        flat = np.concatenate([row[:count] for row, count in zip(rows, counts.tolist(), strict=True)])
     return flat.view(np.uint8)
 
 
