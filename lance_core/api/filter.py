@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.api.unsupported import refuse
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, exported_metadata
 
-__all__ = ["check_filter", "columns_of", "matching", "prepare"]
+__all__ = ["check_filter", "columns_of", "evaluated", "matching", "prepare"]
 
 
 def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression | None:
     """The filter as an expression over columns in storage types.
+
+    Args:
+        filter_: SQL text, an expression, or one of them as the entry `expr_filter` of a mapping; None for none.
+        schema: The columns that it can refer to.
 
     Raises:
         InvalidInputError: It is no condition, or no filter at all.
         SchemaError: The SQL refers to a column that does not exist.
         UnsupportedError: The SQL uses something that is not known.
     """
+    if isinstance(filter_, Mapping):
+        refuse("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
+        filter_ = filter_.get("expr_filter")
     if filter_ is None or isinstance(filter_, pc.Expression):
         return filter_
     if isinstance(filter_, str):
@@ -57,22 +65,38 @@ def prepare(expression: pc.Expression) -> None:
         register(value.decode() for key, value in _entries(expression) if key == b"call")
 
 
+def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
+    """Columns computed from others, in the order of `expressions`, of which there is one at least.
+
+    Raises:
+        InvalidInputError: An expression does not fit the columns, or fails for some value.
+    """
+    from pyarrow import acero  # noqa: PLC0415 - it imports pandas
+
+    for expression in expressions.values():
+        prepare(expression)
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    try:
+        project = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
+        nodes = [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", project),
+        ]
+        return acero.Declaration.from_sequence(nodes).to_table(use_threads=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"{', '.join(map(str, expressions.values()))}: {error}") from error
+
+
 def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     """For each row whether the expression is true; null counts as false.
 
     Raises:
-        InvalidInputError: The expression does not fit the columns.
+        InvalidInputError: The expression does not fit the columns, or gives no truth value.
     """
-    from pyarrow import acero  # noqa: PLC0415 - it imports pandas
-
-    prepare(expression)
     try:
-        project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["keep"]))
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([batch])))
-        table = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"filter {expression}: {error}") from error
-    keep = table.column("keep")
+        keep = evaluated(batch, {"keep": expression}).column("keep")
+    except InvalidInputError as error:
+        raise InvalidInputError(f"filter {error}") from error.__cause__
     if not pa.types.is_boolean(keep.type):
         raise InvalidInputError(f"filter {expression} gives {keep.type}, not true or false")
     return pc.fill_null(keep, False).combine_chunks()

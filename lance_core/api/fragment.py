@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_core.api.fragment_changes import FragmentChanges
 from lance_core.api.metadata import DataFile, FragmentMetadata
 from lance_core.api.read import physical_rows
-from lance_core.api.scan import LanceScanner, ScanOptions
+from lance_core.api.scan import LanceScanner
+from lance_core.api.scan_options import Columns, Filter, scan_options
 from lance_core.api.take import take_rows
-from lance_core.api.unsupported import refuse
 from lance_core.schema import resolve_extensions, schema_to_arrow
 
 __all__ = ["LanceFragment"]
@@ -67,39 +66,43 @@ class LanceFragment(FragmentChanges):
 
     def scanner(
         self,
-        columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 - pylance's name
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
         limit: int | None = None,
         offset: int | None = None,
         batch_size: int | None = None,
-        *,
-        with_row_id: bool = False,
-        with_row_address: bool = False,
-        **others: Any,
+        **options: Any,
     ) -> LanceScanner:
-        """Prepare a scan of this fragment; arguments as `LanceDataset.scanner`."""
+        """Prepare a scan of this fragment; arguments as `LanceDataset.scanner`, but for `fragments`."""
         schema = self._source.manifest.schema
-        options = ScanOptions.of(schema, columns, filter, limit, offset, batch_size, with_row_id, with_row_address)
-        refuse("scanner", others)
-        return LanceScanner(self._source, [self.record], options)
+        arguments = {"limit": limit, "offset": offset, "batch_size": batch_size, **options}
+        return LanceScanner(self._source, [self.record], scan_options(schema, columns, filter, **arguments))
 
-    def to_table(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+    def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002
         """Its rows as one table; arguments as `scanner`."""
-        return self.scanner(columns, **options).to_table()
+        return self.scanner(columns, filter, **options).to_table()
 
-    def to_batches(self, columns: Sequence[str] | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
+    def to_batches(self, columns: Columns = None, filter: Filter = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002
         """Yield its rows in batches; arguments as `scanner`."""
-        return self.scanner(columns, **options).to_batches()
+        return self.scanner(columns, filter, **options).to_batches()
 
-    def count_rows(self, filter: pc.Expression | None = None) -> int:  # noqa: A002 - pylance's name
-        """Number of its rows."""
+    def to_pandas(self, columns: Columns = None, **options: Any) -> Any:
+        """Its rows as a pandas frame; arguments as `scanner`."""
+        return self.to_table(columns, **options).to_pandas()
+
+    def count_rows(self, filter: Filter = None) -> int:  # noqa: A002 - pylance's name
+        """Number of its rows; without a filter only metadata is read."""
         return self.scanner(filter=filter).count_rows()
 
     def head(self, num_rows: int) -> pa.Table:
         """Its first rows."""
         return self.scanner(limit=num_rows).to_table()
 
-    def take(self, indices: Sequence[int] | pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows by position in the fragment, in the order asked for."""
-        options = ScanOptions.of(self._source.manifest.schema, columns)
+    def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
+        """Rows by position among those of the fragment that are alive, in the order asked for.
+
+        Raises:
+            InvalidInputError: A position lies outside.
+        """
+        options = scan_options(self._source.manifest.schema, columns)
         return take_rows(self._source, [self.record], indices, options)

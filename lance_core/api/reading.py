@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.api.fragment import LanceFragment
 from lance_core.api.handle import Handle
-from lance_core.api.scan import LanceScanner, ScanOptions
+from lance_core.api.ordering import ColumnOrdering
+from lance_core.api.scan import LanceScanner
+from lance_core.api.scan_options import Columns, Filter, scan_options
 from lance_core.api.take import take_rows
-from lance_core.api.unsupported import refuse
+from lance_core.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 __all__ = ["ReadingVerbs"]
 
@@ -20,66 +27,166 @@ __all__ = ["ReadingVerbs"]
 class ReadingVerbs(Handle):
     """What a dataset offers to read its rows."""
 
-    def scanner(
+    def scanner(  # noqa: PLR0917 - pylance's order
         self,
-        columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 - pylance's name
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
         limit: int | None = None,
         offset: int | None = None,
+        nearest: Any = None,
         batch_size: int | None = None,
+        batch_size_bytes: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        scan_in_order: bool | None = None,
         fragments: Iterable[LanceFragment] | None = None,
+        index_segments: Iterable[str | UUID] | None = None,
+        full_text_query: Any = None,
         *,
-        with_row_id: bool = False,
-        with_row_address: bool = False,
+        prefilter: bool | None = None,
+        with_row_id: bool | None = None,
+        with_row_address: bool | None = None,
+        use_stats: bool | None = None,
+        fast_search: bool | None = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | Collection[str] | None = None,
+        blob_handling: str | None = None,
+        use_scalar_index: bool | None = None,
+        include_deleted_rows: bool | None = None,
+        scan_stats_callback: Callable[[Any], None] | None = None,
+        strict_batch_size: bool | None = None,
+        order_by: Sequence[ColumnOrdering | str] | None = None,
+        disable_scoring_autoprojection: bool | None = None,
+        row_addr_allowlist: bytes | None = None,
+        row_addr_blocklist: bytes | None = None,
         **others: Any,
     ) -> LanceScanner:
         """Prepare a scan.
 
         Args:
-            columns: Columns to read, in order; a dotted path reads part of a struct. None reads all.
-            filter: Keep the rows for which this `pyarrow.compute` expression is true.
+            columns: Columns to read, in order; a dotted path gives a field of a struct as a column of that name, and
+                `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` tell
+                about rows. Or names and the SQL expressions, or `pyarrow.compute` expressions, that give them. None
+                reads all.
+            filter: Keep the rows for which this is true: SQL text, or a `pyarrow.compute` expression.
             limit: Most rows to return.
             offset: Rows to leave out first.
+            nearest: Not offered.
             batch_size: Most rows of a batch; None leaves it to the files.
-            fragments: Read only these.
+            batch_size_bytes: About how many bytes a batch has at most.
+            batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
+            fragment_readahead: Taken, without effect, for the same reason.
+            scan_in_order: Taken, without effect: batches always come in order.
+            fragments: Read only these, in this order.
+            index_segments: Not offered.
+            full_text_query: Not offered.
+            prefilter: Taken, without effect: it tells when a search is filtered, and there is none.
             with_row_id: Add a column `_rowid`.
             with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
-            **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
+            use_stats: Taken, without effect: statistics never change the result.
+            fast_search: Only False is offered.
+            io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
+            late_materialization: False reads the filter's columns and the others together; otherwise the others are
+                read only where rows match. The result is the same.
+            blob_handling: Taken where no column holds blobs.
+            use_scalar_index: Taken, without effect: indices never change the result, and none are used.
+            include_deleted_rows: Give the deleted rows that are still stored as well; their `_rowid` is null. Needs
+                `with_row_id`.
+            scan_stats_callback: Not offered.
+            strict_batch_size: Make all batches but the last have exactly `batch_size` rows, 8192 by default.
+            order_by: Order the rows: names, or `ColumnOrdering`; NaN counts as greater than every number.
+            disable_scoring_autoprojection: Taken, without effect: only a search has scores.
+            row_addr_allowlist: Not offered.
+            row_addr_blocklist: Not offered.
+            **others: Arguments of other versions of pylance: not offered.
 
         Raises:
+            InvalidInputError: An argument makes no sense; for SQL it tells where.
             SchemaError: A column does not exist.
-            UnsupportedError: An argument is not offered.
+            UnsupportedError: An argument is not offered, or the SQL uses something that is not known.
         """
-        options = ScanOptions.of(
-            self._manifest.schema, columns, filter, limit, offset, batch_size, with_row_id, with_row_address
+        options = scan_options(
+            self._manifest.schema,
+            columns,
+            filter,
+            limit=limit,
+            offset=offset,
+            order_by=order_by,
+            late_materialization=late_materialization,
+            batch_size=batch_size,
+            batch_size_bytes=batch_size_bytes,
+            strict_batch_size=strict_batch_size,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            include_deleted_rows=include_deleted_rows,
+            nearest=nearest,
+            batch_readahead=batch_readahead,
+            fragment_readahead=fragment_readahead,
+            scan_in_order=scan_in_order,
+            index_segments=index_segments,
+            full_text_query=full_text_query,
+            prefilter=prefilter,
+            use_stats=use_stats,
+            fast_search=fast_search,
+            io_buffer_size=io_buffer_size,
+            blob_handling=blob_handling,
+            use_scalar_index=use_scalar_index,
+            scan_stats_callback=scan_stats_callback,
+            disable_scoring_autoprojection=disable_scoring_autoprojection,
+            row_addr_allowlist=row_addr_allowlist,
+            row_addr_blocklist=row_addr_blocklist,
+            **others,
         )
-        refuse("scanner", others)
         chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
         return LanceScanner(self.source, chosen, options)
 
-    def to_table(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+    def to_table(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
+        limit: int | None = None,
+        offset: int | None = None,
+        **options: Any,
+    ) -> pa.Table:
         """All rows as one table; arguments as `scanner`."""
-        return self.scanner(columns, **options).to_table()
+        return self.scanner(columns, filter, limit, offset, **options).to_table()
 
-    def to_batches(self, columns: Sequence[str] | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
+    def to_batches(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
+        limit: int | None = None,
+        offset: int | None = None,
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, with bounded memory; arguments as `scanner`."""
-        return self.scanner(columns, **options).to_batches()
+        return self.scanner(columns, filter, limit, offset, **options).to_batches()
 
-    def to_reader(self, columns: Sequence[str] | None = None, **options: Any) -> pa.RecordBatchReader:
+    def to_reader(self, columns: Columns = None, **options: Any) -> pa.RecordBatchReader:
         """The rows as an Arrow reader; arguments as `scanner`."""
         return self.scanner(columns, **options).to_reader()
 
-    def to_pandas(self, columns: Sequence[str] | None = None, **options: Any) -> Any:
+    def to_pandas(self, columns: Columns = None, **options: Any) -> Any:
         """All rows as a pandas frame; arguments as `scanner`."""
         return self.to_table(columns, **options).to_pandas()
+
+    def to_arrow_dataset(self) -> Dataset:
+        """This version as a `pyarrow.dataset.Dataset`.
+
+        What scans such datasets (DuckDB, `polars.scan_pyarrow_dataset`) then reads only the columns that it needs and
+        pushes its filters down. Without it they take the dataset as a stream of all columns.
+        """
+        from lance_core.api.arrow_dataset import ArrowDataset  # noqa: PLC0415 - it imports pandas
+
+        return ArrowDataset(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Serve the rows to whatever speaks Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def count_rows(self, filter: pc.Expression | None = None) -> int:  # noqa: A002 - pylance's name
-        """Number of rows; without a filter only metadata is read."""
-        return self.scanner(filter=filter).count_rows()
+    def count_rows(self, filter: Filter = None, **options: Any) -> int:  # noqa: A002 - pylance's name
+        """Number of rows; without a filter only metadata is read. Arguments as `scanner`."""
+        return self.scanner(filter=filter, **options).count_rows()
 
     def count_deleted_rows(self) -> int:
         """Rows that deletion files hide."""
@@ -87,23 +194,66 @@ class ReadingVerbs(Handle):
 
     def head(self, num_rows: int, **options: Any) -> pa.Table:
         """The first rows; arguments as `scanner`."""
-        return self.scanner(limit=num_rows, **options).to_table()
+        return self.scanner(**{**options, "limit": num_rows}).to_table()
 
-    def take(self, indices: Sequence[int] | pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
         """Rows by position, in the order asked for.
 
         Args:
             indices: Positions among the rows of the dataset, from 0.
-            columns: Columns to read; None for all.
+            columns: What to read, as for `scanner`.
 
         Raises:
             InvalidInputError: A position lies outside the dataset.
         """
-        options = ScanOptions.of(self._manifest.schema, columns)
+        options = scan_options(self._manifest.schema, columns)
         return take_rows(self.source, self._manifest.fragments, indices, options)
 
-    def get_fragments(self) -> list[LanceFragment]:
-        """The fragments, in order."""
+    def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:
+        """Rows chosen at random, none of them twice.
+
+        Args:
+            num_rows: How many.
+            columns: What to read, as for `scanner`.
+            randomize_order: False gives them in the order of the dataset, which reads faster.
+
+        Raises:
+            InvalidInputError: There are not that many rows.
+        """
+        total = self.count_rows()
+        if not 0 <= num_rows <= total:
+            raise InvalidInputError(f"a sample of {num_rows} rows of {total}")
+        indices = random.sample(range(total), num_rows)
+        return self.take(indices if randomize_order else sorted(indices), columns)
+
+    def slice(self, start: int, end: int, columns: Columns = None) -> pa.Table:
+        """The rows from position `start` up to `end`, which is left out; fewer where the dataset ends before.
+
+        Args:
+            start: Position of the first row, from 0.
+            end: Position after the last row.
+            columns: What to read, as for `scanner`.
+
+        Raises:
+            InvalidInputError: The positions do not ascend from 0 on.
+        """
+        if start < 0:
+            raise InvalidInputError(f"start must be non-negative, got {start}")
+        if end < start:
+            raise InvalidInputError(f"end ({end}) must be >= start ({start})")
+        return self.scanner(columns, offset=start, limit=end - start).to_table()
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:  # noqa: A002 - pylance's name
+        """The fragments, in order.
+
+        Args:
+            filter: Not offered, nor does pylance.
+
+        Raises:
+            UnsupportedError: A filter is given.
+        """
+        if filter is not None:
+            raise UnsupportedError("get_fragments: not offered: filter")
         source = self.source
         return [LanceFragment(source, record) for record in self._manifest.fragments]
 

@@ -1,21 +1,24 @@
-"""Rows by position: only the pages and chunks that hold them are read."""
+"""Rows by position or by address: only the pages and chunks that hold them are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.api.read import physical_rows, read_fragment
-from lance_core.api.scan import ScanOptions, live_count, with_types
+from lance_core.api.fragment_scan import FragmentScan, live_count
+from lance_core.api.read import physical_rows
+from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
 from lance_core.errors import InvalidInputError
-from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 
-__all__ = ["take_rows"]
+__all__ = ["take_addresses", "take_rows"]
+
+_Integers = npt.NDArray[np.int64]
 
 
 def take_rows(
@@ -26,8 +29,7 @@ def take_rows(
     Raises:
         InvalidInputError: A position lies outside.
     """
-    wanted = np.asarray(indices, dtype=np.int64)
-    unique, order = np.unique(wanted, return_inverse=True)
+    unique, order = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
     counts = np.array([live_count(source, fragment) for fragment in fragments], dtype=np.int64)
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
@@ -35,24 +37,57 @@ def take_rows(
         outside = unique[0] if unique[0] < 0 else unique[-1]
         raise InvalidInputError(f"row {outside} lies outside the {total} rows")
     owner = np.searchsorted(ends, unique, side="right")
-    schema = resolve_extensions(schema_to_arrow(options.schema))
-    batches: list[pa.RecordBatch] = []
+    parts = []
     for position in np.unique(owner).tolist():
         rows = unique[owner == position] - (ends[position] - counts[position])
-        offsets = _physical_offsets(source, fragments[position], rows)
-        found = read_fragment(source, fragments[position], options.schema, offsets)
-        batches.extend(with_types(batch, schema) for batch in found)
-    table = pa.Table.from_batches(batches, schema=schema)
-    return table if _is_identity(order, len(unique)) else table.take(pa.array(order))
+        parts.append((fragments[position], _physical_offsets(source, fragments[position], rows)))
+    return _in_order(_gathered(source, parts, options), order)
 
 
-def _physical_offsets(source: Source, fragment: Fragment, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def take_addresses(
+    source: Source, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
+) -> pa.Table:
+    """Rows at these addresses, which all exist, in the order asked for.
+
+    Args:
+        source: The version.
+        fragments: Fragments that the rows are in.
+        addresses: Fragment id << 32 | row offset.
+        options: What to give of the rows; nothing else of them counts.
+    """
+    unique, order = np.unique(addresses, return_inverse=True)
+    ids = unique >> np.uint64(32)
+    by_id = {fragment.id: fragment for fragment in fragments}
+    parts = []
+    for fragment_id in np.unique(ids).tolist():
+        offsets = (unique[ids == fragment_id] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        parts.append((by_id[fragment_id], offsets))
+    return _in_order(_gathered(source, parts, options), order)
+
+
+def _gathered(source: Source, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
+    """Rows of fragments, given by ascending offsets without repetition, one fragment after the other."""
+    options = replace(options, batch_size=None)
+    schema, projection = options.result_schema, options.result
+    batches: list[pa.RecordBatch] = []
+    for fragment, offsets in parts:
+        # Rows without a gap are read as a range, which copies less.
+        whole = len(offsets) > 0 and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
+        rows = range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
+        found = FragmentScan(source, fragment, options).rows(rows)
+        batches.extend(projection.apply(batch, schema) for batch in found)
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _in_order(table: pa.Table, order: _Integers) -> pa.Table:
+    """The rows at these positions."""
+    is_same = len(order) == table.num_rows and bool((np.diff(order) == 1).all())
+    return table if is_same or not table.num_columns else table.take(pa.array(order))
+
+
+def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _Integers:
     """Where the live rows with these numbers lie in the files."""
     deletions = source.deletions(fragment)
     if deletions is None:
         return rows
     return np.flatnonzero(deletions.live_rows(physical_rows(source, fragment)))[rows]
-
-
-def _is_identity(order: npt.NDArray[np.int64], length: int) -> bool:
-    return len(order) == length and bool((np.diff(order) == 1).all())

@@ -1,0 +1,82 @@
+"""The order of a scan's rows: NaN is greater than every number, nulls stand where the ordering says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+
+__all__ = ["ColumnOrdering", "order_of", "to_orderings"]
+
+
+@dataclass(frozen=True)
+class ColumnOrdering:
+    """How to order by one column.
+
+    Attributes:
+        column_name: The column; a dotted path for a field of a struct.
+        ascending: Smallest first.
+        nulls_first: Whether nulls come before all else, whichever way the rest is ordered.
+    """
+
+    column_name: str
+    ascending: bool = True
+    nulls_first: bool = False
+
+
+def to_orderings(orderings: Sequence[ColumnOrdering | str] | None) -> tuple[ColumnOrdering, ...]:
+    """The orderings that a user gave; a name stands for the ascending one, nulls last.
+
+    Raises:
+        InvalidInputError: One is neither.
+    """
+    found = []
+    for one in orderings or ():
+        if isinstance(one, str):
+            found.append(ColumnOrdering(one))
+        elif all(hasattr(one, name) for name in ("column_name", "ascending", "nulls_first")):
+            found.append(ColumnOrdering(one.column_name, one.ascending, one.nulls_first))
+        else:
+            raise InvalidInputError(f"order_by takes names and ColumnOrdering, not {type(one).__name__}")
+    return tuple(found)
+
+
+def order_of(columns: Sequence[pa.ChunkedArray], orderings: Sequence[ColumnOrdering]) -> npt.NDArray[np.int64]:
+    """Positions of the rows in order; rows that are equal keep theirs.
+
+    Args:
+        columns: One for each ordering.
+        orderings: The first matters most.
+
+    Raises:
+        UnsupportedError: A column has a type without an order.
+    """
+    keys: list[pa.ChunkedArray] = []
+    directions: list[str] = []
+    for column, ordering in zip(columns, orderings, strict=True):
+        direction = "ascending" if ordering.ascending else "descending"
+        if column.null_count:
+            keys.append(pc.cast(pc.is_null(column), pa.int8()))
+            directions.append("descending" if ordering.nulls_first else "ascending")
+        if pa.types.is_floating(column.type):
+            nan = pc.is_nan(column)
+            keys.append(pc.cast(nan, pa.int8()))
+            directions.append(direction)
+            column = pc.if_else(nan, pa.scalar(0, column.type), column)  # noqa: PLW2901 - the key that is left
+        elif pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)  # noqa: PLW2901 - the same values
+        keys.append(column)
+        directions.append(direction)
+    names = [str(position) for position in range(len(keys))]
+    options = pc.SortOptions(sort_keys=list(zip(names, directions, strict=True)))
+    try:
+        order = pc.sort_indices(pa.table(keys, names), options=options)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UnsupportedError(f"order_by {[one.column_name for one in orderings]}: {error}") from error
+    return np.asarray(order.to_numpy(), dtype=np.int64)
