@@ -6,10 +6,16 @@ lance.write_dataset(table, "flights.lance")
 lance.dataset("flights.lance").to_table(columns=["carrier", "delay"])
 """
 
+from lance_core.api.bases import DatasetBasePath
+from lance_core.api.batch_udf import BatchUDF, batch_udf
 from lance_core.api.commit import CommitResult, commit_fragments
 from lance_core.api.dataset import LanceDataset, dataset
 from lance_core.api.fragment import LanceFragment
+from lance_core.api.index_records import Index, IndexFile
+from lance_core.api.inspection import DataStatistics, FieldStatistics
+from lance_core.api.merge_insert import MergeInsertBuilder
 from lance_core.api.metadata import DataFile, DeletionFile, FragmentMetadata
+from lance_core.api.operations import LanceOperation
 from lance_core.api.scan import LanceScanner
 from lance_core.api.slices import Between, Equals, Slice, Slices
 from lance_core.api.transactions import Transaction
@@ -19,19 +25,28 @@ from lance_core.api.write_dataset import write_dataset
 from lance_core.api.write_fragments import write_fragments
 
 __all__ = [
+    "BatchUDF",
     "Between",
     "CommitResult",
     "DataFile",
+    "DataStatistics",
+    "DatasetBasePath",
     "DeletionFile",
     "Equals",
+    "FieldStatistics",
     "FragmentMetadata",
     "FragmentWriter",
+    "Index",
+    "IndexFile",
     "LanceDataset",
     "LanceFragment",
+    "LanceOperation",
     "LanceScanner",
+    "MergeInsertBuilder",
     "Slice",
     "Slices",
     "Transaction",
+    "batch_udf",
     "commit_fragments",
     "dataset",
     "delete_uncommitted_files",

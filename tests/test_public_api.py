@@ -12,9 +12,10 @@ import pyspark_lance
 
 NAMES = {
     lance_core: [
-        "Between", "CommitResult", "DataFile", "DeletionFile", "Equals", "FragmentMetadata", "FragmentWriter",
-        "LanceDataset", "LanceFragment", "LanceScanner", "Slice", "Slices", "Transaction", "commit_fragments", "dataset",
-        "delete_uncommitted_files", "write_dataset", "write_fragments",
+        "BatchUDF", "Between", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
+        "FieldStatistics", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
+        "LanceOperation", "LanceScanner", "MergeInsertBuilder", "Slice", "Slices", "Transaction", "batch_udf",
+        "commit_fragments", "dataset", "delete_uncommitted_files", "write_dataset", "write_fragments",
     ],
     pyspark_lance: pyspark_lance.__all__,
     lance_dagster: lance_dagster.__all__,
@@ -35,12 +36,71 @@ def test_names_are_offered_and_no_others(module):
         (lance_core.write_dataset, lance.write_dataset),
         (lance_core.write_fragments, lance.fragment.write_fragments),
         (lance_core.LanceDataset.scanner, lance.LanceDataset.scanner),
+        (lance_core.LanceFragment.create, lance.LanceFragment.create),
+        (lance_core.DatasetBasePath, lance.DatasetBasePath),
+        (lance_core.batch_udf, lance.batch_udf),
+        *(
+            (getattr(lance_core.LanceDataset, verb), getattr(lance.LanceDataset, verb))
+            for verb in (
+                "add_bases",
+                "add_columns",
+                "alter_columns",
+                "checkout_version",
+                "commit",
+                "commit_batch",
+                "create_branch",
+                "deep_clone",
+                "delete",
+                "delete_config_keys",
+                "drop_columns",
+                "drop_index",
+                "get_transactions",
+                "merge",
+                "merge_insert",
+                "read_transaction",
+                "replace_field_metadata",
+                "replace_schema_metadata",
+                "restore",
+                "shallow_clone",
+                "tracked_files",
+                "truncate_table",
+                "update",
+                "update_config",
+                "update_field_metadata",
+                "update_metadata",
+                "update_schema_metadata",
+                "validate",
+            )
+        ),
+        *(
+            (getattr(lance_core.LanceFragment, verb), getattr(lance.LanceFragment, verb))
+            for verb in ("delete", "delete_rows", "merge", "merge_columns", "update_columns", "validate")
+        ),
+        *(
+            (getattr(lance_core.MergeInsertBuilder, verb), getattr(lance.MergeInsertBuilder, verb))
+            for verb in (
+                "conflict_retries",
+                "data_storage_version",
+                "execute",
+                "execute_uncommitted",
+                "retry_timeout",
+                "target_all_bases",
+                "target_bases",
+                "use_index",
+                "when_matched_delete",
+                "when_matched_fail",
+                "when_matched_update_all",
+                "when_not_matched_by_source_delete",
+                "when_not_matched_insert_all",
+                "write_mode",
+            )
+        ),
     ],
 )
 def test_arguments_are_pylances(ours, theirs):
     """Same names, same order of the positional ones; ours beyond pylance's are listed."""
     own, other = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
-    extra = {"dataset_schema", "others"}
+    extra = {"dataset_schema", "options", "others"}
     assert set(own) - set(other) <= extra
     common = [name for name in own if name in other]
     assert [n for n in common if own[n].kind is own[n].POSITIONAL_OR_KEYWORD] == [

@@ -17,7 +17,6 @@ from lance_core.api.column_files import live_batches, replaced_columns, spread, 
 from lance_core.api.column_makers import ColumnMaker, Joined, column_maker, joined
 from lance_core.api.expressions import to_expression
 from lance_core.api.inspection import validate_fragment
-from lance_core.api.lance_schema import LanceSchema
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.progress import FragmentWriteProgress
 from lance_core.api.read import physical_rows
@@ -30,6 +29,7 @@ from lance_core.api.write import MAX_BYTES_PER_FILE, ReaderLike
 from lance_core.api.write_fragments import write_fragments
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 

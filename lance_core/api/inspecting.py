@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lance_core.api.handle import Handle
 from lance_core.api.inspection import LanceStats, all_files, tracked_files, validate
-from lance_core.api.lance_schema import LanceSchema
+from lance_core.schema.lance_schema import LanceSchema
 
 __all__ = ["InspectingVerbs"]
 

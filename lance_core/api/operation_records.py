@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from lance_core.api.bases import DatasetBasePath, numbered
 from lance_core.api.index_records import Index
-from lance_core.api.lance_schema import LanceSchema
 from lance_core.api.metadata import DataFile, FragmentMetadata
 from lance_core.api.operations import LanceOperation
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema, schema_from_arrow
+from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table import operations as records
 from lance_core.table.fragment import Fragment
 

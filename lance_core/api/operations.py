@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from lance_core.api.bases import DatasetBasePath
 from lance_core.api.index_records import Index
-from lance_core.api.lance_schema import LanceSchema
 from lance_core.api.metadata import DataFile, FragmentMetadata
+from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.operations import KeyExistenceFilter, Operation
 
 __all__ = ["LanceOperation"]

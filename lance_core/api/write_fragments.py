@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lance_core.api.bases import DatasetBasePath, WriteTarget, numbered, write_targets
 from lance_core.api.handle import Handle
-from lance_core.api.lance_schema import LanceSchema
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.operations import LanceOperation
 from lance_core.api.progress import FragmentWriteProgress
@@ -28,6 +27,7 @@ from lance_core.api.write import (
 from lance_core.commit import load_latest
 from lance_core.errors import InvalidInputError
 from lance_core.schema import schema_to_bytes
+from lance_core.schema.lance_schema import LanceSchema
 from lance_core.store import ObjectStore, open_store
 from lance_core.table.manifest import Manifest
 

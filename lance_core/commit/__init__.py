@@ -12,9 +12,11 @@ from lance_core.commit.versions import (
     load_transaction,
     locate_latest,
 )
+from lance_core.errors import CommitConflictError
 
 __all__ = [
     "AffectedRows",
+    "CommitConflictError",
     "CommitOptions",
     "Committed",
     "Verdict",

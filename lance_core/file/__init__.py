@@ -1,7 +1,18 @@
 """Data files: one file of columns, written and read as a whole or in parts."""
 
+from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, ReaderResults, stable_version
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DataFileWriter, WrittenFile
 
-__all__ = ["DEFAULT_VERSION", "DataFileReader", "DataFileWriter", "FileVersion", "WrittenFile"]
+__all__ = [
+    "DEFAULT_VERSION",
+    "DataFileReader",
+    "DataFileWriter",
+    "FileVersion",
+    "LanceFileReader",
+    "LanceFileWriter",
+    "ReaderResults",
+    "WrittenFile",
+    "stable_version",
+]

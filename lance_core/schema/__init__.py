@@ -11,11 +11,14 @@ from lance_core.schema.arrow import (
 )
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
+from lance_core.schema.lance_schema import LanceField, LanceSchema
 from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
 
 __all__ = [
     "UNASSIGNED",
     "Field",
+    "LanceField",
+    "LanceSchema",
     "Schema",
     "arrow_type_of",
     "exported_metadata",

@@ -7,7 +7,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lance_core.errors import SchemaError
-from lance_core.schema import Field, Schema, field_to_arrow, resolve_extensions, schema_from_arrow, schema_to_arrow
+from lance_core.schema.arrow import field_to_arrow, resolve_extensions, schema_from_arrow, schema_to_arrow
+from lance_core.schema.field import Field, Schema
 
 __all__ = ["LanceField", "LanceSchema"]
 

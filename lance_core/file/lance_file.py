@@ -1,0 +1,221 @@
+"""Data files by themselves, outside a dataset, under pylance's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.file.reader import DataFileReader
+from lance_core.file.version import DEFAULT_VERSION, FileVersion
+from lance_core.file.writer import DataFileWriter
+from lance_core.schema import Schema, resolve_extensions, schema_from_arrow, schema_to_arrow
+from lance_core.store import ObjectStore, canonical_uri, open_store
+
+__all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "stable_version"]
+
+BATCH_ROWS: Final = 1024
+
+
+def stable_version() -> str:
+    """The version of files that is written by default."""
+    return str(DEFAULT_VERSION.value)
+
+
+class ReaderResults:
+    """Rows that were asked for; they are read when one of the methods is called.
+
+    Args:
+        schema: Their schema.
+        batches: The rows.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        self._reader = pa.RecordBatchReader.from_batches(schema, batches)
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow reader."""
+        return self._reader
+
+    def to_table(self) -> pa.Table:
+        """The rows as a table."""
+        return self._reader.read_all()
+
+
+class LanceFileReader:
+    """Reads one data file.
+
+    Args:
+        path: Path or URI of the file.
+        storage_options: Where and who, under object_store's names.
+        columns: Columns to read, in order; a dotted path reads part of a struct. None reads all.
+        **others: Arguments of pylance's that are not offered.
+
+    Raises:
+        ObjectNotFoundError: There is no such file.
+        CorruptFileError: It is no data file.
+        SchemaError: A column does not exist.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        columns: Sequence[str] | None = None,
+        **others: Any,
+    ) -> None:
+        _refuse("LanceFileReader", others)
+        store, key = _locate(path, storage_options)
+        self._file = DataFileReader.open(store, key)
+        schema = self._file.schema
+        self._schema = schema if columns is None else schema.project(list(columns))
+
+    def num_rows(self) -> int:
+        """Rows in the file."""
+        return self._file.num_rows
+
+    def read_all(self, *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16) -> ReaderResults:
+        """All rows.
+
+        Args:
+            batch_size: Most rows of a batch.
+            batch_readahead: Changes no result: reading ahead is bounded by memory.
+        """
+        return self._read(range(self._file.num_rows), batch_size, batch_readahead)
+
+    def read_range(
+        self, start: int, num_rows: int, *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16
+    ) -> ReaderResults:
+        """A range of rows; further arguments as `read_all`.
+
+        Raises:
+            InvalidInputError: The range does not lie in the file.
+        """
+        if start < 0 or num_rows < 0 or start + num_rows > self._file.num_rows:
+            raise InvalidInputError(f"rows {start} to {start + num_rows} of {self._file.num_rows}")
+        return self._read(range(start, start + num_rows), batch_size, batch_readahead)
+
+    def take_rows(
+        self, indices: Sequence[int], *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16
+    ) -> ReaderResults:
+        """Rows by ascending numbers; further arguments as `read_all`.
+
+        Raises:
+            InvalidInputError: A number does not lie in the file, or they do not ascend.
+        """
+        return self._read(np.asarray(indices, np.int64), batch_size, batch_readahead)
+
+    def _read(self, rows: Any, batch_size: int, batch_readahead: int) -> ReaderResults:
+        if batch_readahead < 0:
+            raise InvalidInputError(f"batch_readahead must not be {batch_readahead}")
+        typed = resolve_extensions(schema_to_arrow(self._schema))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in self._file.read(self._schema, None, rows, batch_rows=batch_size):
+                columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, typed, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=typed)
+
+        return ReaderResults(typed, batches())
+
+
+class LanceFileWriter:
+    """Writes one data file. As a context manager it closes the file, or drops it if the body raises.
+
+    Args:
+        path: Path or URI of the file.
+        schema: The columns; None takes those of the first batch.
+        version: Version of the file; None for the default.
+        storage_options: Where and who, under object_store's names.
+        max_page_bytes: Bytes of a column that make a page; None for the default.
+        **others: Arguments of pylance's that are not offered.
+
+    Raises:
+        UnsupportedError: The version or an argument is not offered.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: pa.Schema | None = None,
+        *,
+        version: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        max_page_bytes: int | None = None,
+        **others: Any,
+    ) -> None:
+        _refuse("LanceFileWriter", others)
+        self._store, self._key = _locate(path, storage_options)
+        self._version = FileVersion.from_string(version)
+        self._page_bytes = max_page_bytes
+        self._schema = None if schema is None else schema_from_arrow(schema)
+        self._file: DataFileWriter | None = None
+        self._closed = False
+
+    def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows.
+
+        Raises:
+            SchemaError: They have other columns than the file.
+            InvalidInputError: The file is closed.
+        """
+        if self._closed:
+            raise InvalidInputError(f"{self._key}: the file is closed")
+        if self._schema is None:
+            self._schema = schema_from_arrow(batch.schema)
+        missing = [name for name in self._schema.names if name not in batch.schema.names]
+        if missing:
+            raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
+        self._writer(self._schema).write(batch.select(self._schema.names))
+
+    def close(self) -> int | None:
+        """End the file; returns the number of its rows, None if it was closed already.
+
+        Raises:
+            SchemaError: No row was written and no schema given, so that the file would have no columns.
+        """
+        if self._closed:
+            return None
+        if self._schema is None:
+            raise SchemaError("a file without rows needs a schema")
+        written = self._writer(self._schema).finish()
+        self._closed = True
+        return written.num_rows
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, or drop the file if the body raised."""
+        if kind is None:
+            self.close()
+        elif self._file is not None:
+            self._closed = True
+            self._file.abort()
+
+    def _writer(self, schema: Schema) -> DataFileWriter:
+        if self._file is None:
+            options = {} if self._page_bytes is None else {"page_bytes": self._page_bytes}
+            self._file = DataFileWriter(self._store, self._key, schema, version=self._version, **options)
+        return self._file
+
+
+def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
+    """The store of the folder that a file lies in, and the file's key there."""
+    folder, _, name = canonical_uri(fspath(path)).rpartition("/")
+    if not name:
+        raise InvalidInputError(f"{path} is no file")
+    return open_store(folder or "/", storage_options), name
+
+
+def _refuse(what: str, others: Mapping[str, object]) -> None:
+    given = sorted(name for name, value in others.items() if value is not None)
+    if given:
+        raise UnsupportedError(f"{what}: not offered: {', '.join(given)}")

@@ -1,0 +1,9 @@
+"""Front door of progress callbacks, under pylance's names: `lance.progress`."""
+
+from lance_core.api.progress import (
+    FileSystemFragmentWriteProgress,
+    FragmentWriteProgress,
+    NoopFragmentWriteProgress,
+)
+
+__all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFragmentWriteProgress"]
