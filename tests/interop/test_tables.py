@@ -109,7 +109,10 @@ def test_nested_projection_and_take(tmp_path):
     lance_core.write_dataset(COLUMNS, tmp_path / "t", max_rows_per_file=64)
     lance.dataset(tmp_path / "t").delete("id % 4 = 1")
     ours, theirs = lance_core.dataset(tmp_path / "t"), lance.dataset(tmp_path / "t")
-    assert same(ours.to_table(columns=["point.x"]), theirs.to_table(columns=["point.x"]))
+    # pylance gives 0 instead of null where the struct is null and the field inside of it is not nullable.
+    assert ours.to_table(columns=["point.x"]).to_pydict() == {
+        "point.x": [p and p["x"] for p in theirs.to_table(columns=["point"]).column("point").to_pylist()]
+    }
     rows = [5, 5, 200, 0, 199]
     assert same(ours.take(rows), theirs.take(rows))
     assert ours.take([], columns=["id"]).num_rows == 0
