@@ -55,7 +55,7 @@ _WORTHWHILE: Final = 0.8
 _LARGE_VALUE: Final = 4096
 _LARGEST_SAMPLE: Final = 256 * 1024
 # Zstandard packs tighter than LZ4 and takes longer: it must be worth it.
-_ZSTD_OVER_LZ4: Final = 0.7
+_ZSTD_OVER_LZ4: Final = 0.5
 _MANY_ITEMS: Final = 256
 # A smaller sample says nothing about the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
