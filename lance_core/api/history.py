@@ -126,6 +126,7 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
     }
     return {
         "version": manifest.version,
-        "timestamp": manifest.timestamp.astimezone().replace(tzinfo=None),
+        # Rounded through a float, as pylance does, so that both tell the same microsecond.
+        "timestamp": datetime.fromtimestamp(manifest.timestamp_ns / 1e9),  # noqa: DTZ006 - local and naive, as pylance's
         "metadata": {name: str(value) for name, value in counters.items()},
     }
