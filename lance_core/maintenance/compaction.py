@@ -24,9 +24,9 @@ from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import bins
 from lance_core.maintenance.pool import run_tasks, worker_count
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
-from lance_core.table.paths import data_key
 from lance_core.table.transaction import Transaction
 
 __all__ = ["Compaction", "compact"]
@@ -192,7 +192,8 @@ def commit_what_fits(
             dataset.checkout_latest()
             fitting = [result for result in left if _is_unchanged(dataset.source, result)]
             lost = [result for result in left if result not in fitting]
-            discard(dataset.source, lost)
+            for result in lost:
+                discard(dataset.source.store, result.new_records)
             if not fitting or not lost:
                 raise
             _logger.warning("%d tasks were dropped: a concurrent commit changed their fragments", len(lost))
@@ -203,14 +204,6 @@ def commit_what_fits(
         dataset.checkout_latest()
     metrics = sum((result.metrics for result in left), CompactionMetrics())
     return replace(metrics, tasks_skipped=dropped)
-
-
-def discard(source: Source, results: Iterable[RewriteResult]) -> None:
-    """Delete the files of results that will not be committed."""
-    for result in results:
-        for fragment in result.new_records:
-            for file in fragment.files:
-                source.store.delete(data_key(file.path))
 
 
 def _is_unchanged(source: Source, result: RewriteResult) -> bool:

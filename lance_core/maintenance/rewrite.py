@@ -7,56 +7,34 @@ again. Either way the rows keep their order, their stable ids, and the versions 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lance_core.api.read import physical_rows, read_fragment
+from lance_core.api.read import read_fragment
 from lance_core.api.source import Source
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.file.copy import copy_pages
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter, WrittenFile
-from lance_core.maintenance.options import CompactionOptions
+from lance_core.maintenance.options import FORCE_COPY, CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.source_fragment import SourceFragment, cut, open_fragment, open_pages
+from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
 
-__all__ = ["rewrite"]
+__all__ = ["discard", "rewrite"]
 
 _logger = logging.getLogger(__name__)
 
 ROWS_PER_READ: Final = 1 << 17
 """Rows that are decoded at a time at most, so that memory stays bounded where pages are large."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFragment:
-    """A fragment to read.
-
-    Attributes:
-        record: The fragment.
-        num_rows: Rows in its files.
-        live: Whether each of them is still there; None if all are.
-    """
-
-    record: Fragment
-    num_rows: int
-    live: npt.NDArray[np.bool_] | None
-
-    @property
-    def num_live(self) -> int:
-        """Rows that are still there."""
-        return self.num_rows if self.live is None else int(np.count_nonzero(self.live))
-
-    def kept(self, numbers: U64Array) -> U64Array:
-        """Of numbers that stand for all its rows, those of the live ones."""
-        return numbers if self.live is None else numbers[self.live]
 
 
 def rewrite(source: Source, records: Sequence[Fragment], options: CompactionOptions) -> RewriteResult:
@@ -72,7 +50,7 @@ def rewrite(source: Source, records: Sequence[Fragment], options: CompactionOpti
         CorruptFileError: A file cannot be read; what was written is removed.
     """
     version = FileVersion.from_string(options.data_storage_version or source.manifest.data_storage_version)
-    fragments = [_opened(source, record) for record in records]
+    fragments = [open_fragment(source, record) for record in records]
     written = _Rewriter(source, fragments, options, version).run()
     new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
     addresses = _addresses(fragments) if source.manifest.indices and not source.manifest.uses_stable_row_ids else None
@@ -104,13 +82,50 @@ class _Rewriter:
         """Write the new fragments, in order; remove them again if that fails."""
         done: list[Fragment] = []
         try:
-            done.extend(self._by_decoding())
+            if not self._copied(done):
+                done.extend(self._by_decoding())
         except BaseException:
-            for fragment in done:
-                for file in fragment.files:
-                    self.source.store.delete(data_key(file.path))
+            discard(self.source.store, done)
             raise
         return done
+
+    def _copied(self, done: list[Fragment]) -> bool:
+        """Try to write the new fragments by copying pages; whether that was possible.
+
+        Raises:
+            InvalidInputError: It must be possible, and is not.
+        """
+        if not self.options.copies_pages:
+            return False
+        forced = self.options.compaction_mode == FORCE_COPY
+        try:
+            for fragment in self._by_copying(merge_small=not forced):
+                done.append(fragment)  # noqa: PERF402 - what is done must be known if the next one fails
+        except UnsupportedError as error:
+            if forced:
+                raise InvalidInputError(f"binary copy is not supported: {error}") from error
+            _logger.debug("rows are decoded: %s", error)
+            discard(self.source.store, done)
+            done.clear()
+            return False
+        return True
+
+    def _by_copying(self, *, merge_small: bool) -> Iterator[Fragment]:
+        """Copy pages."""
+        if self.options.max_bytes_per_file is not None:
+            raise UnsupportedError("copying pages into files of limited size")
+        sources = [open_pages(self.source, fragment) for fragment in self.fragments]
+        for parts in cut(sources, self.rows_per_file):
+            written = copy_pages(
+                self.source.store,
+                data_key(new_data_file_name()),
+                self.source.manifest.schema,
+                self.version,
+                parts,
+                merge_small=merge_small,
+                read_bytes=self.options.binary_copy_read_batch_bytes,
+            )
+            yield _fragment(written)
 
     @property
     def rows_per_file(self) -> int:
@@ -162,11 +177,11 @@ class _Rewriter:
         return DataFileWriter(self.source.store, key, self.source.manifest.schema, version=self.version)
 
 
-def _opened(source: Source, record: Fragment) -> SourceFragment:
-    num_rows = physical_rows(source, record)
-    deletions = source.deletions(record)
-    live = None if deletions is None else deletions.live_rows(num_rows)
-    return SourceFragment(record=record, num_rows=num_rows, live=None if live is None or live.all() else live)
+def discard(store: ObjectStore, written: Iterable[Fragment]) -> None:
+    """Delete the files of new fragments that will not be committed."""
+    for fragment in written:
+        for file in fragment.files:
+            store.delete(data_key(file.path))
 
 
 def _fragment(written: WrittenFile) -> Fragment:

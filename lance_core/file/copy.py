@@ -1,0 +1,391 @@
+"""Put files together by copying their pages as they are.
+
+A page of a 2.x file is complete in itself: its description and its buffers mean the same in any file of that version.
+Only where the buffers lie and at which row the page begins is told outside of it, and is written anew:
+
+    page whose rows all stay         copied: description and buffers byte for byte, each buffer aligned
+    page that loses some rows        decoded, without those rows, and encoded again
+    page that loses all rows         left out
+    small pages side by side         decoded and encoded together, or a file of many loads would be all small pages
+    column that a source lacks       encoded as nulls
+
+In 2.0 a page of list items does not know which rows its items belong to, so that only whole files are copied.
+"""
+
+__all__ = ["PageSource", "copy_pages"]
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core._proto.file2_pb2 import ColumnMetadata
+from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.paths import BLOB_V2_NAME, items_per_row, leaf_paths, plain_columns
+from lance_core.encoding.strategy import Limits
+from lance_core.encoding.structural import blob
+from lance_core.errors import UnsupportedError
+from lance_core.file.container import PageFile
+from lance_core.file.metadata import ColumnPages, page_encoding
+from lance_core.file.pool import NUM_WORKERS, submit
+from lance_core.file.reader import DataFileReader
+from lance_core.file.version import FileVersion
+from lance_core.file.writer import DEFAULT_PAGE_BYTES, WrittenFile, concatenate
+from lance_core.schema import Field, Schema, field_to_arrow
+from lance_core.store import ObjectStore
+
+DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
+
+# Both must hold for a page to be small: it costs readers more to find than to read.
+SMALL_ROWS: Final = 16 * 1024
+SMALL_BYTES: Final = 64 * 1024
+# Share of the bytes that must be in pages to copy.
+WORTH_COPYING: Final = 0.1
+_TOTAL_BUFFERED: Final = 256 * 1024 * 1024
+_MIN_PAGE_BYTES: Final = 64 * 1024
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSource:
+    """Rows to copy, from files that hold different columns of the same rows.
+
+    Attributes:
+        num_rows: Rows in the files.
+        keep: Which of them to keep; None for all.
+        columns: For each field id that is there the store and key of its file, the opened file, and its column.
+    """
+
+    num_rows: int
+    keep: Mask | None
+    columns: Mapping[int, tuple[ObjectStore, str, DataFileReader, int]]
+
+    @property
+    def num_kept(self) -> int:
+        """Rows to keep."""
+        return self.num_rows if self.keep is None else int(np.count_nonzero(self.keep))
+
+
+def copy_pages(
+    store: ObjectStore,
+    key: str,
+    schema: Schema,
+    version: FileVersion,
+    sources: Sequence[PageSource],
+    *,
+    merge_small: bool = True,
+    read_bytes: int = DEFAULT_READ_BYTES,
+) -> WrittenFile:
+    """Write one file with the rows of several, one after the other.
+
+    Args:
+        store: Where to.
+        key: The new file's key.
+        schema: Its columns.
+        version: Its version, which must be that of all sources.
+        sources: The rows.
+        merge_small: Whether small pages are put together, and a copy refused in which there is little to copy.
+        read_bytes: Bytes that are read at a time.
+
+    Raises:
+        UnsupportedError: Pages cannot be copied between these files; nothing is left under `key`.
+    """
+    if version is FileVersion.V0_1:
+        raise UnsupportedError("copying pages of 0.1 files")
+    for source in sources:
+        _check(source, schema, version)
+    columns = _columns(schema, version)
+    if not version.has_levels and any(source.keep is not None for source in sources):
+        raise UnsupportedError("copying some of the rows of 2.0 files")
+    steps = [_steps(column, sources) for column in columns]
+    if merge_small:
+        _judge(steps)
+        if version.has_levels:
+            steps = [_merged(own) for own in steps]
+    file = PageFile(store, key, schema, version)
+    try:
+        copier = _Copier(file, columns, version, read_bytes)
+        for index, source in enumerate(sources):
+            copier.copy(source, [own[index] for own in steps])
+        copier.finish()
+        return file.finish(sum(source.num_kept for source in sources))
+    except BaseException:
+        file.abort()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the new file.
+
+    Attributes:
+        top: The top-level field, with only what is on the way down to the column.
+        field: The field that has the column.
+        items_per_row: What a page counts per row.
+    """
+
+    top: Field
+    field: Field
+    items_per_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What becomes of some rows of a source in one column.
+
+    Attributes:
+        start: First row.
+        end: Row after the last.
+        page: The page to copy; None to decode the rows, or to make nulls of them where the source lacks the column.
+        size: Bytes of the page.
+    """
+
+    start: int
+    end: int
+    page: ColumnMetadata.Page | None
+    size: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the page is better put together with others."""
+        return self.size < SMALL_BYTES and self.end - self.start < SMALL_ROWS
+
+
+def _columns(schema: Schema, version: FileVersion) -> list[_Column]:
+    if not version.has_levels:
+        return [_Column(top, field, 1) for top in schema.fields for field in plain_columns(top)]
+    return [_Column(_only(path), path[-1], items_per_row(path)) for top in schema.fields for path in leaf_paths(top)]
+
+
+def _only(path: Sequence[Field]) -> Field:
+    """The first field of a path, with just the children on it."""
+    result = path[-1]
+    for field in reversed(path[:-1]):
+        result = replace(field, children=(result,))
+    return result
+
+
+def _check(source: PageSource, schema: Schema, version: FileVersion) -> None:
+    """Refuse a source whose pages mean something else in the new file."""
+    own: dict[int, dict[int, Field]] = {}
+    for top in schema.fields:
+        fields = [path[-1] for path in leaf_paths(top)] if version.has_levels else list(plain_columns(top))
+        there = [field for field in fields if field.id in source.columns]
+        if there and len(there) < len(fields):
+            raise UnsupportedError(f"copying pages of {top.name!r}, of which a file has some columns only")
+        if not there and not version.has_levels:
+            raise UnsupportedError(f"copying pages of 2.0 files that lack the column {top.name!r}")
+        for field in there:
+            _, key, reader, index = source.columns[field.id]
+            known = own.setdefault(id(reader), {f.id: f for f, _ in reader.schema.walk()})
+            if reader.version is not version:
+                raise UnsupportedError(f"copying pages of {key}, which is of version {reader.version.value}")
+            if field.id not in known or not _alike(known[field.id], field):
+                raise UnsupportedError(f"copying pages of {field.name!r}, whose type differs in {key}")
+            pages = reader.metadata.columns[index]
+            if _is_blob(field) or pages.column.WhichOneof("column_encoding") != "values":
+                raise UnsupportedError(f"copying pages of {field.name!r}, which say where in the file values lie")
+
+
+def _is_blob(field: Field) -> bool:
+    return blob.is_blob(field) or BLOB_V2_NAME in (field.extension_name, _extension(field))
+
+
+def _extension(field: Field) -> str:
+    return bytes(field.metadata.get("ARROW:extension:name", b"")).decode(errors="replace")
+
+
+def _alike(theirs: Field, mine: Field) -> bool:
+    """Whether a field of a file is stored like one of the new file."""
+    if theirs.logical_type != mine.logical_type or theirs.extension_name != mine.extension_name:
+        return False
+    by_id = {child.id: child for child in theirs.children}
+    return all(child.id in by_id and _alike(by_id[child.id], child) for child in mine.children)
+
+
+def _steps(column: _Column, sources: Sequence[PageSource]) -> list[list[_Step]]:
+    """What becomes of the rows of each source in one column."""
+    return [list(_steps_of(column, source)) for source in sources]
+
+
+def _judge(steps: Sequence[Sequence[Sequence[_Step]]]) -> None:
+    """Refuse a copy in which hardly anything would be copied: decoding whole rows is faster than column by column."""
+    every = [step for of_column in steps for of_source in of_column for step in of_source]
+    copied = sum(step.size for step in every if step.page is not None and not step.is_small)
+    if copied < WORTH_COPYING * sum(step.size for step in every):
+        raise UnsupportedError("copying files that have few pages to copy")
+
+
+def _merged(steps: list[list[_Step]]) -> list[list[_Step]]:
+    """Have small pages decoded that stand beside others that are."""
+    flat = [(i, j) for i, own in enumerate(steps) for j in range(len(own))]
+    result = [list(own) for own in steps]
+    for position, (i, j) in enumerate(flat):
+        around = flat[max(0, position - 1) : position] + flat[position + 1 : position + 2]
+        neighbours = (steps[a][b] for a, b in around)
+        if steps[i][j].is_small and any(near.is_small or near.page is None for near in neighbours):
+            result[i][j] = replace(steps[i][j], page=None)
+    return result
+
+
+def _steps_of(column: _Column, source: PageSource) -> Iterator[_Step]:
+    place = source.columns.get(column.field.id)
+    if place is None:
+        yield _Step(0, source.num_rows, None, 0)
+        return
+    pages: ColumnPages = place[2].metadata.columns[place[3]]
+    start = 0
+    for message, items in zip(pages.messages, pages.num_items.tolist(), strict=True):
+        end = start + items // column.items_per_row
+        kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
+        if message.encoding.WhichOneof("location") != "direct":
+            raise UnsupportedError(f"copying pages of {place[1]}, whose descriptions lie elsewhere in the file")
+        if kept:
+            yield _Step(start, end, message if kept == end - start else None, sum(message.buffer_sizes))
+        start = end
+
+
+class _Copier:
+    """Takes steps of all columns and keeps the pages of each column in order.
+
+    Args:
+        file: The new file.
+        columns: Its columns.
+        version: Its version.
+        read_bytes: Bytes that are read at a time.
+    """
+
+    def __init__(self, file: PageFile, columns: Sequence[_Column], version: FileVersion, read_bytes: int) -> None:
+        self._file = file
+        self._columns = columns
+        self._limits = Limits(large_chunks=version is FileVersion.V2_2)
+        self._read_bytes = read_bytes
+        self._page_bytes = max(_MIN_PAGE_BYTES, min(DEFAULT_PAGE_BYTES, _TOTAL_BUFFERED // max(len(columns), 1)))
+        self._arrays: list[list[pa.Array]] = [[] for _ in columns]
+        self._num_bytes = [0] * len(columns)
+        self._pending: deque[tuple[int, Future[list[EncodedPage]]]] = deque()
+
+    def copy(self, source: PageSource, steps: Sequence[Sequence[_Step]]) -> None:
+        """Add the rows of one source: `steps` has those of each column."""
+        batch: list[tuple[int, _Step]] = []
+        size = 0
+        for column, own in enumerate(steps):
+            for first, step in _runs(own):
+                if step.page is None:
+                    # What is decoded now must not overtake pages of this column that wait to be copied.
+                    if batch and batch[-1][0] == column:
+                        self._copy(source, batch)
+                        batch, size = [], 0
+                    self._decode(source, column, first, step.end)
+                    continue
+                self._flush(column)
+                batch.append((column, step))
+                size += step.size
+                if size >= self._read_bytes:
+                    self._copy(source, batch)
+                    batch, size = [], 0
+        self._copy(source, batch)
+
+    def finish(self) -> None:
+        """Write what is left."""
+        for column in range(len(self._columns)):
+            self._flush(column)
+        self._drain(0)
+
+    def _copy(self, source: PageSource, batch: Sequence[tuple[int, _Step]]) -> None:
+        """Copy pages, reading those of a file together."""
+        self._drain(0)
+        by_file: dict[str, list[tuple[int, _Step]]] = {}
+        places = {c: source.columns[self._columns[c].field.id] for c, _ in batch}
+        for column, step in batch:
+            by_file.setdefault(places[column][1], []).append((column, step))
+        for key, found in by_file.items():
+            pages = [(column, step, step.page) for column, step in found if step.page is not None]
+            ranges = [
+                (start, start + length)
+                for _, _, page in pages
+                for start, length in zip(page.buffer_offsets, page.buffer_sizes, strict=True)
+            ]
+            store = places[found[0][0]][0]
+            answers: Iterator[Any] = iter(store.get_ranges(key, ranges) if ranges else ())
+            for column, step, page in pages:
+                self._file.add_page(
+                    column,
+                    [next(answers) for _ in page.buffer_sizes],
+                    encoding=page.encoding,
+                    length=page.length,
+                    num_rows=step.end - step.start,
+                )
+
+    def _decode(self, source: PageSource, column: int, start: int, end: int) -> None:
+        """Decode rows and keep those that stay, to be encoded with what follows."""
+        chosen = self._columns[column]
+        place = source.columns.get(chosen.field.id)
+        keep = None if source.keep is None else source.keep[start:end]
+        if place is None:
+            count = end - start if keep is None else int(np.count_nonzero(keep))
+            self._collect(column, pa.nulls(count, field_to_arrow(chosen.top).type))
+            return
+        position = 0
+        schema = Schema(fields=(chosen.top,))
+        for batch in place[2].read(schema, {chosen.field.id: place[3]}, range(start, end), batch_rows=None):
+            array = batch.column(0)
+            if keep is not None:
+                mask = keep[position : position + len(array)]
+                position += len(array)
+                array = array if mask.all() else array.filter(pa.array(mask))
+            self._collect(column, array)
+
+    def _collect(self, column: int, array: Any) -> None:
+        if not len(array):
+            return
+        self._arrays[column].append(array)
+        self._num_bytes[column] += array.nbytes
+        if self._num_bytes[column] >= self._page_bytes:
+            self._flush(column)
+
+    def _flush(self, column: int) -> None:
+        """Have what was decoded of a column encoded."""
+        arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
+        if arrays:
+            self._pending.append((column, submit(_encode, self._columns[column].top, arrays, self._limits)))
+            self._drain(NUM_WORKERS + 1)
+
+    def _drain(self, most: int) -> None:
+        """Write encoded pages until at most so many are still being encoded."""
+        while len(self._pending) > most:
+            column, future = self._pending.popleft()
+            for page in future.result():
+                self._file.add_page(
+                    column,
+                    page.buffers,
+                    encoding=page_encoding(page.encoding),
+                    length=page.length,
+                    num_rows=page.num_rows,
+                )
+
+
+def _runs(steps: Sequence[_Step]) -> Iterator[tuple[int, _Step]]:
+    """Steps, with rows that are decoded and follow each other as one: its first row, and its last step."""
+    first: int | None = None
+    for position, step in enumerate(steps):
+        if step.page is not None:
+            yield step.start, step
+            continue
+        first = step.start if first is None else first
+        following = steps[position + 1] if position + 1 < len(steps) else None
+        if following is None or following.page is not None or following.start != step.end:
+            yield first, step
+            first = None
+
+
+def _encode(top: Field, arrays: list[pa.Array], limits: Limits) -> list[EncodedPage]:
+    (pages,) = encode_field(top, arrays[0] if len(arrays) == 1 else concatenate(arrays), limits)
+    return pages
