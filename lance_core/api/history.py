@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Self
 
 from lance_core.api.handle import Handle
@@ -126,7 +126,11 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
     }
     return {
         "version": manifest.version,
-        # Rounded through a float, as pylance does, so that both tell the same microsecond.
-        "timestamp": datetime.fromtimestamp(manifest.timestamp_ns / 1e9),  # noqa: DTZ006 - local and naive, as pylance's
+        "timestamp": _local_time(manifest.timestamp_ns),
         "metadata": {name: str(value) for name, value in counters.items()},
     }
+
+
+def _local_time(ns: int) -> datetime:
+    """The time as pylance tells it: local, naive, and cut to microseconds in floating point."""
+    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006
