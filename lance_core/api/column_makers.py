@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -152,9 +153,10 @@ class Joined:
 
     def rows(self, table: pa.Table) -> pa.Array:
         """For each row the row of the table that it is joined to; null for none."""
-        codes = self._index.look_up(table)
-        first = self._index.first
-        return pa.array(first[codes] if len(first) else codes, mask=codes < 0)
+        found, codes = self._index.look_up(table)
+        partners, missing = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
+        partners[found], missing[found] = self._index.first[codes], False
+        return pa.array(partners, mask=missing)
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """Join."""

@@ -6,13 +6,12 @@ from datetime import timedelta
 
 import pyarrow.compute as pc
 
-from lance_core.api.expressions import predicate_text, to_expression
+from lance_core.api.expressions import predicate_text, to_condition
 from lance_core.api.removal import each_fragment, matching_rows, remove_rows
 from lance_core.api.retry import retrying
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
 from lance_core.commit import commit
-from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
@@ -34,7 +33,7 @@ def delete_rows(
     """
 
     def attempt(base: Source) -> tuple[Manifest, int]:
-        expression = to_expression(predicate, resolve_extensions(schema_to_arrow(base.manifest.schema)))
+        expression = to_condition(predicate, base.manifest.schema)
         with staged(base) as files:
             rows = each_fragment(base, lambda fragment: matching_rows(base, fragment, expression))
             removal = remove_rows(base, rows, files)

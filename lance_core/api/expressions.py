@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.api.filter import columns_of
+from lance_core.api.filter import check_filter, columns_of, evaluated
+from lance_core.api.projection import with_row_fields
 from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, storage_type
 
-__all__ = ["evaluate", "predicate_text", "to_expression"]
+__all__ = ["evaluate", "predicate_text", "to_condition", "to_expression"]
 
 
 def to_expression(value: str | pc.Expression, schema: pa.Schema) -> pc.Expression:
@@ -32,6 +34,19 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema) -> pc.Expressio
     return value
 
 
+def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
+    """The condition that a user gave, over columns and what is known about rows, such as `_rowid`.
+
+    Raises:
+        InvalidInputError: It is no condition, or refers to a column that there is not.
+        UnsupportedError: The SQL uses something that is not offered.
+    """
+    condition = check_filter(value, with_row_fields(schema))
+    if condition is None:
+        raise InvalidInputError("a condition is SQL text or a pyarrow expression, not None")
+    return condition
+
+
 def predicate_text(value: str | pc.Expression) -> str:
     """How a predicate is recorded in the history."""
     return value if isinstance(value, str) else str(value)
@@ -41,17 +56,18 @@ def evaluate(rows: pa.Table | pa.RecordBatch, expressions: Mapping[str, pc.Expre
     """Columns computed from others, in the order of `expressions`.
 
     Raises:
-        InvalidInputError: An expression does not fit the columns.
+        InvalidInputError: An expression does not fit the columns, or fails for some value.
     """
-    from pyarrow import acero  # noqa: PLC0415 - it imports pandas
-
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if not expressions:
         return table.select([])
-    try:
-        options = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-        project = acero.Declaration("project", options)
-        return acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"{', '.join(map(str, expressions.values()))}: {error}") from error
+    return evaluated(_in_storage_types(table), expressions)
+
+
+def _in_storage_types(table: pa.Table) -> pa.Table:
+    """Expressions are made for these: functions know no extension types."""
+    for position, field in enumerate(table.schema):
+        plain = storage_type(field.type)
+        if plain != field.type:
+            table = table.set_column(position, field.name, table.column(position).cast(plain))
+    return table

@@ -15,7 +15,7 @@ from lance_core.api.add_columns import made_fragment, with_new_columns
 from lance_core.api.batch_udf import BatchUDF
 from lance_core.api.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.api.column_makers import ColumnMaker, Joined, column_maker, joined
-from lance_core.api.expressions import to_expression
+from lance_core.api.expressions import to_condition
 from lance_core.api.inspection import validate_fragment
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.progress import FragmentWriteProgress
@@ -28,7 +28,7 @@ from lance_core.api.unsupported import refuse
 from lance_core.api.write import MAX_BYTES_PER_FILE, ReaderLike
 from lance_core.api.write_fragments import write_fragments
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
@@ -109,7 +109,7 @@ class FragmentChanges:
         Returns:
             The fragment with a new deletion file; None if no row is left.
         """
-        expression = to_expression(predicate, self._arrow(self._source.manifest.schema))
+        expression = to_condition(predicate, self._source.manifest.schema)
         return self._without(matching_rows(self._source, self.record, expression))
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
@@ -249,7 +249,3 @@ class FragmentChanges:
 
     def _with(self, columns: Schema, name: str) -> Schema:
         return self._source.manifest.schema.project([*columns.names, name])
-
-    @staticmethod
-    def _arrow(schema: Schema) -> pa.Schema:
-        return resolve_extensions(schema_to_arrow(schema))

@@ -57,12 +57,17 @@ class KeyIndex:
         rows = np.flatnonzero(known)[::-1]
         self.first[codes[rows]] = rows
 
-    def look_up(self, table: pa.Table) -> Codes:
-        """For each row the number of its key; -1 if no row of the index has it."""
-        codes = _index_in(table.column(self._columns[0]), self._values[0])
+    def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
+        """Rows whose key a row of the index has, ascending, and the numbers of their keys."""
+        found = _positions_of(table.column(self._columns[0]), self._values[0])
+        if len(self._columns) == 1:
+            rows = np.flatnonzero(pc.is_valid(found).to_numpy())
+            return rows, found.drop_null().to_numpy().astype(np.int64)
+        codes = _dense(found)
         for name, values, known in zip(self._columns[1:], self._values[1:], self._pairs, strict=True):
             codes = _positions(known, _paired(codes, _index_in(table.column(name), values), len(values)))
-        return codes
+        rows = np.flatnonzero(codes >= 0)
+        return rows, codes[rows]
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
@@ -98,10 +103,18 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
     return unique.drop_null()
 
 
-def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Codes:
-    found = pc.index_in(_plain(column), value_set=values, skip_nulls=True)
+def _positions_of(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+    """Where each value of a column lies in an array; null if nowhere."""
+    return pc.index_in(_plain(column), value_set=values, skip_nulls=True)
+
+
+def _dense(found: pa.ChunkedArray) -> Codes:
     codes: Codes = pc.fill_null(found, -1).to_numpy().astype(np.int64)
     return codes
+
+
+def _index_in(column: pa.ChunkedArray, values: pa.Array) -> Codes:
+    return _dense(_positions_of(column, values))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,14 +14,13 @@ from pyroaring import BitMap
 
 from lance_core.api.bases import WriteTarget
 from lance_core.api.column_files import replaced_columns, write_column_file
-from lance_core.api.expressions import evaluate, to_expression
+from lance_core.api.expressions import evaluate, to_condition, to_expression
 from lance_core.api.filter import columns_of
 from lance_core.api.keys import KeyIndex, inserted_keys
 from lance_core.api.merge_plan import MergeClauses, MergeSource, WhenMatched, WriteMode, primary_key
 from lance_core.api.moved import MovedRows
 from lance_core.api.read import physical_rows, read_fragment
-from lance_core.api.removal import READ_AHEAD, Removal, bitmap_of, matching_rows, remove_rows
-from lance_core.api.scan import ROW_ADDRESS, LanceScanner, ScanOptions
+from lance_core.api.removal import READ_AHEAD, Removal, bitmap_of, live_rows, matching_rows, remove_rows
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged
 from lance_core.errors import InvalidInputError
@@ -119,18 +118,21 @@ class _Merge:
 
     def _join(self, index: KeyIndex) -> list[_Match]:
         """Look the keys of all live rows up, fragments side by side."""
-        options = ScanOptions(schema=self._schema(self.clauses.on), with_row_address=True)
 
         def look(fragment: Fragment) -> _Match:
-            table = LanceScanner(self.base, [fragment], options).to_table()
-            codes = index.look_up(table)
-            offsets = (table.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-            hit = codes >= 0
-            others = bitmap_of(offsets[~hit]) if self.clauses.deletes_others else BitMap()
+            offsets, codes, others = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], BitMap()
+            for batch, places in live_rows(self.base, fragment, self.clauses.on):
+                rows, numbers = index.look_up(pa.Table.from_batches([batch]))
+                offsets.append(rows + places.start if isinstance(places, range) else places[rows])
+                codes.append(numbers)
+                if self.clauses.deletes_others:
+                    others |= BitMap(places) if isinstance(places, range) else bitmap_of(places)
+            found = np.concatenate(offsets)
+            others -= bitmap_of(found)
             if others and self.clauses.delete_condition is not None:
-                condition = to_expression(self.clauses.delete_condition, self._arrow(self.base.manifest.schema))
+                condition = to_condition(self.clauses.delete_condition, self.base.manifest.schema)
                 others &= matching_rows(self.base, fragment, condition)
-            return _Match(fragment, offsets[hit], index.first[codes[hit]], others)
+            return _Match(fragment, found, index.first[np.concatenate(codes)], others)
 
         fragments = list(self.base.manifest.fragments)
         if len(fragments) == 1:

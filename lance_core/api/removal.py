@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.api.filter import columns_of, matching
+from lance_core.api.read import physical_rows, read_fragment
 from lance_core.api.scan import ROW_ADDRESS, LanceScanner, ScanOptions, live_count
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged
@@ -20,7 +23,16 @@ from lance_core.schema import Schema
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
 
-__all__ = ["READ_AHEAD", "Removal", "bitmap_of", "each_fragment", "matching_rows", "remove_rows", "with_deletions"]
+__all__ = [
+    "READ_AHEAD",
+    "Removal",
+    "bitmap_of",
+    "each_fragment",
+    "live_rows",
+    "matching_rows",
+    "remove_rows",
+    "with_deletions",
+]
 
 READ_AHEAD: Final = 8
 """Fragments that are looked at side by side: each costs a round trip on object storage."""
@@ -61,6 +73,45 @@ def each_fragment(
 
 def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
     """Offsets of the rows of a fragment that are alive and for which the expression is true."""
+    columns = source.manifest.schema
+    names = columns_of(expression)
+    if not names or not set(names) <= set(columns.names):
+        # Constants, and columns about rows such as `_rowid`.
+        return _scanned_rows(source, fragment, expression)
+    found = BitMap()
+    for rows, offsets in live_rows(source, fragment, names):
+        keep = matching(rows, expression).to_numpy(zero_copy_only=False)
+        found |= bitmap_of(np.flatnonzero(keep) + offsets.start if isinstance(offsets, range) else offsets[keep])
+    return found
+
+
+def live_rows(
+    source: Source, fragment: Fragment, columns: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, range | npt.NDArray[np.int64]]]:
+    """Yield the rows of a fragment that are alive, in storage types, each batch with their offsets.
+
+    Args:
+        source: The version.
+        fragment: The fragment.
+        columns: Top-level columns to read, at least one.
+    """
+    by_name = {field.name: field for field in source.manifest.schema.fields}
+    schema = Schema(fields=tuple(by_name[name] for name in columns))
+    num_rows = physical_rows(source, fragment)
+    deletions = source.deletions(fragment)
+    live = None if deletions is None else deletions.live_rows(num_rows)
+    start = 0
+    for batch in read_fragment(source, fragment, schema, range(num_rows)):
+        end = start + batch.num_rows
+        mask = None if live is None else live[start:end]
+        if mask is None or mask.all():
+            yield batch, range(start, end)
+        else:
+            yield batch.filter(pa.array(mask)), np.flatnonzero(mask) + start
+        start = end
+
+
+def _scanned_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
     options = ScanOptions(schema=Schema(fields=()), filter=expression, with_row_address=True)
     found = BitMap()
     for batch in LanceScanner(source, [fragment], options).to_batches():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.api.expressions import evaluate, to_expression
+from lance_core.api.expressions import evaluate, to_condition, to_expression
 from lance_core.api.moved import MovedRows
 from lance_core.api.removal import bitmap_of, remove_rows
 from lance_core.api.retry import retrying
@@ -66,7 +66,7 @@ def _attempt(
     values = _expressions(updates, arrow)
     options = ScanOptions(
         schema=schema,
-        filter=None if where is None else to_expression(where, arrow),
+        filter=None if where is None else to_condition(where, schema),
         with_row_address=True,
         with_row_id=base.manifest.uses_stable_row_ids,
     )
