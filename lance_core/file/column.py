@@ -88,9 +88,10 @@ class PageTask:
 
     def finish(self, answer: Sequence[BytesLike], fetch: Fetch) -> None:
         """Take the decoder to its end in the pool."""
-        self._future = submit(self._finish, answer, fetch)
+        self._future = submit(self.run, answer, fetch)
 
-    def _finish(self, answer: Sequence[BytesLike], fetch: Fetch) -> None:
+    def run(self, answer: Sequence[BytesLike], fetch: Fetch) -> None:
+        """Take the decoder to its end, here and now."""
         ranges = self.advance(answer)
         while ranges is not None:
             ranges = self.advance(fetch(ranges))

@@ -39,6 +39,8 @@ _TAIL: Final = 64 * 1024
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
 _TOTAL_AHEAD_BYTES: Final = 256 * 1024 * 1024
 _DEFAULT_BATCH_ROWS: Final = 8192
+# Handing a page to another thread costs more than decoding so few bytes.
+_INLINE_BYTES: Final = 256 * 1024
 
 
 class DataFileReader:
@@ -49,11 +51,18 @@ class DataFileReader:
         key: Its key.
         metadata: What it says about itself.
         legacy: The reader of its pages, if it is a 0.1 file.
+        whole: All bytes of the file, if it is so small that they came with the metadata.
     """
 
     def __init__(
-        self, store: ObjectStore, key: str, metadata: FileMetadata, legacy: LegacyFileReader | None = None
+        self,
+        store: ObjectStore,
+        key: str,
+        metadata: FileMetadata,
+        legacy: LegacyFileReader | None = None,
+        whole: memoryview | None = None,
     ) -> None:
+        self._whole = whole
         self._legacy = legacy
         self._store = store
         self._key = key
@@ -76,7 +85,7 @@ class DataFileReader:
         tail, found = store.get_tail(key, _TAIL)
         with located(key):
             metadata, legacy = _read_metadata(store, key, memoryview(tail), found, size)
-        return cls(store, key, metadata, legacy)
+        return cls(store, key, metadata, legacy, memoryview(tail) if len(tail) == found else None)
 
     @property
     def version(self) -> FileVersion:
@@ -203,16 +212,23 @@ class DataFileReader:
                     active.append((task, asked))
         while active:
             answers = iter(self._fetch([r for _, asked in active for r in asked]))
+            here = sum(end - start for _, asked in active for start, end in asked) < _INLINE_BYTES
+            following: list[tuple[PageTask, Sequence[ByteRange]]] = []
             running: list[tuple[PageTask, Future[Sequence[ByteRange] | None]]] = []
             for task, asked in active:
                 answer = [next(answers) for _ in asked]
                 if task.is_whole:
-                    task.finish(answer, self._fetch)
-                else:
+                    (task.run if here else task.finish)(answer, self._fetch)
+                elif not here:
                     running.append((task, submit(task.advance, answer)))
-            active = [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
+                elif (ranges := task.advance(answer)) is not None:
+                    following.append((task, ranges))
+            following += [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
+            active = following
 
     def _fetch(self, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
+        if self._whole is not None and all(0 <= start <= end <= len(self._whole) for start, end in ranges):
+            return [self._whole[start:end] for start, end in ranges]
         return self._store.get_ranges(self._key, ranges) if ranges else []
 
 

@@ -43,6 +43,10 @@ from lance_core.store import ObjectStore
 DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
 _TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
+# Handing a page to another thread costs more than encoding so few bytes.
+_INLINE_BYTES: Final = 256 * 1024
+# Buffers are collected to writes of about so many bytes; larger ones are written from where they are.
+_WRITE_BYTES: Final = 256 * 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
 
 
@@ -124,6 +128,8 @@ class DataFileWriter:
             first_column += len(_columns_of(Schema(fields=(field,)), version))
         self._num_rows = 0
         self._position = 0
+        self._unwritten: list[BytesLike] = []
+        self._unwritten_bytes = 0
         self._done = False
         self._sink = store.open_writer(key)
         self._legacy: LegacyFileWriter | None = None
@@ -196,6 +202,7 @@ class DataFileWriter:
             minor=minor,
         )
         self._write(footer.to_bytes())
+        self._write_out()
         self._done = True
         size = self._sink.close()
         return WrittenFile(
@@ -246,9 +253,13 @@ class DataFileWriter:
     def _flush(self, collected: _Collected) -> None:
         if not collected.arrays:
             return
+        num_bytes = collected.num_bytes
         arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
         if blob.is_blob(collected.field):
             self._flush_blobs(collected.first_column, concatenate(arrays))
+            return
+        if num_bytes < _INLINE_BYTES and not self._pending:
+            self._write_pages(collected.first_column, _encode(collected.field, arrays, self._limits, self._version))
             return
         self._pending.append(
             (collected.first_column, submit(_encode, collected.field, arrays, self._limits, self._version))
@@ -273,9 +284,12 @@ class DataFileWriter:
         """Write encoded pages until at most so many are still being encoded."""
         while len(self._pending) > most:
             first_column, future = self._pending.popleft()
-            for index, pages in enumerate(future.result()):
-                for page in pages:
-                    self._write_page(first_column + index, page)
+            self._write_pages(first_column, future.result())
+
+    def _write_pages(self, first_column: int, columns: list[list[EncodedPage]]) -> None:
+        for index, pages in enumerate(columns):
+            for page in pages:
+                self._write_page(first_column + index, page)
 
     def _write_page(self, column: int, page: EncodedPage) -> None:
         ranges = [self._append(buffer) for buffer in page.buffers]
@@ -301,8 +315,22 @@ class DataFileWriter:
         return start, end
 
     def _write(self, buffer: BytesLike) -> None:
-        self._sink.write(buffer)
-        self._position += memoryview(buffer).nbytes
+        size = memoryview(buffer).nbytes
+        self._position += size
+        if size >= _WRITE_BYTES:
+            self._write_out()
+            self._sink.write(buffer)
+            return
+        self._unwritten.append(buffer)
+        self._unwritten_bytes += size
+        if self._unwritten_bytes >= _WRITE_BYTES:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        """Hand the collected buffers to the store in one piece."""
+        if self._unwritten:
+            self._sink.write(b"".join(self._unwritten))
+            self._unwritten, self._unwritten_bytes = [], 0
 
 
 def _column_encoding(*, is_blob: bool) -> ColumnEncoding:

@@ -170,8 +170,9 @@ def test_wide_metadata_is_read_in_a_second_request(store):
     assert pa.Table.from_batches(list(DataFileReader.open(store, "f.lance").read())).equals(data)
 
 
-def test_opening_takes_one_request_and_a_scan_few(store):
-    write(store, table(5000))
+@pytest.mark.parametrize(("rows", "requests"), [(100, 1), (50_000, 2)])
+def test_opening_takes_one_request_and_a_scan_few(store, rows, requests):
+    write(store, table(rows))
     asked = []
 
     class Counting:
@@ -188,7 +189,16 @@ def test_opening_takes_one_request_and_a_scan_few(store):
     reader = DataFileReader.open(Counting(), "f.lance")
     assert asked == ["tail"]
     list(reader.read(batch_rows=None))
-    assert len(asked) == 2
+    assert len(asked) == requests
+
+
+@pytest.mark.parametrize("version", list(FileVersion))
+def test_small_pages_after_large_ones_keep_their_order(store, version):
+    data = pa.table({"n": pa.array(range(50_000)), "s": pa.array([f"value {i}" for i in range(50_000)])})
+    writer = DataFileWriter(store, "f.lance", schema_from_arrow(data.schema), version=version, page_bytes=300_000)
+    writer.write(data)
+    writer.finish()
+    assert pa.Table.from_batches(list(DataFileReader.open(store, "f.lance").read())).equals(data)
 
 
 def test_views_and_extension_arrays_are_written_as_their_storage(store):
