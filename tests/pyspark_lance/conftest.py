@@ -4,6 +4,7 @@ A process cannot have both kinds: `test_connect.py` runs `test_sessions.py` a se
 """
 
 import os
+import warnings
 
 import pytest
 
@@ -30,7 +31,9 @@ def spark(connect, tmp_path_factory):
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     # Two attempts for each task; a local session has one unless told so.
-    session = local_session("local[2]" if connect else "local[2,2]", config=config, connect=connect)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pylance warns of every fork once it is loaded; Java is started by one
+        session = local_session("local[2]" if connect else "local[2,2]", config=config, connect=connect)
     if not connect:
         session.sparkContext.setLogLevel("OFF")  # failures of tasks are part of the tests
     yield session
