@@ -66,6 +66,7 @@ class ReadPlan:
     Attributes:
         uri: The table.
         version: The version that is read.
+        written_at: When it was committed; tells it from a version of that number of a table that was there before.
         columns: Names of the columns, in the order of `expected`.
         expected: Arrow schema of the batches that Spark wants.
         filter: Condition on the rows; None for all of them.
@@ -74,6 +75,7 @@ class ReadPlan:
 
     uri: str
     version: int
+    written_at: str
     columns: tuple[str, ...]
     expected: pa.Schema
     filter: pc.Expression | None = None
@@ -82,7 +84,7 @@ class ReadPlan:
     def open(self) -> LanceDataset:
         """The version that is read."""
         options = None if self.storage_options is None else tuple(sorted(self.storage_options.items()))
-        return _dataset(self.uri, self.version, options)
+        return _dataset(self.uri, self.version, self.written_at, options)
 
     def read(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces as batches of `expected`. Runs in a task."""
@@ -136,6 +138,7 @@ def plan_read(
     return ReadPlan(
         uri=dataset.uri,
         version=dataset.version,
+        written_at=dataset.timestamp.isoformat(),
         columns=tuple(expected.names),
         expected=expected,
         filter=filter,
@@ -258,6 +261,11 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(maxsize=4)
-def _dataset(uri: str, version: int, options: tuple[tuple[str, str], ...] | None) -> LanceDataset:
+def _dataset(
+    uri: str,
+    version: int,
+    written_at: str,  # noqa: ARG001 - a part of the key of the cache
+    options: tuple[tuple[str, str], ...] | None,
+) -> LanceDataset:
     """The version, opened once per worker and not once per task."""
     return lance_core.dataset(uri, version, storage_options=None if options is None else dict(options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["read"]
 
 _UNKNOWN_PARALLELISM: Final = 8
-"""Assumed of a Spark Connect server, which does not tell."""
+"""Assumed if Spark does not tell."""
 
 
 def read(
@@ -69,10 +70,13 @@ def read(
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Tasks that the session runs at once, as far as it tells."""
-    if not type(spark).__module__.startswith("pyspark.sql.connect."):
-        return spark.sparkContext.defaultParallelism
-    return _UNKNOWN_PARALLELISM
+    """Tasks that the session runs at once: those that it would cut a range of numbers into.
+
+    A Connect session has no other way to tell; no job is run.
+    """
+    plan = spark.sql("explain select * from range(1)").collect()[0][0]
+    found = re.search(r"splits=(?:Some\()?(\d+)", plan)
+    return int(found.group(1)) if found else _UNKNOWN_PARALLELISM
 
 
 def _read_tasks(

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import pathlib
+import shutil
 from decimal import Decimal
 from itertools import pairwise
 
@@ -273,6 +274,24 @@ def test_a_read_is_lazy_pinned_and_pruned(spark, frame, uri, lance):
     assert first.count() == 1000
     # The rows of version 1 are gone from version 2, files and all: only a pinned reader finds them.
     assert first.join(pyspark_lance.read(spark, uri), "id").count() == 1000
+
+
+def test_a_table_that_was_dropped_and_made_anew_is_read_anew(spark, uri):
+    # Workers live on and must not take version 1 of the new table for that of the old one.
+    pyspark_lance.write(spark.range(10), uri)
+    assert pyspark_lance.read(spark, uri).count() == 10
+    shutil.rmtree(uri)
+    pyspark_lance.write(spark.sql("select 'x' as name from range(3)"), uri)
+    assert [row.name for row in pyspark_lance.read(spark, uri).collect()] == ["x"] * 3
+    assert spark.read.format("lance").load(uri).count() == 3
+
+
+def test_reads_are_cut_into_as_many_tasks_as_run_at_once(spark, uri):
+    pyspark_lance.write(spark.range(0, 1_000_000, 1, 1), uri)
+    frame = pyspark_lance.read(spark, uri)
+    parts = frame.selectExpr("id", "spark_partition_id() as part").groupBy("part").agg({"id": "count"}).collect()
+    assert [row[1] for row in parts] == [500_000, 500_000]
+    assert frame.agg({"id": "sum"}).collect()[0][0] == 499_999_500_000
 
 
 def test_wrong_reads_are_refused(spark, uri, lance):
