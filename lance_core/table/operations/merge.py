@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 from pyroaring import BitMap
 
 from lance_core._proto import transaction_pb2
@@ -13,6 +14,7 @@ from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
 from lance_core.table.index import IndexMetadata, with_bitmap
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
+from lance_core.table.rowids import encode_versions
 
 __all__ = ["Merge"]
 
@@ -53,14 +55,16 @@ class Merge:
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Set schema and fragments; none of the fragments may be lost."""
-        del context
+        """Set schema and fragments; none of the fragments may be lost. Rows that got a file count as updated."""
         base = the_manifest(manifest, self.name)
         check_not_empty_files(self.fragments)
         lost = set(base.fragments.ids) - {fragment.id for fragment in self.fragments}
         if lost:
             raise InvalidInputError(f"Merge operation must keep all fragments, but fragment {min(lost)} is missing")
-        fragments = FragmentList([]).changed(added=[fragment.without_dead_files() for fragment in self.fragments])
+        merged = (fragment.without_dead_files() for fragment in self.fragments)
+        fragments = FragmentList([]).changed(
+            added=[_touched(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged]
+        )
         result = replace(
             base,
             schema=self.schema,
@@ -68,6 +72,15 @@ class Merge:
             indices=tuple(_pruned(index, base.fragments, fragments) for index in base.indices),
         )
         return replace(result, indices=retained_indices(result))
+
+
+def _touched(fragment: Fragment, before: Fragment | None, version: int) -> Fragment:
+    """Say that all rows of a fragment with other files than before changed in this version."""
+    unchanged = before is not None and before.files == fragment.files
+    if unchanged or fragment.last_updated_at_versions is None:
+        return fragment
+    versions = encode_versions(np.full(fragment.physical_rows, version, np.uint64))
+    return replace(fragment, last_updated_at_versions=versions)
 
 
 def _pruned(index: IndexMetadata, before: FragmentList, after: FragmentList) -> IndexMetadata:
