@@ -84,7 +84,7 @@ def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, 
         rows = [
             {
                 "task": number,
-                "fragments": [record.id for record in task.records],
+                "fragments": task.fragment_ids,
                 "rows": task.num_rows,
                 "bytes": task.num_bytes,
             }

@@ -91,9 +91,10 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
     if resolved.defer_index_remap:
         raise UnsupportedError("defer_index_remap: the fragment reuse index is read and kept, not written")
     groups = bins(facts_of(source, resolved), resolved)
+    raw = manifest.fragments.raw
     tasks = (
         CompactionTask(
-            records=tuple(manifest.fragments[fact.position] for fact in group),
+            raw=tuple(raw[fact.position] for fact in group),
             read_version=manifest.version,
             options=resolved,
         )

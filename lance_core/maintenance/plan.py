@@ -33,7 +33,7 @@ class FragmentFacts:
         fragment_id: Fragment id.
         physical_rows: Rows in its files.
         deleted_rows: Rows that are deleted.
-        num_bytes: Bytes of its data files.
+        num_bytes: Bytes of its data files, where a limit asks for them.
         indices: Which indices cover it.
         partition: Value of the partition columns; None without `partition_by`. A fragment in which several
             partitions meet has a value of its own.

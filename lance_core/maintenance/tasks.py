@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from lance_core._proto import table_pb2
 from lance_core.api.dataset import LanceDataset
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.maintenance.options import CompactionOptions
@@ -21,14 +23,24 @@ class CompactionTask:
     """One task of a plan.
 
     Attributes:
-        records: The fragments to rewrite, in order.
+        raw: The fragments to rewrite, in order, serialized as in the manifest.
         read_version: The version that they were seen in.
         options: How to rewrite them.
     """
 
-    records: tuple[Fragment, ...]
+    raw: tuple[bytes, ...]
     read_version: int
     options: CompactionOptions
+
+    @property
+    def records(self) -> tuple[Fragment, ...]:
+        """The fragments to rewrite, in order."""
+        return tuple(Fragment.from_protobuf(message) for message in self._messages())
+
+    @property
+    def fragment_ids(self) -> list[int]:
+        """Their ids."""
+        return [message.id for message in self._messages()]
 
     @property
     def fragments(self) -> list[FragmentMetadata]:
@@ -38,12 +50,12 @@ class CompactionTask:
     @property
     def num_rows(self) -> int:
         """Live rows of the fragments, as far as the manifest says."""
-        return sum(record.num_rows for record in self.records)
+        return sum(message.physical_rows - message.deletion_file.num_deleted_rows for message in self._messages())
 
     @property
     def num_bytes(self) -> int:
         """Bytes of their data files, as far as the manifest says."""
-        return sum(file.file_size_bytes for record in self.records for file in record.files)
+        return sum(file.file_size_bytes for message in self._messages() for file in message.files)
 
     def execute(self, dataset: LanceDataset) -> RewriteResult:
         """Write the new fragments; nothing is committed.
@@ -70,16 +82,21 @@ class CompactionTask:
     def from_json(cls, text: str) -> Self:
         """Read what `json` gave, here or in pylance."""
         data = json.loads(text)
-        return cls(
-            records=fragments_from_json(data["task"]["fragments"]),
-            read_version=data["read_version"],
-            options=CompactionOptions.from_json(data["options"]),
-        )
+        options = CompactionOptions.from_json(data["options"])
+        return cls.of(fragments_from_json(data["task"]["fragments"]), data["read_version"], options)
+
+    @classmethod
+    def of(cls, records: Iterable[Fragment], read_version: int, options: CompactionOptions) -> Self:
+        """A task on some fragments."""
+        raw = tuple(record.to_protobuf().SerializeToString() for record in records)
+        return cls(raw=raw, read_version=read_version, options=options)
+
+    def _messages(self) -> Iterator[table_pb2.DataFragment]:
+        return map(table_pb2.DataFragment.FromString, self.raw)
 
     def __repr__(self) -> str:
         """Name the fragments."""
-        ids = [record.id for record in self.records]
-        return f"{type(self).__name__}(read_version={self.read_version}, fragments={ids})"
+        return f"{type(self).__name__}(read_version={self.read_version}, fragments={self.fragment_ids})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +132,7 @@ class CompactionPlan:
         """Read what `json` gave, here or in pylance."""
         data = json.loads(text)
         options, version = CompactionOptions.from_json(data["options"]), data["read_version"]
-        tasks = (
-            CompactionTask(records=fragments_from_json(task["fragments"]), read_version=version, options=options)
-            for task in data["tasks"]
-        )
+        tasks = (CompactionTask.of(fragments_from_json(task["fragments"]), version, options) for task in data["tasks"])
         return cls(read_version=version, tasks=tuple(tasks), options=options)
 
     def __repr__(self) -> str:

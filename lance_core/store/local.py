@@ -135,8 +135,13 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         """Remove a file; a missing one is fine. Directories stay."""
-        with self._errors(key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(self.path_of(key))
+        path = self.path_of(key)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _failed(path, error) from error
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy a file, replacing the target atomically."""
