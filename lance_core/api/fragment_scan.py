@@ -7,7 +7,7 @@ match. What is not read at all is never decoded: a page without a match costs no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lance_core.api.filter import columns_of, matching
 from lance_core.api.projection import rows_without_columns
-from lance_core.api.read import Rows, physical_rows, read_fragment
+from lance_core.api.read import Opened, Rows, physical_rows, read_fragment
 from lance_core.api.row_columns import ROW_ADDRESS, ROW_COLUMNS, ROW_ID, ROW_OFFSET, RowColumns, row_field
 from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
@@ -29,8 +29,18 @@ from lance_core.table.rowids import U64Array
 __all__ = ["FragmentScan", "live_count"]
 
 TWO_STEP_SHARE: Final = 1 / 16
-"""A filter that keeps less than this of a fragment's rows has the other columns read for those rows alone."""
+"""A filter that keeps less than this of the rows has the other columns read for those rows alone."""
 
+NEAR_TWO_STEP_SHARE: Final = 1 / 512
+"""The same where bytes cost nothing but decoding: on a local disk, or in memory."""
+
+FIRST_WINDOW_ROWS: Final = 65_536
+"""With a limit, a filter looks at so many rows first, then at ever more: the first may do."""
+
+KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Up to so much of the filter's own columns is kept for the result; beyond it is read again."""
+
+_NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
 
 
@@ -42,11 +52,13 @@ class FragmentScan:
         source: The version.
         fragment: The fragment.
         options: What to read.
+        opened: Files that are open already.
     """
 
     source: Source
     fragment: Fragment
     options: ScanOptions
+    opened: Opened = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -61,7 +73,7 @@ class FragmentScan:
         """
         num_rows, live = self._rows()
         keep = None if self.options.include_deleted_rows else live
-        rows: Rows = range(num_rows)
+        rows = range(num_rows)
         if part is not None:
             rows = part if keep is None else _physical_range(keep, part)
         expression = self.options.filter
@@ -69,16 +81,8 @@ class FragmentScan:
             for batch, _ in self._read(self.options.schema, rows, keep, live):
                 yield batch
             return
-        names, row_names = self._filter_columns(expression)
-        wanted = {f.name for f in self.options.schema.fields}
-        if wanted <= set(names) or self.options.late_materialization is False:
-            together = self._of_dataset({*names, *wanted})
-            for batch, _ in self._needing(row_names)._read(together, rows, keep, live):  # noqa: SLF001 - the same class
-                mask = matching(batch, expression)
-                if mask.true_count:
-                    yield _chosen(self._select(batch), mask, all_true=mask.true_count == len(mask))
-        else:
-            yield from self._two_steps(self._of_dataset(set(names)), row_names, rows, keep, live)
+        for window in _windows(rows) if self.options.limit is not None else [rows]:
+            yield from self._filtered(expression, window, keep, live)
 
     def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
         """Yield these physical rows, whether they are alive or not."""
@@ -91,27 +95,56 @@ class FragmentScan:
         num_rows = physical_rows(self.source, self.fragment)
         return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
 
-    def _two_steps(
-        self, own: Schema, row_names: Sequence[str], rows: Rows, keep: _Mask, live: _Mask
-    ) -> Iterator[pa.RecordBatch]:
-        """Find the matching rows by the filter's own columns, then read the wanted columns of those."""
-        expression = self.options.filter
-        assert expression is not None
+    def _filtered(self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask) -> Iterator[pa.RecordBatch]:
+        """Yield those of the rows that match."""
+        names, row_names = self._filter_columns(expression)
+        wanted = {f.name for f in self.options.schema.fields}
+        if not wanted <= set(names) and self.options.late_materialization is not False:
+            yield from self._two_steps(expression, rows, keep, live)
+            return
+        together = self._of_dataset({*names, *wanted})
+        for batch, _ in self._needing(row_names)._read(together, rows, keep, live):  # noqa: SLF001 - the same class
+            mask = matching(batch, expression)
+            if mask.true_count:
+                yield _chosen(self._select(batch, self.options.schema), mask)
+
+    def _two_steps(self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask) -> Iterator[pa.RecordBatch]:
+        """Find the matching rows by the filter's own columns, then read the other columns of those."""
+        names, row_names = self._filter_columns(expression)
+        again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
+        kept: _Kept | None = _Kept(self._select_schema(again)) if again.fields else None
         matched = []
+        own = self._of_dataset(set(names))
         for batch, where in self._needing(row_names)._read(own, rows, keep, live):  # noqa: SLF001 - the same class
-            found = np.flatnonzero(matching(batch, expression).to_numpy(zero_copy_only=False))
+            mask = matching(batch, expression)
+            found = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
             matched.append(where.start + found if isinstance(where, range) else where[found])
+            if kept is not None and len(found):
+                kept.add(_chosen(self._select(batch, again), mask))
+                kept = kept if kept.num_bytes <= KEPT_BYTES else None
         offsets = np.concatenate(matched) if matched else np.zeros(0, np.int64)
         if len(offsets) == 0:
             return
-        if len(offsets) < TWO_STEP_SHARE * len(rows):
-            chosen: Rows = offsets
-            keep = None
-        else:
-            chosen = range(int(offsets[0]), int(offsets[-1]) + 1)
-            keep = np.zeros(chosen.stop, np.bool_)
-            keep[offsets] = True
-        for batch, _ in self._read(self.options.schema, chosen, keep, live):
+        rest = self.options.schema
+        if kept is not None:
+            rest = Schema(fields=tuple(f for f in rest.fields if f.name not in names), metadata=rest.metadata)
+        for batch in self._at_offsets(rest, offsets, len(rows), live):
+            yield batch if kept is None else kept.put_back(batch, self._select_schema(self.options.schema))
+
+    def _at_offsets(
+        self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows by ascending offsets: each by itself if they are few, or cut out of all from first to last."""
+        is_near = self.source.store.root.startswith(_NEAR)
+        is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
+        if not is_dense and len(offsets) < out_of * (NEAR_TWO_STEP_SHARE if is_near else TWO_STEP_SHARE):
+            for batch, _ in self._read(schema, offsets, None, live):
+                yield batch
+            return
+        chosen = range(int(offsets[0]), int(offsets[-1]) + 1)
+        keep = np.zeros(chosen.stop, np.bool_)
+        keep[offsets] = True
+        for batch, _ in self._read(schema, chosen, keep, live):
             yield batch
 
     def _needing(self, row_names: Sequence[str]) -> FragmentScan:
@@ -136,12 +169,15 @@ class FragmentScan:
         hidden = live if self.options.include_deleted_rows else None
         # With a filter batches are cut to size after it; before it, larger ones cost less.
         batch_rows = self.options.batch_size if self.options.filter is None else None
-        for batch in read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows):
+        found = read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
+        for batch in found:
             where = rows[position : position + batch.num_rows]
             position += batch.num_rows
             complete = _with_columns(batch, columns, where, hidden)
             if keep is not None:
                 mask = _at(keep, where)
+                if not mask.any():
+                    continue
                 if not mask.all():
                     complete = _chosen(complete, pa.array(mask))
                     where = np.flatnonzero(mask) + where.start if isinstance(where, range) else where[mask]
@@ -175,14 +211,50 @@ class FragmentScan:
                 raise SchemaError(f"filter {expression}: no column {name!r}; the columns are {known}")
         return [n for n in names if n in known], [n for n in names if n not in known]
 
-    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _select_schema(self, schema: Schema) -> pa.Schema:
+        """Arrow schema of these columns and the wanted ones about rows."""
+        wanted = schema_to_arrow(schema)
+        return pa.schema([*wanted, *map(row_field, self.options.row_columns)], metadata=wanted.metadata)
+
+    def _select(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
         """Cut the columns down to the wanted ones."""
-        wanted = schema_to_arrow(self.options.schema)
-        extra = [row_field(name) for name in self.options.row_columns]
-        columns = [_narrow(batch.column(f.name), f.type) for f in [*wanted, *extra]]
-        if not columns:
+        wanted = self._select_schema(schema)
+        if not wanted.names:
             return rows_without_columns(batch.num_rows)
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*wanted, *extra], metadata=wanted.metadata))
+        columns = [_narrow(batch.column(f.name), f.type) for f in wanted]
+        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+class _Kept:
+    """Columns of matching rows that were read with the filter, until the others are there.
+
+    Args:
+        schema: The columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._table: pa.Table | None = None
+        self._position = 0
+        self.num_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep these rows."""
+        self._batches.append(batch)
+        self.num_bytes += batch.nbytes
+
+    def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """The next rows, with their other columns."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
+        own = self._table.slice(self._position, others.num_rows)
+        self._position += others.num_rows
+        columns = [
+            others.column(f.name) if f.name in others.schema.names else own.column(f.name).combine_chunks()
+            for f in schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def live_count(source: Source, fragment: Fragment) -> int:
@@ -207,9 +279,9 @@ def _with_columns(
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
 
 
-def _chosen(batch: pa.RecordBatch, mask: pa.Array, *, all_true: bool = False) -> pa.RecordBatch:
+def _chosen(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     """The rows of a batch for which the mask is true; a batch without columns keeps its number of rows."""
-    if all_true:
+    if mask.true_count == len(mask):
         return batch
     if batch.num_columns:
         return batch.filter(mask)
@@ -218,6 +290,14 @@ def _chosen(batch: pa.RecordBatch, mask: pa.Array, *, all_true: bool = False) ->
 
 def _at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
     return mask[where.start : where.stop] if isinstance(where, range) else mask[where]
+
+
+def _windows(rows: range) -> Iterator[range]:
+    """The rows in parts, each four times as long as the one before."""
+    start, length = rows.start, FIRST_WINDOW_ROWS
+    while start < rows.stop:
+        yield range(start, min(start + length, rows.stop))
+        start, length = start + length, length * 4
 
 
 def _physical_range(live: npt.NDArray[np.bool_], part: range) -> range:

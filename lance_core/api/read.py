@@ -16,10 +16,13 @@ from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import Fragment
 
-__all__ = ["Rows", "physical_rows", "read_fragment"]
+__all__ = ["Opened", "Rows", "physical_rows", "read_fragment"]
 
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
+
+Opened = dict[tuple[int | None, str], DataFileReader]
+"""Open files of one fragment, by base and key: who reads it twice opens them once."""
 
 LOCKSTEP_ROWS = 65_536
 """Rows per batch where several files of a fragment are read side by side."""
@@ -43,7 +46,13 @@ def physical_rows(source: Source, fragment: Fragment) -> int:
 
 
 def read_fragment(
-    source: Source, fragment: Fragment, schema: Schema, rows: Rows, *, batch_rows: int | None = None
+    source: Source,
+    fragment: Fragment,
+    schema: Schema,
+    rows: Rows,
+    *,
+    batch_rows: int | None = None,
+    opened: Opened | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows, deleted ones included, in storage types.
 
@@ -53,12 +62,13 @@ def read_fragment(
         schema: Columns to read.
         rows: Which rows.
         batch_rows: Most rows of a batch; None leaves it to the file.
+        opened: Files of the fragment that are open already; takes note of those that are opened.
 
     Yields:
         Batches of `schema_to_arrow(schema)`, whose lengths sum up to that of `rows`.
     """
     arrow = schema_to_arrow(schema)
-    parts = _parts(source, fragment, schema)
+    parts = _parts(source, fragment, schema, {} if opened is None else opened)
     if not parts:
         yield from _nulls(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
@@ -73,7 +83,7 @@ def read_fragment(
             yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-def _parts(source: Source, fragment: Fragment, schema: Schema) -> list[_Part]:
+def _parts(source: Source, fragment: Fragment, schema: Schema, opened: Opened) -> list[_Part]:
     """The files that hold wanted columns, each with those; a later file wins over an earlier one."""
     taken: set[int] = set()
     parts = []
@@ -85,8 +95,10 @@ def _parts(source: Source, fragment: Fragment, schema: Schema) -> list[_Part]:
             continue
         taken.update(node.id for node, _ in wanted.walk() if node.id in columns)
         store, key = source.data_file(file)
-        reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
-        parts.append(_Part(reader, wanted, columns))
+        where = (file.base_id, key)
+        if where not in opened:
+            opened[where] = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+        parts.append(_Part(opened[where], wanted, columns))
     return parts
 
 

@@ -181,8 +181,8 @@ class LanceScanner:
             late_materialization=options.late_materialization,
         )
         found = LanceScanner(self._source, self._fragments, narrow).to_table()
-        order = order_of([_storage(found.column(path)) for path in paths], options.order_by)
         stop = None if options.limit is None else options.offset + options.limit
+        order = order_of([_storage(found.column(path)) for path in paths], options.order_by, stop)
         addresses = found.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]
         plain = replace(options, filter=None, order_by=(), limit=None, offset=0)
         yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()

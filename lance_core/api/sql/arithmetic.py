@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.api.sql.compare import compare, is_null, meet
+from lance_core.api.sql.compare import compare, either, is_null, meet, negated
 from lance_core.api.sql.intervals import is_interval, shift
 from lance_core.api.sql.python_functions import python_call
 from lance_core.api.sql.typed import Typed, call, fits, is_number, is_text, literal, unit_type
@@ -16,6 +16,7 @@ from lance_core.errors import InvalidInputError
 __all__ = ["arithmetic", "bitwise", "concatenated", "guarded", "minus"]
 
 _KERNELS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
+_DECIMAL_DIGITS: Final = 38
 _BITS: Final = {
     "&": "bit_wise_and",
     "|": "bit_wise_or",
@@ -138,12 +139,17 @@ def _decimals(operator: str, left: Typed, right: Typed, guard: Typed | None) -> 
     one, other = left.type, right.type
     scale = max(one.scale, other.scale)
     whole = max(one.precision - one.scale, other.precision - other.scale)
-    if operator in ("+", "-"):
-        return call(_KERNELS[operator], [left, right], pa.decimal128(min(whole + scale + 1, 38), scale))
-    if operator == "*":
-        return call(
-            "multiply", [left, right], pa.decimal128(one.precision + other.precision + 1, one.scale + other.scale)
-        )
+    if operator in ("+", "-", "*"):
+        if operator == "*":
+            scale = one.scale + other.scale
+            whole = one.precision + other.precision + 1 - scale
+        else:
+            whole += 1
+        if whole + scale <= _DECIMAL_DIGITS:
+            return call(_KERNELS[operator], [left, right], pa.decimal128(whole + scale, scale))
+        # The kernels refuse a result that could be too long; DataFusion one that is.
+        kind = pa.decimal128(_DECIMAL_DIGITS, min(scale, _DECIMAL_DIGITS))
+        return python_call(f"decimal_{_KERNELS[operator]}", [left, right], kind)
     right = guarded(right, guard)
     if operator == "%":
         whole = min(one.precision - one.scale, other.precision - other.scale)
@@ -205,5 +211,5 @@ def null_if(value: Typed, other: Typed) -> Typed:
     """Null where the two are equal, else the first."""
     one, _ = meet(_plain(value), _plain(other), exact=False)
     equal = compare("=", value, other)
-    keep = call("or", [is_null(equal), call("invert", [equal], pa.bool_())], pa.bool_())
+    keep = either(is_null(equal), negated(equal))
     return call("if_else", [keep, one, literal(None, one.type)], one.type)

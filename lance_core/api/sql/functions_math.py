@@ -61,7 +61,9 @@ def _whole(name: str) -> Callable[..., Typed]:
         if digits is not None:
             raise UnsupportedError(f"{name} with a number of digits")
         if pa.types.is_decimal(value.type):
-            return call(name, [value], value.type)
+            # The next whole number may need one digit more, and the kernel does not check.
+            kind = pa.decimal128(min(value.type.precision + 1, 38), value.type.scale)
+            return call(name, [value.to(kind)], kind)
         return call(name, [_float(value)], _float(value).type)
 
     return compiled

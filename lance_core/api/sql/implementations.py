@@ -48,24 +48,26 @@ def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     return over_arrays
 
 
-def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
-    if not right:
-        raise InvalidInputError("Divide by zero error")
-    return _WIDE.remainder(left, right)
+def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., list[Decimal | None]]:
+    """A function of decimals; digits beyond the scale of the result are cut off."""
+
+    def over_rows(kind: pa.DataType, left: pa.Array, right: pa.Array) -> list[Decimal | None]:
+        step = Decimal(1).scaleb(-kind.scale)
+        return [
+            None if one is None or other is None else _WIDE.quantize(function(one, other), step)
+            for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)
+        ]
+
+    return over_rows
 
 
-def _decimal_quotient(kind: pa.DataType, left: pa.Array, right: pa.Array) -> list[Decimal | None]:
-    step = Decimal(1).scaleb(-kind.scale)
-
-    def quotient(one: Decimal, other: Decimal) -> Decimal:
+def _checked(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[[Decimal, Decimal], Decimal]:
+    def divided(one: Decimal, other: Decimal) -> Decimal:
         if not other:
             raise InvalidInputError("Divide by zero error")
-        return _WIDE.quantize(_WIDE.divide(one, other), step)
+        return function(one, other)
 
-    return [
-        None if one is None or other is None else quotient(one, other)
-        for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)
-    ]
+    return divided
 
 
 def _add_months(_kind: pa.DataType, dates: pa.Array, months: pa.Array) -> pa.Array:
@@ -243,8 +245,11 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "chr": _rows(chr),
     "contains": _rows(lambda text, part: part in text),
     "cosh": _floats(np.cosh),
-    "decimal_quotient": _decimal_quotient,
-    "decimal_remainder": _rows(_decimal_remainder),
+    "decimal_add": _decimals(_WIDE.add),
+    "decimal_multiply": _decimals(_WIDE.multiply),
+    "decimal_quotient": _decimals(_checked(_WIDE.divide)),
+    "decimal_remainder": _decimals(_checked(_WIDE.remainder)),
+    "decimal_subtract": _decimals(_WIDE.subtract),
     "decode_base64": _rows(lambda text: __import__("base64").b64decode(text)),
     "decode_hex": _rows(bytes.fromhex),
     "digest_hex": _rows(lambda data, name: _digest(name)(data).hex()),

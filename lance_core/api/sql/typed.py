@@ -91,7 +91,8 @@ class Typed:
             naive = self.to(pa.timestamp(kind.unit))
             options = pc.AssumeTimezoneOptions(kind.tz, ambiguous="earliest", nonexistent="earliest")
             return call("assume_timezone", [naive], kind, options)
-        return Typed(self.expression.cast(kind), kind)
+        # An integer may be rounded to a float, as everywhere in SQL; nothing else may lose anything.
+        return Typed(self.expression.cast(kind, safe=not pa.types.is_floating(kind)), kind)
 
 
 def literal(value: Any, kind: pa.DataType) -> Typed:

@@ -1,0 +1,56 @@
+"""Filtered scans against pylance on 1M rows of mixed columns: few rows, many rows, counts, computed columns, order."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import lance
+
+import lance_core
+from tests.benchmarks.bench_files import mixed
+from tests.benchmarks.timing import medians, report
+
+# Name, arguments of `to_table`, and the least ratio: pylance's time / ours.
+JOBS = (
+    ("filter of two columns at 1 %, all columns", {"filter": "delay < -44 AND distance > 1000"}, 0.5),
+    ("the same, two columns", {"filter": "delay < -44 AND distance > 1000", "columns": ["id", "distance"]}, 0.5),
+    ("the same, the filter's columns", {"filter": "delay < -44 AND distance > 1000", "columns": ["delay"]}, 0.5),
+    ("filter at 50 %, all columns", {"filter": "distance > 1000"}, 0.5),
+    ("filter of one range of rows", {"filter": "id BETWEEN 500000 AND 501000"}, 0.5),
+    ("filter by text", {"filter": "carrier = 'UA' AND note LIKE '%word00017%'", "columns": ["id", "note"]}, 0.5),
+    ("filter by IN", {"filter": "carrier IN ('UA', 'AA') AND delay > 1400", "columns": ["id", "carrier"]}, 0.5),
+    ("computed column", {"columns": {"speed": "distance / 3.6 + delay"}}, 0.5),
+    ("limit 100", {"limit": 100, "filter": "distance > 1000"}, 0.5),
+)
+
+
+def main() -> None:
+    """Run and print."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        lance_core.write_dataset(mixed(), folder / "t")
+        for name, arguments, must in JOBS:
+            times = medians({
+                "own": lambda a=arguments: lance_core.dataset(folder / "t").to_table(**a),
+                "other": lambda a=arguments: lance.dataset(folder / "t").to_table(**a),
+            })  # fmt: skip
+            report([(name, times["own"], times["other"], must)])
+        filters = "delay < -44 AND distance > 1000"
+        times = medians({
+            "own": lambda: lance_core.dataset(folder / "t").count_rows(filters),
+            "other": lambda: lance.dataset(folder / "t").count_rows(filters),
+        })  # fmt: skip
+        report([("count of a filter", times["own"], times["other"], 0.5)])
+        order = [lance.dataset.ColumnOrdering("distance")] if hasattr(lance.dataset, "ColumnOrdering") else ["distance"]
+        arguments = {"columns": ["distance", "id"], "order_by": order, "limit": 1000}
+        times = medians({
+            "own": lambda: lance_core.dataset(folder / "t").to_table(**arguments),
+            "other": lambda: lance.dataset(folder / "t").to_table(**arguments),
+        })  # fmt: skip
+        report([("first 1,000 by a column", times["own"], times["other"], 0.5)])
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
