@@ -67,6 +67,14 @@ def ensure_python() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
+_LOOPBACK: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+}
+"""A session of one machine listens to nobody else."""
+
+
 def local_session(
     master: str = "local[*]",
     *,
@@ -91,7 +99,7 @@ def local_session(
     ensure_java()
     ensure_python()
     builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
-    for key, value in (config or {}).items():
+    for key, value in {**_LOOPBACK, **(config or {})}.items():
         builder = builder.config(key, value)
     if not connect:
         return builder.master(master).getOrCreate()

@@ -15,7 +15,8 @@ def test_sessions_over_connect():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", str(Path(__file__).with_name("test_sessions.py"))],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "LANCE_TEST_CONNECT": "1", "PYTEST_ADDOPTS": ""},
+        # SPARK_TESTING lets the server listen on a free port, and the client find it.
+        env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,
