@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lance_core.api.bases import DatasetBasePath, numbered
 from lance_core.api.dataset import LanceDataset
+from lance_core.api.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.removal import Removal
 from lance_core.api.replace import remove_slices
@@ -39,6 +40,7 @@ from lance_core.commit import (
     load_transaction,
 )
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError
+from lance_core.file import FileVersion
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
 from lance_core.table.fragment import BasePath, Fragment
@@ -164,7 +166,7 @@ def commit_fragments(
             naming=Naming.V2 if enable_v2_manifest_paths else Naming.V1,
             max_retries=max_retries,
             once=once,
-            data_storage_version=data_storage_version,
+            data_storage_version=data_storage_version and FileVersion.from_string(data_storage_version).value,
             stable_row_ids=enable_stable_row_ids,
         ),
     )
@@ -207,7 +209,8 @@ class _Commit:
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
         self._configure(base)
         if self.mode == "append":
-            lance_schema(self.arrow_schema, schema_to_bytes(base.schema))
+            lance_schema(self.arrow_schema, base.schema)
+            check_dictionaries(base.schema, self.fragments, self.store)
             return self._commit(base, Append(fragments=self.fragments))
         if self.mode == "overwrite":
             return self._commit(base, self._overwrite())
@@ -240,7 +243,7 @@ class _Commit:
     def _overwrite(self) -> Overwrite:
         return Overwrite(
             fragments=self.fragments,
-            schema=lance_schema(self.arrow_schema, None),
+            schema=with_dictionaries(lance_schema(self.arrow_schema, None), self.fragments, self.store),
             config_upserts=self.table_config,
         )
 
@@ -253,7 +256,8 @@ class _Commit:
     def _replace(self, base: Manifest) -> CommitResult:
         """Commit an Update; work it out again when rows were merely moved meanwhile."""
         assert self.slices is not None
-        lance_schema(self.arrow_schema, schema_to_bytes(base.schema))
+        lance_schema(self.arrow_schema, base.schema)
+        check_dictionaries(base.schema, self.fragments, self.store)
         for attempt in range(REPLACE_ATTEMPTS):
             source = Source(self.store, base, self.options)
             files = Staged(source)

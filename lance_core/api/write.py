@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lance_core.api.bases import WriteTarget
 from lance_core.api.conform import check_new_columns, conform, fit
+from lance_core.api.dictionaries import known_dictionaries
 from lance_core.api.metadata import DataFile, FragmentMetadata
 from lance_core.api.progress import FragmentWriteProgress
 from lance_core.errors import InvalidInputError, SchemaError
@@ -52,8 +53,8 @@ class FragmentWriter:
         max_rows_per_file: Rows after which a new fragment is begun.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
         file_prefix: Start of the names of the data files.
-        dataset_schema: `LanceDataset.lance_schema_bytes` of an existing dataset to append to: its field ids are used
-            and its types demanded. None numbers the fields of `schema` afresh.
+        dataset_schema: The schema, or `LanceDataset.lance_schema_bytes`, of an existing dataset to append to: its field
+            ids are used and its types demanded. None numbers the fields of `schema` afresh.
         targets: Where files go, in turns; None for the dataset itself.
         progress: Told when a file is begun and when it is complete.
 
@@ -71,7 +72,7 @@ class FragmentWriter:
         max_rows_per_file: int = MAX_ROWS_PER_FILE,
         max_bytes_per_file: int = MAX_BYTES_PER_FILE,
         file_prefix: str = "",
-        dataset_schema: bytes | None = None,
+        dataset_schema: bytes | Schema | None = None,
         targets: Sequence[WriteTarget] | None = None,
         progress: FragmentWriteProgress | None = None,
     ) -> None:
@@ -151,6 +152,7 @@ class FragmentWriter:
         written = self._file.finish()
         self._file = None
         self._written.append((target.store, written.key))
+        self._schema = known_dictionaries(self._schema, written.dictionaries)
         self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
         if self._progress is not None and self._begun is not None:
             self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
@@ -188,14 +190,16 @@ def to_batches(
     raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
 
 
-def lance_schema(schema: pa.Schema, dataset_schema: bytes | None) -> Schema:
+def lance_schema(schema: pa.Schema, dataset_schema: bytes | Schema | None) -> Schema:
     """Fields with ids for data of an Arrow schema: the dataset's, or new ones.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored.
     """
     check_new_columns(schema)
-    return schema_from_arrow(schema) if dataset_schema is None else fit(schema_from_bytes(dataset_schema), schema)
+    if dataset_schema is None:
+        return schema_from_arrow(schema)
+    return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
 
 
 def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch | pa.Table]:

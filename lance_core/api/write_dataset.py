@@ -17,7 +17,6 @@ from lance_core.api.unsupported import refuse
 from lance_core.api.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FragmentWriter, ReaderLike, to_batches
 from lance_core.api.write_fragments import check_mode, data_version, destination, targets_of
 from lance_core.errors import DatasetExistsError, InvalidInputError
-from lance_core.schema import schema_to_bytes
 from lance_core.store import canonical_uri
 
 __all__ = ["write_dataset"]
@@ -94,7 +93,7 @@ def write_dataset(
         data_storage_version=version,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
-        dataset_schema=schema_to_bytes(base.schema) if base is not None and mode == "append" else None,
+        dataset_schema=base.schema if base is not None and mode == "append" else None,
         targets=targets_of(place, initial_bases or (), target_bases, target_all_bases),
         progress=progress,
     )

@@ -22,12 +22,12 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2, table_pb2
-from lance_core.encoding.legacy.decoder import PageTable, read_field
+from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page
-from lance_core.encoding.page import ByteRange, Steps, lock_step
+from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
-from lance_core.file.column import PageTask
+from lance_core.file.column import Fetch, PageTask
 from lance_core.file.statistics import StatisticsCollector
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
@@ -173,12 +173,16 @@ class LegacyFileWriter:
 
 
 class _FileDictionary:
-    """The one dictionary of a column in a 0.1 file, which grows as batches bring new values."""
+    """The one dictionary of a column in a 0.1 file, which grows as batches bring new values.
+
+    It begins with the values that the dataset has: readers may use those for all files.
+    """
 
     def __init__(self, field: Field) -> None:
         kind: Any = arrow_type_of(field)
         self._index_type = kind.index_type
-        self._values = pa.array([], kind.value_type)
+        known = field.dictionary_values
+        self._values = pa.array([], kind.value_type) if known is None else known
 
     def values(self) -> pa.Array:
         """All values so far."""
@@ -269,6 +273,16 @@ class LegacyFileReader:
     def num_rows(self) -> int:
         """Rows in the file."""
         return int(self.batch_offsets[-1])
+
+    def read_dictionaries(self, fetch: Fetch) -> dict[int, pa.Array]:
+        """The values of the dictionary fields, by field id."""
+        found = {}
+        for field, _ in self.schema.walk() if self.schema is not None else ():
+            if field.dictionary is not None and field.logical_type.startswith("dict:"):
+                kind: Any = arrow_type_of(field)
+                table = PageTable(pages={}, dictionaries={}, size=self.size)
+                found[field.id] = run_steps(read_dictionary_values(kind.value_type, table, *field.dictionary), fetch)
+        return found
 
     def tasks(self, field: Field, ids: Sequence[int], runs: RowRuns) -> Iterator[PageTask]:
         """Tasks that read the wanted rows of a top-level field.

@@ -107,6 +107,13 @@ class DataFileReader:
         """All that the file says about itself."""
         return self._metadata
 
+    def dictionaries(self) -> dict[int, pa.Array]:
+        """The values of the dictionary columns of a 0.1 file, by field id; none in other files."""
+        if self._legacy is None:
+            return {}
+        with located(self._key):
+            return self._legacy.read_dictionaries(self._fetch)
+
     def column_indices(self) -> dict[int, int]:
         """Field ids of the file's own schema, and their columns."""
         if self.version.has_levels:
@@ -296,7 +303,7 @@ def _read_metadata(
         version=version,
         schema=schema,
         num_rows=num_rows,
-        columns=columns_from_bytes(tail, start, footer, table),
+        columns=columns_from_bytes(tail, start, footer, table, lambda a, b: store.get_range(key, a, b)),
         global_buffers=tuple(buffers),
     )
     return metadata, None

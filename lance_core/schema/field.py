@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from lance_core.errors import SchemaError
 
@@ -32,6 +32,7 @@ class Field:
         extension_name: Arrow extension name, repeated from the metadata.
         encoding: How 0.1 files store the field, as the wire's number.
         dictionary: Where 0.1 keeps dictionary values: (offset, length).
+        dictionary_values: Those values, as an Arrow array; None if they are not known, or the field has none.
         primary_key_position: Position in the unenforced primary key, 0 for a member without a position, None for none.
         clustering_key_position: The same for the unenforced clustering key.
     """
@@ -45,6 +46,7 @@ class Field:
     extension_name: str = ""
     encoding: int = 0
     dictionary: tuple[int, int] | None = None
+    dictionary_values: Any = field(default=None, repr=False, compare=False)
     primary_key_position: int | None = None
     clustering_key_position: int | None = None
 

@@ -1,7 +1,8 @@
 """Manifests: one committed version of a dataset.
 
     offset 0   sections, each u32 LE length and that many bytes of protobuf:
-               IndexSection (if there are indices), Transaction
+               IndexSection (if there are indices), Transaction; in 0.1 datasets first of all the values of
+               dictionaries (see `table.dictionaries`)
     P          u32 LE length, then the Manifest message
     end - 16   i64 LE  P
     end - 8    u16 LE  major version 0
@@ -26,6 +27,7 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.table import flags
+from lance_core.table.dictionaries import encode_dictionaries, read_dictionaries
 from lance_core.table.fragment import BasePath, FragmentList, data_file_version
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
 from lance_core.table.paths import Naming
@@ -36,6 +38,7 @@ _FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 _MAX_MESSAGE = (1 << 31) - 1
+_LEGACY = "0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,19 +166,24 @@ class Manifest:
         parts: list[bytes] = []
         index_section = transaction_section = None
         position = 0
+        schema = self.schema
+        if self.data_storage_version == _LEGACY:
+            pages, schema = encode_dictionaries(schema)
+            parts.append(pages)
+            position = len(pages)
         if self.indices:
             index_section = position
             position += _append_section(parts, encode_index_section(self.indices))
         if transaction is not None:
             transaction_section = position
             position += _append_section(parts, transaction)
-        _append_section(parts, self._message_bytes(index_section, transaction_section))
+        _append_section(parts, self._message_bytes(schema, index_section, transaction_section))
         parts.append(_FOOTER.pack(position, 0, 2, _MAGIC))
         return b"".join(parts)
 
-    def _message_bytes(self, index_section: int | None, transaction_section: int | None) -> bytes:
+    def _message_bytes(self, schema: Schema, index_section: int | None, transaction_section: int | None) -> bytes:
         """Serialize the message: fields, fragments and the rest one after the other, in the order of field numbers."""
-        fields = table_pb2.Manifest(fields=schema_to_protobuf(self.schema))
+        fields = table_pb2.Manifest(fields=schema_to_protobuf(schema))
         fragments = _Shallow()
         fragments.fragments.extend(self.fragments.raw)  # type: ignore[attr-defined]
         rest = table_pb2.Manifest(
@@ -241,9 +249,11 @@ class Manifest:
         indices = (
             decode_index_section(_section(view, message.index_section)) if message.HasField("index_section") else ()
         )
+        storage_version = _data_storage_version(message, raw)
+        schema = schema_from_protobuf(message.fields, message.schema_metadata)
         return cls(
             version=message.version,
-            schema=schema_from_protobuf(message.fields, message.schema_metadata),
+            schema=read_dictionaries(schema, view) if storage_version == _LEGACY else schema,
             fragments=FragmentList(raw, has_deletions=has_deletions),
             timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
             tag=message.tag,
@@ -253,7 +263,7 @@ class Manifest:
             transaction_file=message.transaction_file,
             writer_version=_writer_version(message),
             next_row_id=message.next_row_id,
-            data_storage_version=_data_storage_version(message, raw),
+            data_storage_version=storage_version,
             config=dict(message.config),
             table_metadata=dict(message.table_metadata),
             base_paths=tuple(

@@ -1,6 +1,6 @@
 """Reading the pages of 0.1 files (see the package)."""
 
-__all__ = ["PageTable", "read_field"]
+__all__ = ["PageTable", "read_dictionary_values", "read_field"]
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,11 +160,26 @@ def _read_dictionary(field: Field, kind: Any, table: PageTable, position: int, s
     values_at, count = table.dictionaries[field.id]
     if not 0 <= count <= 2**40:
         raise CorruptFileError(f"a dictionary of {count} values")
-    read_values = _read_variable if _is_variable(kind.value_type) else _read_plain
     parts: Sequence[Any] = yield from lock_step(
         [
             _read_plain(kind.index_type, table, position, start, end),
-            read_values(kind.value_type, table, values_at, 0, count),
+            read_dictionary_values(kind.value_type, table, values_at, count),
         ]
     )
     return pa.DictionaryArray.from_arrays(parts[0], parts[1])
+
+
+def read_dictionary_values(kind: pa.DataType, table: PageTable, position: int, count: int) -> Steps[pa.Array]:
+    """Read the values of a dictionary.
+
+    Args:
+        kind: Their type.
+        table: The file that they are in; its size is what counts.
+        position: Where they are: the values, or the offsets of texts.
+        count: How many there are.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the format.
+    """
+    read = _read_variable if _is_variable(kind) else _read_plain
+    return (yield from read(kind, table, position, 0, count))

@@ -1,0 +1,82 @@
+"""Dictionaries of 0.1 datasets, whose manifest repeats the values that the data files hold.
+
+Other readers use the values of the manifest for all files. So each file's dictionary must be how the dataset's begins:
+files that are written one after the other continue each other's values, and an append brings no new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lance_core.errors import SchemaError, UnsupportedError
+from lance_core.file import DataFileReader
+from lance_core.schema import Field, Schema
+from lance_core.store import ObjectStore
+from lance_core.table.dictionaries import map_fields
+from lance_core.table.fragment import Fragment
+from lance_core.table.paths import data_key
+
+__all__ = ["check_dictionaries", "known_dictionaries", "with_dictionaries"]
+
+
+def known_dictionaries(schema: Schema, values: Mapping[int, pa.Array]) -> Schema:
+    """The schema with the values of some dictionaries, by field id."""
+    if not values:
+        return schema
+    return map_fields(schema, lambda f: replace(f, dictionary_values=values[f.id]) if f.id in values else f)
+
+
+def with_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: ObjectStore) -> Schema:
+    """The schema of a new dataset with the values of the dictionaries of its 0.1 files.
+
+    Raises:
+        SchemaError: The files do not continue each other's dictionaries.
+        UnsupportedError: A file lies in a base path.
+    """
+    found = list(_dictionaries(schema, fragments, store))
+    longest: dict[int, pa.Array] = {}
+    for field, values in found:
+        if field.id not in longest or len(values) > len(longest[field.id]):
+            longest[field.id] = values
+    complete = known_dictionaries(schema, longest)
+    for field, values in found:
+        _check(field, values, longest[field.id])
+    return complete
+
+
+def check_dictionaries(schema: Schema, fragments: Sequence[Fragment], store: ObjectStore) -> None:
+    """Make sure that new 0.1 files use no other dictionaries than those of the dataset.
+
+    Raises:
+        SchemaError: One does.
+        UnsupportedError: A file lies in a base path.
+    """
+    for field, values in _dictionaries(schema, fragments, store):
+        _check(field, values, field.dictionary_values)
+
+
+def _check(field: Field, values: pa.Array, known: pa.Array | None) -> None:
+    if known is None or not known.slice(0, len(values)).equals(values):
+        raise SchemaError(
+            f"column {field.name!r}: version 0.1 has one dictionary for all files of a dataset, and new values in it; "
+            "write the column as plain values, or a dataset of a later version"
+        )
+
+
+def _dictionaries(
+    schema: Schema, fragments: Sequence[Fragment], store: ObjectStore
+) -> Iterator[tuple[Field, pa.Array]]:
+    """The dictionary fields of a schema with the values that each 0.1 file has for them."""
+    fields = {field.id: field for field, _ in schema.walk() if field.logical_type.startswith("dict:")}
+    for file in (file for fragment in fragments for file in fragment.files) if fields else ():
+        if file.file_major_version != 0 or fields.keys().isdisjoint(file.fields):
+            continue
+        if file.base_id is not None:
+            raise UnsupportedError("dictionary columns of version 0.1 in files of a base path")
+        reader = DataFileReader.open(store, data_key(file.path))
+        for field_id, values in reader.dictionaries().items():
+            if field_id in fields:
+                yield fields[field_id], values
