@@ -23,9 +23,9 @@ __all__ = [
     "table_to_bytes",
 ]
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -35,14 +35,18 @@ from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, ColumnEncoding
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core._proto.file_pb2 import FileDescriptor
-from lance_core.encoding.page import ByteRange, PageInfo
+from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.footer import Footer
 from lance_core.file.version import FileVersion
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 
+ReadBytes: TypeAlias = Callable[[int, int], BytesLike]
+"""Reads a range of a file: start and end, excluded."""
+
 ALIGNMENT: Final = 64
 PADDING: Final = b"H"
+_MAX_DESCRIPTION: Final = 64 * 1024 * 1024
 
 _TYPES: Final[dict[str, type[Message]]] = {
     "/lance.encodings.ArrayEncoding": ArrayEncoding,
@@ -61,12 +65,14 @@ class ColumnPages:
         num_items: Length of each page.
         size: Size of the file.
         column: The column's encoding.
+        read: Reads a range of the file, for descriptions that lie elsewhere.
     """
 
     messages: Sequence[ColumnMetadata.Page]
     num_items: np.ndarray[tuple[int], np.dtype[np.int64]]
     size: int
     column: ColumnEncoding
+    read: ReadBytes
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
         """One page.
@@ -87,7 +93,7 @@ class ColumnPages:
             first_row=first_row,
             num_rows=num_rows,
             length=int(self.num_items[index]),
-            encoding=_parse_page_encoding(message.encoding),
+            encoding=_parse_page_encoding(message.encoding, self.read, self.size),
             buffers=tuple(buffers),
         )
 
@@ -128,7 +134,7 @@ def page_encoding(description: Message) -> Encoding:
 
 
 def columns_from_bytes(
-    metadata: memoryview, start: int, footer: Footer, table: Sequence[ByteRange]
+    metadata: memoryview, start: int, footer: Footer, table: Sequence[ByteRange], read: ReadBytes
 ) -> tuple[ColumnPages, ...]:
     """Parse the metadata of all columns.
 
@@ -137,6 +143,7 @@ def columns_from_bytes(
         start: Their position in the file.
         footer: The file's footer.
         table: The column metadata offset table.
+        read: Reads a range of the file.
 
     Raises:
         CorruptFileError: A message cannot be parsed or lies outside.
@@ -159,7 +166,8 @@ def columns_from_bytes(
                 messages=message.pages,
                 num_items=np.array(lengths, np.int64),
                 size=size,
-                column=_parse_column_encoding(message.encoding),
+                column=_parse_column_encoding(message.encoding, read, size),
+                read=read,
             )
         )
     return tuple(columns)
@@ -212,20 +220,25 @@ def table_from_bytes(data: memoryview, count: int, size: int) -> list[ByteRange]
     return [(position, position + length) for position, length in entries]
 
 
-def _any_of(encoding: Encoding) -> AnyMessage:
+def _any_of(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
     where = encoding.WhichOneof("location")
-    if where == "indirect":
-        raise UnsupportedError("descriptions that lie outside of the column metadata")
-    if where != "direct":
+    if where is None or where == "none":
         raise CorruptFileError("a description is missing")
+    data = encoding.direct.encoding
+    if where == "indirect":
+        start = encoding.indirect.buffer_location
+        end = start + encoding.indirect.buffer_length
+        if end > size or end - start > _MAX_DESCRIPTION:
+            raise CorruptFileError(f"a description of {end - start} bytes at {start} in a file of {size}")
+        data = bytes(read(start, end))
     try:
-        return AnyMessage.FromString(encoding.direct.encoding)
+        return AnyMessage.FromString(data)
     except DecodeError as error:
         raise CorruptFileError("a description cannot be parsed") from error
 
 
-def _parse_page_encoding(encoding: Encoding) -> Message:
-    wrapped = _any_of(encoding)
+def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Message:
+    wrapped = _any_of(encoding, read, size)
     kind = _TYPES.get(wrapped.type_url)
     if kind is None:
         raise UnsupportedError(f"pages described by {wrapped.type_url!r}")
@@ -235,8 +248,8 @@ def _parse_page_encoding(encoding: Encoding) -> Message:
         raise CorruptFileError("the description of a page cannot be parsed") from error
 
 
-def _parse_column_encoding(encoding: Encoding) -> ColumnEncoding:
-    wrapped = _any_of(encoding)
+def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> ColumnEncoding:
+    wrapped = _any_of(encoding, read, size)
     if wrapped.type_url != _COLUMN_ENCODING:
         raise UnsupportedError(f"columns described by {wrapped.type_url!r}")
     try:

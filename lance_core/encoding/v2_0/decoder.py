@@ -1,11 +1,12 @@
 """Reading the pages of 2.0 files.
 
-    flat              bits_per_value bits per value, back to back; 1 bit: least significant first
+    numbers           flat, bitpacked, bitpacked_for_non_neg, constant: see `integers`
     nullable          no_nulls{values} | some_nulls{validity: one bit per value, values} | all_nulls
     binary            indices: u64 end of each value in `bytes`; a null has null_adjustment added to its end
     fixed_size_list   dimension * n items
     dictionary        indices, and items in full; in a column that is no dictionary 0 is null and 1 the first item
     packed_struct     rows of fields side by side, one buffer
+    fixed_size_binary strings of one length, their bytes back to back as a number of that many bytes each
     fsst              binary whose values are compressed with a symbol table
 
 Ranges of values are read directly: of flat values their bytes, of strings first their ends, then their bytes.
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Binary, Buffer, Dictionary, Flat, Nullable
+from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Binary, Dictionary, Flat, Nullable
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, block_to_array
-from lance_core.encoding.page import ByteRange, Bytes, PageInfo, Steps, as_bytes
+from lance_core.encoding.page import Bytes, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.decoded import RowRuns
+from lance_core.encoding.v2_0.integers import buffer_range, is_fixed_width, read_fixed_width, read_runs, value_bits
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 _MAX_DEPTH: Final = 64
@@ -66,21 +68,18 @@ def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: Ro
     name = encoding.WhichOneof("array_encoding")
     if depth > _MAX_DEPTH:
         raise CorruptFileError(f"encodings nest deeper than {_MAX_DEPTH}")
-    if pa.types.is_null(kind):
-        return _Values(array=pa.nulls(rows.count), valid=None)
-    if name == "nullable":
+    if name == "nullable" or pa.types.is_null(kind):
         return (yield from _decode_nullable(page, encoding.nullable, kind, rows, depth))
-    if name == "flat":
-        data = yield from _read_flat(page, encoding.flat, rows)
-        block = FixedWidthBlock(data=data, bits_per_value=encoding.flat.bits_per_value, num_values=rows.count)
+    if is_fixed_width(encoding):
+        data = yield from read_fixed_width(page, encoding, rows)
+        block = FixedWidthBlock(data=data, bits_per_value=value_bits(encoding), num_values=rows.count)
         return _Values(array=block_to_array(block, kind), valid=None)
+    if name == "fixed_size_binary":
+        return (yield from _decode_fixed_size_binary(page, encoding, kind, rows))
     if name == "binary":
         return (yield from _decode_binary(page, encoding.binary, kind, rows))
     if name == "fsst":
-        described = CompressiveEncoding()
-        described.fsst.symbol_table = encoding.fsst.symbol_table
-        described.fsst.values.variable.offsets.flat.bits_per_value = 64
-        return (yield from _decode_binary(page, encoding.fsst.binary.binary, kind, rows, described))
+        return (yield from _decode_binary(page, encoding.fsst.binary.binary, kind, rows, _fsst(encoding)))
     if name == "fixed_size_list" and pa.types.is_fixed_size_list(kind):
         return (yield from _decode_fixed_size_list(page, encoding, kind, rows, depth))
     if name == "dictionary":
@@ -88,6 +87,14 @@ def _decode(page: PageInfo, encoding: ArrayEncoding, kind: pa.DataType, rows: Ro
     if name == "packed_struct" and pa.types.is_struct(kind):
         return (yield from _decode_packed(page, encoding, kind, rows))
     raise UnsupportedError(f"2.0 encoding {name} of a column of type {kind}")
+
+
+def _fsst(encoding: ArrayEncoding) -> CompressiveEncoding:
+    """The same compression as later versions describe it."""
+    described = CompressiveEncoding()
+    described.fsst.symbol_table = encoding.fsst.symbol_table
+    described.fsst.values.variable.offsets.flat.bits_per_value = 64
+    return described
 
 
 def _with_nulls(values: _Values) -> pa.Array:
@@ -107,55 +114,11 @@ def _with_nulls(values: _Values) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), [validity, *array.buffers()[1:]])
 
 
-def _buffer_range(page: PageInfo, buffer: Buffer) -> ByteRange:
-    if buffer.buffer_type != Buffer.page:
-        raise UnsupportedError("buffers of a column or of the file")
-    return page.buffer(buffer.buffer_index)
-
-
-def _read_flat(page: PageInfo, flat: Flat, rows: RowRuns) -> Steps[Bytes]:
-    """The bytes of some values, back to back."""
-    start, end = _buffer_range(page, flat.buffer)
-    if flat.HasField("compression"):
-        raise UnsupportedError(f"values compressed with {flat.compression.scheme}")
-    bits = flat.bits_per_value
-    if bits == 1:
-        return (yield from _read_bits(start, end, rows))
-    if bits % 8 or bits == 0:
-        raise UnsupportedError(f"flat values of {bits} bits")
-    width = bits // 8
-    if rows.count and int(rows.ends[-1]) * width > end - start:
-        raise CorruptFileError(f"{end - start} bytes are too few for values of {width} bytes")
-    return (yield from _read_runs(start, rows.starts * width, rows.ends * width))
-
-
-def _read_runs(base: int, starts: Any, ends: Any) -> Steps[Bytes]:
-    ranges = [(base + a, base + b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True) if b > a]
-    if not ranges:
-        return np.empty(0, np.uint8)
-    answers = yield ranges
-    return as_bytes(answers[0]) if len(answers) == 1 else np.concatenate([as_bytes(a) for a in answers])
-
-
-def _read_bits(start: int, end: int, rows: RowRuns) -> Steps[Bytes]:
-    first, last = rows.starts // 8, -(-rows.ends // 8)
-    if rows.count and int(last[-1]) > end - start:
-        raise CorruptFileError(f"{end - start} bytes are too few for {int(rows.ends[-1])} bits")
-    data = yield from _read_runs(start, first, last)
-    if rows.is_one_run and int(rows.starts[0]) % 8 == 0:
-        return data
-    bits = np.unpackbits(data, bitorder="little")
-    lengths = (last - first) * 8
-    shift = np.cumsum(lengths) - lengths - first * 8
-    inside = RowRuns(starts=rows.starts + shift, ends=rows.ends + shift)
-    return np.packbits(bits[inside.rows()], bitorder="little")
-
-
 def _decode_nullable(
     page: PageInfo, nullable: Nullable, kind: pa.DataType, rows: RowRuns, depth: int
 ) -> Steps[_Values]:
     name = nullable.WhichOneof("nullability")
-    if name == "all_nulls":
+    if name == "all_nulls" or pa.types.is_null(kind):
         return _Values(array=pa.nulls(rows.count, kind), valid=None)
     if name == "no_nulls":
         return (yield from _decode(page, nullable.no_nulls.values, kind, rows, depth + 1))
@@ -164,7 +127,7 @@ def _decode_nullable(
     validity = nullable.some_nulls.validity
     if validity.WhichOneof("array_encoding") != "flat" or validity.flat.bits_per_value != 1:
         raise UnsupportedError("validity that is not a bitmap")
-    bits = yield from _read_flat(page, validity.flat, rows)
+    bits = yield from read_fixed_width(page, validity, rows)
     valid = np.unpackbits(bits, count=rows.count, bitorder="little").view(np.bool_)
     values = yield from _decode(page, nullable.some_nulls.values, kind, rows, depth + 1)
     return _Values(array=values.array, valid=valid if values.valid is None else valid & values.valid)
@@ -174,10 +137,10 @@ def _decode_ends(page: PageInfo, encoding: ArrayEncoding, rows: RowRuns) -> Step
     """The ends of some values, and the end of the one before each run (0 before the first value)."""
     while encoding.WhichOneof("array_encoding") == "nullable":
         encoding = encoding.nullable.no_nulls.values
-    if encoding.WhichOneof("array_encoding") != "flat" or encoding.flat.bits_per_value != 64:
-        raise UnsupportedError("ends of values that are not 64 bits wide")
+    if not is_fixed_width(encoding) or value_bits(encoding) not in (32, 64):
+        raise UnsupportedError("ends of values that are not 32 or 64 bits wide")
     wider = RowRuns(starts=np.maximum(rows.starts - 1, 0), ends=rows.ends)
-    raw = (yield from _read_flat(page, encoding.flat, wider)).view("<u8")
+    raw = (yield from read_fixed_width(page, encoding, wider)).view(f"<u{value_bits(encoding) // 8}")
     lengths = wider.ends - wider.starts
     first = np.cumsum(lengths) - lengths
     if raw.size and int(raw.max()) >= 2**63:
@@ -223,20 +186,41 @@ def _decode_binary(
     lengths = rows.ends - rows.starts
     first = np.cumsum(lengths) - lengths
     begin, end = starts[first], ends[first + lengths - 1]
-    base, limit = _buffer_range(page, flat.buffer)
+    base, limit = buffer_range(page, flat.buffer)
     if flat.HasField("compression"):
         whole = yield from _read_compressed(base, limit, flat, int(end.max()))
         data = np.concatenate([whole[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
     else:
         if int(end.max()) > limit - base:
             raise CorruptFileError(f"values end at {int(end.max())}, there are {limit - base} bytes")
-        data = yield from _read_runs(base, begin, end)
+        data = yield from read_runs(base, begin, end)
     offsets = np.zeros(rows.count + 1, np.int64)
     np.cumsum(ends - starts, out=offsets[1:])
     block: Any = VariableBlock(offsets=offsets, data=data, num_values=rows.count)
     if compressed is not None:
         block = decode_per_value(compressed, block)
     return _Values(array=block_to_array(block, kind), valid=None if bool(valid.all()) else valid)
+
+
+def _decode_fixed_size_binary(page: PageInfo, encoding: ArrayEncoding, kind: Any, rows: RowRuns) -> Steps[_Values]:
+    """Strings or bytes that all have the same length; the bytes are stored like numbers of that many bytes."""
+    width = encoding.fixed_size_binary.byte_width
+    inner = encoding.fixed_size_binary.bytes
+    while inner.WhichOneof("array_encoding") == "nullable" and inner.nullable.HasField("no_nulls"):
+        inner = inner.nullable.no_nulls.values
+    if not is_fixed_width(inner) or not width:
+        raise UnsupportedError("strings of a fixed size that are not stored flat")
+    if value_bits(inner) == 8:
+        # The bytes are counted one by one.
+        rows_read = RowRuns(starts=rows.starts * width, ends=rows.ends * width)
+    elif value_bits(inner) == width * 8:
+        rows_read = rows
+    else:
+        raise CorruptFileError(f"strings of {width} bytes stored in {value_bits(inner)} bits")
+    data = yield from read_fixed_width(page, inner, rows_read)
+    offsets = np.arange(rows.count + 1, dtype=np.int64) * width
+    block = VariableBlock(offsets=offsets, data=data, num_values=rows.count)
+    return _Values(array=block_to_array(block, kind), valid=None)
 
 
 def _only_flat(encoding: ArrayEncoding) -> Flat:
@@ -286,10 +270,10 @@ def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: 
     flat = dictionary.indices
     while flat.WhichOneof("array_encoding") == "nullable":
         flat = flat.nullable.no_nulls.values
-    bits = flat.flat.bits_per_value
-    if flat.WhichOneof("array_encoding") != "flat" or bits not in (8, 16, 32, 64):
-        raise UnsupportedError("indices of a dictionary that are not flat integers")
-    raw = (yield from _read_flat(page, flat.flat, rows)).view(f"<u{bits // 8}").astype(np.int64)
+    bits = value_bits(flat) if is_fixed_width(flat) else 0
+    if bits not in (8, 16, 32, 64):
+        raise UnsupportedError("indices of a dictionary that are no integers")
+    raw = (yield from read_fixed_width(page, flat, rows)).view(f"<u{bits // 8}").astype(np.int64)
     all_items = RowRuns.of_range(0, count)
     items = yield from _decode(page, dictionary.items, kind.value_type if is_dictionary else kind, all_items, depth + 1)
     array = _with_nulls(items)
@@ -318,10 +302,10 @@ def _decode_packed(page: PageInfo, encoding: ArrayEncoding, kind: Any, rows: Row
     if len(widths) != kind.num_fields:
         raise CorruptFileError(f"{len(widths)} packed fields in a column of type {kind}")
     total = sum(widths)
-    start, end = _buffer_range(page, packed.buffer)
+    start, end = buffer_range(page, packed.buffer)
     if rows.count and int(rows.ends[-1]) * total > end - start:
         raise CorruptFileError(f"{end - start} bytes are too few for rows of {total} bytes")
-    table = (yield from _read_runs(start, rows.starts * total, rows.ends * total)).reshape(-1, total)
+    table = (yield from read_runs(start, rows.starts * total, rows.ends * total)).reshape(-1, total)
     children, position = [], 0
     for width, field in zip(widths, kind, strict=True):
         data = np.ascontiguousarray(table[:, position : position + width]).ravel()

@@ -1,11 +1,16 @@
 """Writing and reading one file: batches, pages, projections, errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, SchemaError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.file.footer import FOOTER_SIZE, Footer
+from lance_core.file.metadata import table_to_bytes
 from lance_core.schema import schema_from_arrow
 from lance_core.store import open_store
 
@@ -205,3 +210,35 @@ def test_views_and_extension_arrays_are_written_as_their_storage(store):
     data = pa.table({"s": pa.array(["a", "b" * 40], pa.string_view())})
     write(store, data)
     assert pa.Table.from_batches(list(DataFileReader.open(store, "f.lance").read()))["s"].to_pylist() == ["a", "b" * 40]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_descriptions_may_lie_elsewhere_in_the_file(store, tmp_path, version):
+    data = table(500)
+    write(store, data, version)
+    path = tmp_path / "f.lance"
+    raw = path.read_bytes()
+    footer = Footer.from_bytes(raw[-FOOTER_SIZE:])
+    body, messages = raw[: footer.column_metadata], []
+    entries = np.frombuffer(raw[footer.column_table :], "<u8", footer.num_columns * 2).reshape(-1, 2).tolist()
+    for position, length in entries:
+        column = ColumnMetadata.FromString(raw[position : position + length])
+        for holder in (column, *column.pages):
+            description = holder.encoding.direct.encoding
+            holder.encoding.indirect.buffer_location = len(body)
+            holder.encoding.indirect.buffer_length = len(description)
+            body += description
+        messages.append(column.SerializeToString())
+    start = len(body)
+    ends = (start + np.cumsum([len(message) for message in messages])).tolist()
+    ranges = [(end - len(message), end) for end, message in zip(ends, messages, strict=True)]
+    body += b"".join(messages)
+    buffers = raw[footer.buffer_table : footer.buffer_table + 16 * footer.num_buffers]
+    moved = replace(
+        footer,
+        column_metadata=start,
+        column_table=len(body),
+        buffer_table=len(body) + 16 * len(ranges),
+    )
+    path.write_bytes(body + table_to_bytes(ranges) + buffers + moved.to_bytes())
+    assert pa.Table.from_batches(list(DataFileReader.open(store, "f.lance").read())).equals(data)
