@@ -132,12 +132,14 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
     before = source.manifest.schema.by_id().keys()
     written = schema.only_ids({node.id for node, _ in schema.walk() if node.id not in before})
     read = source.manifest.schema.only_ids(old_ids)
+    live = {node.id for node, _ in schema.walk()}
     with staged(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
             tables = _cast_rows(source, fragment, read, written)
             file = write_column_file(source, fragment, written, tables, files)
-            fragments.append(with_column_file(fragment, file))
+            # A file that held nothing but what was cast goes.
+            fragments.append(with_column_file(fragment, file).without_dead_files(live))
         return commit_merge(source, fragments, schema, preserves_nullability=True)
 
 
