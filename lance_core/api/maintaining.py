@@ -1,7 +1,8 @@
 """Verbs of upkeep, which `lance_core.maintenance` carries out.
 
 That package stands above this one and is imported when a verb is used: a dataset has pylance's methods, and reading and
-writing do not load what they do not need.
+writing do not load what they do not need. Automatic cleanup, where a table's configuration asks for it, is one of them:
+this module has it run after each commit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lance_core.api.handle import Handle
+from lance_core.commit import on_commit
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
 
 if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats
@@ -120,3 +124,14 @@ class MaintainingVerbs(Handle):
             include_files=include_files,
             max_files=max_files,
         )
+
+
+def _clean_up_automatically(store: ObjectStore, manifest: Manifest) -> None:
+    """Run the cleanup that a table's configuration asks for after a commit."""
+    if "lance.auto_cleanup.interval" in manifest.config:
+        from lance_core.maintenance.auto_cleanup import auto_cleanup_after  # noqa: PLC0415 - see the module's text
+
+        auto_cleanup_after(store, manifest)
+
+
+on_commit(_clean_up_automatically)

@@ -12,7 +12,7 @@ import click
 from lance_core.api.dataset import LanceDataset
 from lance_core.cli.app import FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import Output, human_bytes
-from lance_core.commit import commit, list_versions
+from lance_core.commit import list_versions
 from lance_core.errors import LanceError
 from lance_core.maintenance.auto_cleanup import parse_age
 from lance_core.maintenance.cleanup import cleanup_old_versions, explain_cleanup_old_versions, select
@@ -20,8 +20,6 @@ from lance_core.maintenance.compaction import Compaction, compact
 from lance_core.maintenance.options import MODES
 from lance_core.maintenance.verify import Problem
 from lance_core.maintenance.verify import verify as verify_version
-from lance_core.table.operations import Restore
-from lance_core.table.transaction import Transaction
 
 __all__ = ["cleanup", "compact_command", "materialize_deletions", "restore", "verify"]
 
@@ -183,7 +181,6 @@ def restore(dataset: LanceDataset, output: Output, version: str, yes: bool) -> N
     chosen = dataset.checkout_version(parse_version(version))
     if not yes and not output.as_json:
         click.confirm(f"Make version {chosen.version} the latest one of {dataset.uri}?", abort=True)
-    operation = Restore(version=chosen.version)
-    transaction = Transaction(read_version=dataset.version, operation=operation)
-    done = commit(dataset.source.store, transaction, base=dataset.source.manifest)
-    output.record({"restored_version": chosen.version, "version": done.manifest.version})
+    version = chosen.version
+    chosen.restore()
+    output.record({"restored_version": version, "version": chosen.version})

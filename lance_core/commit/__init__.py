@@ -1,6 +1,7 @@
 """Commits and history: the only code that reads or writes `_versions/` and `_transactions/`."""
 
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
+from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, commit
 from lance_core.commit.rebase import load_deletion_vector
 from lance_core.commit.versions import (
@@ -19,6 +20,7 @@ __all__ = [
     "CommitConflictError",
     "CommitOptions",
     "Committed",
+    "Listener",
     "Verdict",
     "affected_fragments",
     "commit",
@@ -31,4 +33,5 @@ __all__ = [
     "load_manifest",
     "load_transaction",
     "locate_latest",
+    "on_commit",
 ]

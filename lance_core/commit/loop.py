@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
+from lance_core.commit.listeners import tell
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.versions import load_latest, load_manifest, load_transaction
 from lance_core.errors import (
@@ -120,7 +121,12 @@ def commit(
         affected_rows=affected_rows or {},
         source=source,
     )
-    return work.detached() if work.options.detached else work.run()
+    if work.options.detached:
+        return work.detached()
+    done = work.run()
+    if not done.deduplicated:
+        tell(store, done.manifest)
+    return done
 
 
 @dataclass(slots=True, kw_only=True)

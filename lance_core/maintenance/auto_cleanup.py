@@ -20,10 +20,12 @@ from typing import Final
 from lance_core.api.dataset import LanceDataset
 from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_root
 from lance_core.table.refs import BranchRef
 
-__all__ = ["auto_cleanup", "parse_age"]
+__all__ = ["auto_cleanup", "auto_cleanup_after", "parse_age"]
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +62,11 @@ def parse_age(text: str) -> timedelta:
     if not position:
         raise ValueError("a duration is missing")
     return timedelta(seconds=seconds)
+
+
+def auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
+    """Clean up after a commit of this process, if the configuration asks for it."""
+    auto_cleanup(LanceDataset(store.root, storage_options=store.options, manifest=manifest))
 
 
 def auto_cleanup(dataset: LanceDataset) -> CleanupStats | None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from lance_core.api.dictionaries import check_dictionaries
 from lance_core.api.read import read_fragment
 from lance_core.api.source import Source
 from lance_core.errors import InvalidInputError, UnsupportedError
@@ -84,6 +85,7 @@ class _Rewriter:
         try:
             if not self._copied(done):
                 done.extend(self._by_decoding())
+            check_dictionaries(self.source.manifest.schema, done, self.source.store)
         except BaseException:
             discard(self.source.store, done)
             raise

@@ -371,8 +371,7 @@ def test_auto_cleanup_follows_the_configuration(tmp_path, caplog):
     lance.write_dataset(numbers(0), path, auto_cleanup_options=options)
     theirs = twin(path, tmp_path / "theirs")
     for i in range(7):
-        ours = lance_core.write_dataset(numbers(i), path, mode="append")
-        auto_cleanup(ours)
+        lance_core.write_dataset(numbers(i), path, mode="append")
         lance.write_dataset(numbers(i), theirs, mode="append")
         assert [v["version"] for v in lance.dataset(path).versions()] == [
             v["version"] for v in lance.dataset(theirs).versions()

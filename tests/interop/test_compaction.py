@@ -1,5 +1,6 @@
 """Compactions: rows, row ids, versions and indices are the same afterwards, through either library."""
 
+import inspect
 import pickle
 
 import lance
@@ -7,10 +8,12 @@ import lance.optimize
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from lance.dataset import DatasetOptimizer as PylanceOptimizer
 
 import lance_core
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance import compact
+from lance_core.maintenance.optimizer import DatasetOptimizer
 from lance_core.optimize import Compaction, CompactionTask, RewriteResult
 from tests.interop.shapes import rows
 
@@ -410,3 +413,54 @@ def test_filters_of_pyarrow_after_compaction(tmp_path):
     compact(lance_core.dataset(path))
     found = lance_core.dataset(path).to_table(filter=pc.field("id") >= 990, columns=["id"])
     assert found.column("id").to_pylist() == list(range(990, 1000))
+
+
+def test_version_0_1(tmp_path):
+    path = str(tmp_path / "t")
+    for start in range(0, 300, 100):
+        part = pa.table(
+            {
+                "id": range(start, start + 100),
+                "word": pa.array([f"w{i % 3}" for i in range(100)]),
+                "kind": pa.array(["u", "v"] * 50).dictionary_encode(),
+                "numbers": pa.array([list(range(i % 4)) for i in range(100)], pa.list_(pa.int32())),
+            }
+        )
+        lance.write_dataset(part, path, mode="append", data_storage_version="legacy")
+    lance.dataset(path).delete("id % 7 = 3")
+    expected = lance.dataset(path).to_table()
+    with pytest.raises(InvalidInputError, match="binary copy is not supported"):
+        compact(lance_core.dataset(path), {"compaction_mode": "force_binary_copy"})
+    metrics = compact(lance_core.dataset(path))
+    assert (metrics.fragments_removed, metrics.fragments_added) == (3, 1)
+    same(path, expected)
+    assert lance.dataset(path).data_storage_version == "0.1"
+    with pytest.raises(UnsupportedError, match="V1 and V2 storage versions cannot be mixed"):
+        compact(lance_core.dataset(path), {"data_storage_version": "2.2"})
+
+
+def test_blobs_are_kept(tmp_path):
+    path = str(tmp_path / "t")
+    field = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    for start in range(2):
+        values = [None if i == 3 else bytes([start, i]) * i * 100 for i in range(10)]
+        table = pa.table([pa.array(values, pa.large_binary())], schema=pa.schema([field]))
+        lance.write_dataset(table, path, mode="append", data_storage_version="2.1")
+    before = [blob.readall() for blob in lance.dataset(path).take_blobs("blob", indices=[0, 5, 9, 15, 19])]
+    compact(lance_core.dataset(path))
+    assert len(lance.dataset(path).get_fragments()) == 1
+    after = [blob.readall() for blob in lance.dataset(path).take_blobs("blob", indices=[0, 5, 9, 15, 19])]
+    assert after == before
+
+
+def test_arguments_are_pylances_and_ours_come_last():
+    own, other = (
+        list(inspect.signature(kind.compact_files).parameters) for kind in (DatasetOptimizer, PylanceOptimizer)
+    )
+    assert own == [*other, "deletions_only", "partition_by", "transaction_properties", "progress"]
+    for verb in ("cleanup_old_versions", "explain_cleanup_old_versions"):
+        own, other = (
+            list(inspect.signature(getattr(kind, verb)).parameters)
+            for kind in (lance_core.LanceDataset, lance.LanceDataset)
+        )
+        assert own == [*other, "in_use"]

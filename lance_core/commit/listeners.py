@@ -1,0 +1,29 @@
+"""Who is told when this process has committed a version.
+
+The commit loop knows nothing of what stands above it; whoever has something to do after commits registers for it.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
+
+__all__ = ["Listener", "on_commit", "tell"]
+
+Listener: TypeAlias = Callable[[ObjectStore, Manifest], None]
+"""Is called with the dataset's store and the version that was made. It must not raise: the commit has succeeded."""
+
+_listeners: list[Listener] = []
+
+
+def on_commit(listener: Listener) -> None:
+    """Have a listener called after each commit of this process."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def tell(store: ObjectStore, manifest: Manifest) -> None:
+    """Call the listeners, in the order in which they registered."""
+    for listener in _listeners:
+        listener(store, manifest)
