@@ -104,5 +104,5 @@ class LanceFragment(FragmentChanges):
         Raises:
             InvalidInputError: A position lies outside.
         """
-        options = scan_options(self._source.manifest.schema, columns)
+        options = scan_options(self._source.manifest.schema, columns, flatten=False)
         return take_rows(self._source, [self.record], indices, options)

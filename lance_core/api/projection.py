@@ -53,12 +53,19 @@ class Projection:
     outputs: tuple[Output, ...] | None = None
 
     @classmethod
-    def of(cls, schema: Schema, columns: Sequence[str] | Mapping[str, str | pc.Expression] | None) -> Projection:
+    def of(
+        cls,
+        schema: Schema,
+        columns: Sequence[str] | Mapping[str, str | pc.Expression] | None,
+        *,
+        flatten: bool = True,
+    ) -> Projection:
         """The projection that a user asks for.
 
         Args:
             schema: The dataset's columns.
             columns: Names, dotted paths among them; or names and SQL expressions; None for all columns.
+            flatten: Whether a dotted path gives a column of its own, or else a struct of only that field.
 
         Raises:
             InvalidInputError: A column is named twice, or an expression makes no sense.
@@ -79,9 +86,11 @@ class Projection:
             return cls(schema=schema.project(names))
         stored = [name for name in names if name in schema.names or name not in ROW_COLUMNS]
         read = schema.project(stored)
+        if not flatten:
+            names = [*dict.fromkeys(split_path(name)[0] if name not in schema.names else name for name in names)]
         outputs = []
         for name in names:
-            if name not in stored:
+            if name in ROW_COLUMNS and name not in schema.names:
                 outputs.append(Output(field=row_field(name), path=(name,)))
                 continue
             path = (name,) if name in schema.names else tuple(split_path(name))

@@ -201,12 +201,12 @@ class ReadingVerbs(Handle):
 
         Args:
             indices: Positions among the rows of the dataset, from 0.
-            columns: What to read, as for `scanner`.
+            columns: What to read, as for `scanner`; but a dotted path gives a struct of only that field.
 
         Raises:
             InvalidInputError: A position lies outside the dataset.
         """
-        options = scan_options(self._manifest.schema, columns)
+        options = scan_options(self._manifest.schema, columns, flatten=False)
         return take_rows(self.source, self._manifest.fragments, indices, options)
 
     def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:

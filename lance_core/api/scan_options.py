@@ -132,6 +132,7 @@ def scan_options(
     offset: int | None = None,
     order_by: Sequence[ColumnOrdering | str] | None = None,
     late_materialization: bool | Collection[str] | None = None,
+    flatten: bool = True,
     **others: Any,
 ) -> ScanOptions:
     """Options from the arguments of the public verbs; `LanceDataset.scanner` tells what each means.
@@ -141,7 +142,7 @@ def scan_options(
         SchemaError: A column does not exist.
         UnsupportedError: An argument is not offered.
     """
-    projection = Projection.of(schema, columns)
+    projection = Projection.of(schema, columns, flatten=flatten)
     orderings = to_orderings(order_by)
     for ordering in orderings:
         schema.column(ordering.column_name)
