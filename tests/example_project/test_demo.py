@@ -152,3 +152,15 @@ def test_pylance_goes_on_with_the_tables(demo, source):
     ours = lance_core.dataset(path)
     assert len(ours.get_fragments()) == 1
     assert ordered(ours.to_table()) == ordered(source)
+
+
+@pytest.mark.parametrize("program", ["demo", "ui"])
+def test_without_java_it_says_at_once_what_to_install(program, tmp_path):
+    environment = {**os.environ, "PATH": str(tmp_path), "LANCE_EXAMPLE_HOME": str(tmp_path / "home")}
+    environment.pop("JAVA_HOME", None)
+    command = [sys.executable, "-m", f"example_project.{program}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "apt-get install openjdk-17-jdk-headless" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "home").exists()
