@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from lance_core.api.fragment_changes import FragmentChanges
 from lance_core.api.metadata import DataFile, FragmentMetadata
 from lance_core.api.read import physical_rows
 from lance_core.api.scan import LanceScanner
-from lance_core.api.scan_options import Columns, Filter, scan_options
+from lance_core.api.scan_options import Columns, Filter, ScanArguments, scan_options
 from lance_core.api.take import take_rows
 from lance_core.schema import resolve_extensions, schema_to_arrow
 
@@ -70,13 +70,12 @@ class LanceFragment(FragmentChanges):
         filter: Filter = None,  # noqa: A002 - pylance's name
         limit: int | None = None,
         offset: int | None = None,
-        batch_size: int | None = None,
-        **options: Any,
+        **options: Unpack[ScanArguments],
     ) -> LanceScanner:
         """Prepare a scan of this fragment; arguments as `LanceDataset.scanner`, but for `fragments`."""
         schema = self._source.manifest.schema
-        arguments = {"limit": limit, "offset": offset, "batch_size": batch_size, **options}
-        return LanceScanner(self._source, [self.record], scan_options(schema, columns, filter, **arguments))
+        arguments = scan_options(schema, columns, filter, limit=limit, offset=offset, **options)
+        return LanceScanner(self._source, [self.record], arguments)
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002
         """Its rows as one table; arguments as `scanner`."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.api.fragment import LanceFragment
 from lance_core.api.handle import Handle
-from lance_core.api.ordering import ColumnOrdering
 from lance_core.api.scan import LanceScanner
-from lance_core.api.scan_options import Columns, Filter, scan_options
+from lance_core.api.scan_options import Columns, Filter, ScanArguments, scan_options
 from lance_core.api.take import take_rows
 from lance_core.errors import InvalidInputError, UnsupportedError
 
@@ -27,39 +25,15 @@ __all__ = ["ReadingVerbs"]
 class ReadingVerbs(Handle):
     """What a dataset offers to read its rows."""
 
-    def scanner(  # noqa: PLR0917 - pylance's order
+    def scanner(
         self,
         columns: Columns = None,
         filter: Filter = None,  # noqa: A002 - pylance's name
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
-        batch_size: int | None = None,
-        batch_size_bytes: int | None = None,
-        batch_readahead: int | None = None,
-        fragment_readahead: int | None = None,
-        scan_in_order: bool | None = None,
-        fragments: Iterable[LanceFragment] | None = None,
-        index_segments: Iterable[str | UUID] | None = None,
-        full_text_query: Any = None,
         *,
-        prefilter: bool | None = None,
-        with_row_id: bool | None = None,
-        with_row_address: bool | None = None,
-        use_stats: bool | None = None,
-        fast_search: bool | None = None,
-        io_buffer_size: int | None = None,
-        late_materialization: bool | Collection[str] | None = None,
-        blob_handling: str | None = None,
-        use_scalar_index: bool | None = None,
-        include_deleted_rows: bool | None = None,
-        scan_stats_callback: Callable[[Any], None] | None = None,
-        strict_batch_size: bool | None = None,
-        order_by: Sequence[ColumnOrdering | str] | None = None,
-        disable_scoring_autoprojection: bool | None = None,
-        row_addr_allowlist: bytes | None = None,
-        row_addr_blocklist: bytes | None = None,
-        **others: Any,
+        fragments: Iterable[LanceFragment] | None = None,
+        **options: Unpack[ScanArguments],
     ) -> LanceScanner:
         """Prepare a scan.
 
@@ -71,74 +45,17 @@ class ReadingVerbs(Handle):
             filter: Keep the rows for which this is true: SQL text, or a `pyarrow.compute` expression.
             limit: Most rows to return.
             offset: Rows to leave out first.
-            nearest: Not offered.
-            batch_size: Most rows of a batch; None leaves it to the files.
-            batch_size_bytes: About how many bytes a batch has at most.
-            batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
-            fragment_readahead: Taken, without effect, for the same reason.
-            scan_in_order: Taken, without effect: batches always come in order.
             fragments: Read only these, in this order.
-            index_segments: Not offered.
-            full_text_query: Not offered.
-            prefilter: Taken, without effect: it tells when a search is filtered, and there is none.
-            with_row_id: Add a column `_rowid`.
-            with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
-            use_stats: Taken, without effect: statistics never change the result.
-            fast_search: Only False is offered.
-            io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
-            late_materialization: False reads the filter's columns and the others together; otherwise the others are
-                read only where rows match. The result is the same.
-            blob_handling: Taken where no column holds blobs.
-            use_scalar_index: Taken, without effect: indices never change the result, and none are used.
-            include_deleted_rows: Give the deleted rows that are still stored as well; their `_rowid` is null. Needs
-                `with_row_id`.
-            scan_stats_callback: Not offered.
-            strict_batch_size: Make all batches but the last have exactly `batch_size` rows, 8192 by default.
-            order_by: Order the rows: names, or `ColumnOrdering`; NaN counts as greater than every number.
-            disable_scoring_autoprojection: Taken, without effect: only a search has scores.
-            row_addr_allowlist: Not offered.
-            row_addr_blocklist: Not offered.
-            **others: Arguments of other versions of pylance: not offered.
+            **options: See `ScanArguments`.
 
         Raises:
             InvalidInputError: An argument makes no sense; for SQL it tells where.
             SchemaError: A column does not exist.
             UnsupportedError: An argument is not offered, or the SQL uses something that is not known.
         """
-        options = scan_options(
-            self._manifest.schema,
-            columns,
-            filter,
-            limit=limit,
-            offset=offset,
-            order_by=order_by,
-            late_materialization=late_materialization,
-            batch_size=batch_size,
-            batch_size_bytes=batch_size_bytes,
-            strict_batch_size=strict_batch_size,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            include_deleted_rows=include_deleted_rows,
-            nearest=nearest,
-            batch_readahead=batch_readahead,
-            fragment_readahead=fragment_readahead,
-            scan_in_order=scan_in_order,
-            index_segments=index_segments,
-            full_text_query=full_text_query,
-            prefilter=prefilter,
-            use_stats=use_stats,
-            fast_search=fast_search,
-            io_buffer_size=io_buffer_size,
-            blob_handling=blob_handling,
-            use_scalar_index=use_scalar_index,
-            scan_stats_callback=scan_stats_callback,
-            disable_scoring_autoprojection=disable_scoring_autoprojection,
-            row_addr_allowlist=row_addr_allowlist,
-            row_addr_blocklist=row_addr_blocklist,
-            **others,
-        )
         chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
-        return LanceScanner(self.source, chosen, options)
+        arguments = scan_options(self._manifest.schema, columns, filter, limit=limit, offset=offset, **options)
+        return LanceScanner(self.source, chosen, arguments)
 
     def to_table(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ from lance_core.api.unsupported import refuse
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 
-__all__ = ["Columns", "Filter", "ScanOptions", "scan_options"]
+__all__ = ["Columns", "Filter", "ScanArguments", "ScanOptions", "scan_options"]
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
 Filter: TypeAlias = str | pc.Expression | None
@@ -49,6 +49,65 @@ _WITHOUT_MEANING: Final = (
     "prefilter",
     "disable_scoring_autoprojection",
 )
+
+
+class ScanArguments(TypedDict, total=False):
+    """Arguments of a scan that have a name only; None stands for the default of each.
+
+    Attributes:
+        batch_size: Most rows of a batch; None leaves it to the files.
+        batch_size_bytes: About how many bytes a batch has at most.
+        strict_batch_size: Make all batches but the last have exactly `batch_size` rows, 8192 by default.
+        with_row_id: Add a column `_rowid`: the stable row id where the dataset has them, else the row address.
+        with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
+        include_deleted_rows: Give the deleted rows that are still stored as well; their `_rowid` is null. Needs
+            `with_row_id`.
+        order_by: Order the rows: names, or `ColumnOrdering`; NaN counts as greater than every number.
+        late_materialization: False reads the filter's columns and the others together; otherwise the others are read
+            only where rows match. The result is the same.
+        batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
+        fragment_readahead: Taken, without effect, for the same reason.
+        io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
+        scan_in_order: Taken, without effect: batches always come in order.
+        use_stats: Taken, without effect: statistics never change the result.
+        use_scalar_index: Taken, without effect: indices never change the result, and none are used.
+        prefilter: Taken, without effect: it tells when a search is filtered, and there is none.
+        disable_scoring_autoprojection: Taken, without effect: only a search has scores.
+        fast_search: Only False is offered.
+        blob_handling: Taken where no column holds blobs.
+        nearest: Not offered.
+        full_text_query: Not offered.
+        index_segments: Not offered.
+        scan_stats_callback: Not offered.
+        row_addr_allowlist: Not offered.
+        row_addr_blocklist: Not offered.
+    """
+
+    batch_size: int | None
+    batch_size_bytes: int | None
+    strict_batch_size: bool | None
+    with_row_id: bool | None
+    with_row_address: bool | None
+    include_deleted_rows: bool | None
+    order_by: Sequence[ColumnOrdering | str] | None
+    late_materialization: bool | Collection[str] | None
+    batch_readahead: int | None
+    fragment_readahead: int | None
+    io_buffer_size: int | None
+    scan_in_order: bool | None
+    use_stats: bool | None
+    use_scalar_index: bool | None
+    prefilter: bool | None
+    disable_scoring_autoprojection: bool | None
+    fast_search: bool | None
+    blob_handling: str | None
+    nearest: Any
+    full_text_query: Any
+    index_segments: Any
+    scan_stats_callback: Any
+    row_addr_allowlist: bytes | None
+    row_addr_blocklist: bytes | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
@@ -135,7 +194,7 @@ def scan_options(
     flatten: bool = True,
     **others: Any,
 ) -> ScanOptions:
-    """Options from the arguments of the public verbs; `LanceDataset.scanner` tells what each means.
+    """Options from the arguments of the public verbs; `LanceDataset.scanner` and `ScanArguments` tell what each means.
 
     Raises:
         InvalidInputError: An argument makes no sense.

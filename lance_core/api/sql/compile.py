@@ -18,13 +18,21 @@ from sqlglot import exp
 from lance_core.api.sql.arithmetic import arithmetic, bitwise, concatenated, minus
 from lance_core.api.sql.casts import cast, type_of
 from lance_core.api.sql.compare import both, common_of, compare, either, is_in, is_null, negated, same
-from lance_core.api.sql.dialect import LocatedError, invalid, is_in_parentheses, parse, unsupported
+from lance_core.api.sql.dialect import (
+    LocatedError,
+    LocatedUnsupportedError,
+    invalid,
+    is_in_parentheses,
+    locate,
+    parse,
+    unsupported,
+)
 from lance_core.api.sql.functions import FUNCTIONS, SYNTAX
 from lance_core.api.sql.intervals import interval
 from lance_core.api.sql.patterns import like
 from lance_core.api.sql.python_functions import python_call
 from lance_core.api.sql.typed import Typed, call, literal
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 
 __all__ = ["Compiler"]
 
@@ -173,10 +181,10 @@ class Compiler:
         """Add to an error where in the text it came up, unless it tells already."""
         try:
             yield
-        except (SchemaError, LocatedError):
+        except (SchemaError, LocatedError, LocatedUnsupportedError):
             raise
-        except InvalidInputError as error:
-            invalid(node, self.text, str(error))
+        except (InvalidInputError, UnsupportedError) as error:
+            locate(node, self.text, error)
 
 
 def _logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typed:

@@ -15,13 +15,26 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 
-__all__ = ["LocatedError", "invalid", "is_in_parentheses", "parse", "position_of", "unsupported"]
+__all__ = [
+    "LocatedError",
+    "LocatedUnsupportedError",
+    "invalid",
+    "is_in_parentheses",
+    "locate",
+    "parse",
+    "position_of",
+    "unsupported",
+]
 
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR")
 
 
 class LocatedError(InvalidInputError):
     """An error that tells already where in the text it is."""
+
+
+class LocatedUnsupportedError(UnsupportedError):
+    """The same for what is not known."""
 
 
 class _Lance(Dialect):
@@ -78,7 +91,18 @@ def unsupported(node: exp.Expr, text: str, what: str) -> NoReturn:
     Raises:
         UnsupportedError: Always; names the construct and where it stands.
     """
-    raise UnsupportedError(f"{what} is not supported{_where(node, text)}")
+    raise LocatedUnsupportedError(f"{what} is not supported{_where(node, text)}")
+
+
+def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
+    """Add to an error where it came up.
+
+    Raises:
+        LocatedError: For an `InvalidInputError`.
+        LocatedUnsupportedError: For an `UnsupportedError`.
+    """
+    kind = LocatedError if isinstance(error, InvalidInputError) else LocatedUnsupportedError
+    raise kind(f"{error}{_where(node, text)}") from error
 
 
 def invalid(node: exp.Expr, text: str, why: str) -> NoReturn:
