@@ -229,7 +229,7 @@ class _Commit:
         """
         if self.mode in ("create", "overwrite"):
             return
-        own = _field_ids(lance_schema(self.arrow_schema, None))
+        own = _field_ids(self._new_schema())
         if own != _field_ids(lance_schema(self.arrow_schema, schema_to_bytes(latest.schema))):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with columns in another order")
         if self.mode == "replace" and self._clashes(0, latest):
@@ -243,9 +243,17 @@ class _Commit:
     def _overwrite(self) -> Overwrite:
         return Overwrite(
             fragments=self.fragments,
-            schema=with_dictionaries(lance_schema(self.arrow_schema, None), self.fragments, self.store),
+            schema=with_dictionaries(self._new_schema(), self.fragments, self.store),
             config_upserts=self.table_config,
         )
+
+    def _new_schema(self) -> Schema:
+        """The schema of a new dataset of these fragments."""
+        version = FileVersion.from_string(self.settings.data_storage_version)
+        for fragment in self.fragments[:1]:
+            for file in fragment.files[:1]:
+                version = FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
+        return lance_schema(self.arrow_schema, None, version)
 
     def _commit(self, base: Manifest, operation: Operation, removal: Removal | None = None) -> CommitResult:
         transaction = Transaction(read_version=base.version, operation=operation, properties=self.properties)

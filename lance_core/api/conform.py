@@ -8,10 +8,12 @@ an extension type.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.paths import is_blob_v2
 from lance_core.errors import SchemaError
 from lance_core.schema import Field, Schema, field_to_arrow, schema_from_arrow, schema_to_arrow
 
@@ -66,6 +68,8 @@ def check_new_columns(schema: pa.Schema) -> None:
 
 
 def _fit_field(dataset: Field, data: Field, path: str) -> Field:
+    if is_blob_v2(dataset) and data.logical_type == "large_binary":
+        return dataset
     if dataset.logical_type != data.logical_type:
         raise SchemaError(
             f"Append with different schema: `{path}` should have type {field_to_arrow(dataset).type} "
@@ -93,6 +97,8 @@ def _fit_field(dataset: Field, data: Field, path: str) -> Field:
 def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     wanted = field_to_arrow(field).type
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    if is_blob_v2(field) and not pa.types.is_struct(_storage_type(chunked.type)):
+        return pa.chunked_array([_as_blobs(chunk, wanted) for chunk in chunked.chunks], wanted)
     if chunked.type != wanted:
         # Same storage by now: the cast reorders and renames children, and takes views and extension types apart.
         try:
@@ -103,6 +109,19 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
         for chunk in chunked.chunks:
             _check_items(chunk, field.name)
     return chunked
+
+
+def _storage_type(kind: Any) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _as_blobs(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Payloads as structs of `data` and `uri`; a null payload is a null struct."""
+    uris = pa.nulls(len(payloads), pa.string())
+    mask = pc.is_null(payloads) if payloads.null_count else None
+    array = pa.StructArray.from_arrays([payloads, uris], names=["data", "uri"], mask=mask)
+    storage = array.cast(_storage_type(kind))
+    return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
 
 
 def _is_strict(field: Field) -> bool:

@@ -11,12 +11,13 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core.api.bases import WriteTarget
+from lance_core.api.blobs import with_blob_types
 from lance_core.api.conform import check_new_columns, conform, fit
 from lance_core.api.dictionaries import known_dictionaries
 from lance_core.api.metadata import DataFile, FragmentMetadata
 from lance_core.api.progress import FragmentWriteProgress
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.file.version import FileVersion
+from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DataFileWriter, WrittenFile
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, open_store
@@ -79,10 +80,10 @@ class FragmentWriter:
         for name, value in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
             if value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
-        self._schema = lance_schema(schema, dataset_schema)
+        self._version = FileVersion.from_string(data_storage_version)
+        self._schema = lance_schema(schema, dataset_schema, self._version)
         self._targets = list(targets or [WriteTarget(store=open_store(uri, storage_options))])
         self._progress = progress
-        self._version = FileVersion.from_string(data_storage_version)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_bytes_per_file
         self._prefix = file_prefix
@@ -190,15 +191,17 @@ def to_batches(
     raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
 
 
-def lance_schema(schema: pa.Schema, dataset_schema: bytes | Schema | None) -> Schema:
-    """Fields with ids for data of an Arrow schema: the dataset's, or new ones.
+def lance_schema(
+    schema: pa.Schema, dataset_schema: bytes | Schema | None, version: FileVersion = DEFAULT_VERSION
+) -> Schema:
+    """Fields with ids for data of an Arrow schema: the dataset's, or new ones for a dataset of some version.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored.
     """
     check_new_columns(schema)
     if dataset_schema is None:
-        return schema_from_arrow(schema)
+        return schema_from_arrow(with_blob_types(schema, version))
     return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
 
 

@@ -26,7 +26,7 @@ from lance_core.api.write import (
 )
 from lance_core.commit import load_latest
 from lance_core.errors import InvalidInputError
-from lance_core.schema import schema_to_bytes
+from lance_core.file import FileVersion
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.store import ObjectStore, open_store
 from lance_core.table.manifest import Manifest
@@ -114,17 +114,16 @@ def write_fragments(
     check_mode(mode)
     place = destination(dataset_uri, storage_options)
     base = place.base if mode == "append" else None
-    if base is not None and dataset_schema is None:
-        dataset_schema = schema_to_bytes(base.schema)
     found, batches = to_batches(data, schema)
+    version = data_version(data_storage_version, use_legacy_format, place.base)
     writer = FragmentWriter(
         place.uri,
         found,
         storage_options=place.options,
-        data_storage_version=data_version(data_storage_version, use_legacy_format, place.base),
+        data_storage_version=version,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
-        dataset_schema=dataset_schema,
+        dataset_schema=base.schema if base is not None and dataset_schema is None else dataset_schema,
         targets=targets_of(place, initial_bases or (), target_bases, target_all_bases),
         progress=progress,
     )
@@ -137,7 +136,9 @@ def write_fragments(
     if base is not None:
         return Transaction(read_version=base.version, operation=LanceOperation.Append(fragments))
     overwrite = LanceOperation.Overwrite(
-        LanceSchema(lance_schema(found, None)), fragments, list(initial_bases) if initial_bases else None
+        LanceSchema(lance_schema(found, None, FileVersion.from_string(version))),
+        fragments,
+        list(initial_bases) if initial_bases else None,
     )
     return Transaction(read_version=place.base.version if place.base is not None else 0, operation=overwrite)
 

@@ -71,11 +71,7 @@ def _blobs(path: Sequence[Field], decoded: DecodedRows, rows: RowRuns) -> Steps[
     """Payloads of blobs of 2.2, whose page holds descriptors."""
     if len(path) != 1:
         raise UnsupportedError("blobs inside other types")
-    types = ("uint8", "uint64", "uint64", "uint32", "string")
-    parts = zip(blob.DESCRIPTOR_V2, types, strict=True)
-    children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
-    described = replace(path[0], children=children)
-    found = take_rows(assemble([described], decoded), decoded.covered, rows)
+    found = take_rows(assemble([blob.described(path[0])], decoded), decoded.covered, rows)
     return (yield from blob.read_payloads(found, arrow_type_of(path[0])))
 
 

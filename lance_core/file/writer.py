@@ -20,11 +20,11 @@ from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import BytesLike, EncodedPage
-from lance_core.encoding.paths import column_fields, plain_columns
+from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.footer import Footer
 from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import (
@@ -110,6 +110,7 @@ class DataFileWriter:
         version: FileVersion = DEFAULT_VERSION,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> None:
+        _check_blobs(schema, version)
         self._key = key
         self._schema = schema
         self._version = version
@@ -178,7 +179,9 @@ class DataFileWriter:
         for collected in self._collected:
             self._flush(collected)
         self._drain(0)
-        descriptor = self._append(descriptor_to_bytes(self._schema, self._num_rows))
+        fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
+        described = dataclasses.replace(self._schema, fields=fields)
+        descriptor = self._append(descriptor_to_bytes(described, self._num_rows))
         column_table = []
         start = self._position
         for field, own_pages in zip(self._column_fields, self._pages, strict=True):
@@ -255,8 +258,8 @@ class DataFileWriter:
             return
         num_bytes = collected.num_bytes
         arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
-        if blob.is_blob(collected.field):
-            self._flush_blobs(collected.first_column, concatenate(arrays))
+        if blob.is_blob(collected.field) or is_blob_v2(collected.field):
+            self._flush_blobs(collected, concatenate(arrays))
             return
         if num_bytes < _INLINE_BYTES and not self._pending:
             self._write_pages(collected.first_column, _encode(collected.field, arrays, self._limits, self._version))
@@ -266,19 +269,22 @@ class DataFileWriter:
         )
         self._drain(NUM_WORKERS + 1)
 
-    def _flush_blobs(self, column: int, array: Any) -> None:
+    def _flush_blobs(self, collected: _Collected, array: Any) -> None:
         """Write payloads, each aligned, and then the page that tells where they are."""
         positions = []
-        for value in array:
+        is_v2 = is_blob_v2(collected.field)
+        for value in array.field("data") if is_v2 else array:
             payload = value.as_buffer()
             positions.append(self._position)
             if payload is not None and payload.size:
                 self._append(payload)
-        if self._version.has_levels:
+        if is_v2:
+            page = blob.encode_v2(array, positions)
+        elif self._version.has_levels:
             page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
         else:
             page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions))
-        self._write_page(column, page)
+        self._write_page(collected.first_column, page)
 
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most so many are still being encoded."""
@@ -337,6 +343,15 @@ def _column_encoding(*, is_blob: bool) -> ColumnEncoding:
     encoding = ColumnEncoding()
     (encoding.blob.inner if is_blob else encoding).values.SetInParent()
     return encoding
+
+
+def _check_blobs(schema: Schema, version: FileVersion) -> None:
+    """Make sure that blobs of 2.2 are columns of a 2.2 file."""
+    for top in schema.fields:
+        for field, _ in top.walk():
+            if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):
+                where = "inside other types" if field is not top else f"in a {version.value} file"
+                raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 {where}")
 
 
 def _columns_of(schema: Schema, version: FileVersion) -> list[Field]:

@@ -19,22 +19,23 @@ Blobs of 2.2 (extension `lance.blob.v2`) are a packed struct whose nulls are tho
 Read as a struct of `data` and `uri` they are their payloads, read as a struct of these five they are descriptors.
 """
 
-__all__ = ["DESCRIPTOR_V2", "decode", "encode", "is_blob", "read_payloads"]
+__all__ = ["DESCRIPTOR_V2", "decode", "described", "encode", "encode_v2", "is_blob", "read_payloads"]
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
-from lance_core.encoding.compression import encode_miniblock
+from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage, Steps, as_bytes
 from lance_core.encoding.repdef import Layer, Levels, count_lists, max_definition, wire_layers
 from lance_core.encoding.shred import null_mask
-from lance_core.encoding.structural import miniblock
+from lance_core.encoding.structural import fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
@@ -44,6 +45,8 @@ _METADATA_KEY: Final = "lance-encoding:blob"
 
 DESCRIPTOR_V2: Final = ("kind", "position", "size", "blob_id", "blob_uri")
 """Names of the parts of a descriptor of 2.2."""
+DESCRIPTOR_V2_TYPES: Final = ("uint8", "uint64", "uint64", "uint32", "string")
+"""Their types."""
 
 
 def is_blob(field: Field) -> bool:
@@ -96,6 +99,44 @@ def encode(array: pa.Array, positions: Sequence[int], *, large_chunks: bool) -> 
     layer = Layer.NULLABLE_ITEM if array.null_count else Layer.ALL_VALID_ITEM
     layout.blob_layout.layers.extend(wire_layers([layer]))
     return EncodedPage(num_rows=len(array), length=len(array), encoding=layout, buffers=inner.buffers)
+
+
+def encode_v2(array: Any, positions: Sequence[int]) -> EncodedPage:
+    """Write a page of descriptors of 2.2; all payloads lie in the file itself.
+
+    Args:
+        array: A struct array of `data` and `uri`.
+        positions: Where in the file the payloads were put; ignored for nulls and empty ones.
+
+    Raises:
+        UnsupportedError: A blob is given by its address.
+    """
+    if array.field("uri").null_count < len(array):
+        raise UnsupportedError("blobs of kind 3, given by a uri")
+    count = len(array)
+    nulls = null_mask(array)
+    sizes = _sizes(array.field("data"))
+    sizes = sizes if nulls is None else np.where(nulls, 0, sizes)
+    places = np.where(sizes > 0, np.asarray(positions, np.int64), 0)
+    numbers = (np.zeros(count, np.uint8), places, sizes, np.zeros(count, np.uint32))
+    parts: list[DataBlock] = [
+        FixedWidthBlock(data=part.view(np.uint8), bits_per_value=part.itemsize * 8, num_values=count)
+        for part in numbers
+    ]
+    parts.append(VariableBlock(offsets=np.zeros(count + 1, np.int32), data=np.empty(0, np.uint8), num_values=count))
+    definition = None if nulls is None else nulls.astype(np.uint16)
+    layer = Layer.ALL_VALID_ITEM if nulls is None else Layer.NULLABLE_ITEM
+    levels = Levels(layers=(layer,), num_levels=count, repetition=None, definition=definition)
+    packed = PackedStructBlock(children=tuple(parts), num_values=count)
+    encoding, values = encode_per_value(packed, "variable_packed_struct")
+    return fullzip.encode(levels, values, encoding, num_rows=count)
+
+
+def described(field: Field) -> Field:
+    """A field of blobs of 2.2 as its file describes it: the parts of its descriptors."""
+    parts = zip(DESCRIPTOR_V2, DESCRIPTOR_V2_TYPES, strict=True)
+    children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
+    return replace(field, children=children)
 
 
 def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, rows: RowRuns) -> Steps[DecodedRows]:

@@ -1,0 +1,72 @@
+"""Columns of blobs, written by us and read by pylance, and the other way round."""
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import UnsupportedError
+
+PAYLOADS = [b"abc", None, b"", b"x" * 5000, b"yy" * 40, bytes(range(256))]
+KEPT = {"lance-encoding:blob": "true", "note": "kept"}
+SCHEMA = pa.schema([pa.field("i", pa.int64()), pa.field("b", pa.large_binary(), metadata=KEPT)])
+VERSIONS = ["2.0", "2.1", "2.2"]
+
+
+def rows(payloads=PAYLOADS):
+    return pa.table([pa.array(range(len(payloads))), pa.array(payloads, pa.large_binary())], schema=SCHEMA)
+
+
+def by_us(uri):
+    values = lance_core.dataset(uri).to_table()["b"].to_pylist()
+    return [value["data"] if isinstance(value, dict) else value for value in values]
+
+
+def by_pylance(uri, count):
+    """Payloads of the blobs that are not null, in order."""
+    dataset = lance.dataset(uri)
+    present = [i for i, value in enumerate(by_us(uri)) if value]
+    blobs = dataset.take_blobs("b", indices=present)
+    assert dataset.count_rows() == count
+    return [blob.readall() for blob in blobs]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "writers", [(lance_core, lance_core), (lance, lance), (lance, lance_core), (lance_core, lance)]
+)
+def test_blobs_of_either_library_are_read_by_both(tmp_path, version, writers):
+    writers[0].write_dataset(rows(), tmp_path, data_storage_version=version)
+    writers[1].write_dataset(rows([b"more", None]), tmp_path, mode="append")
+    expected = [*PAYLOADS, b"more", None]
+    assert by_us(tmp_path) == expected
+    assert by_pylance(tmp_path, len(expected)) == [payload for payload in expected if payload]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_schema_is_that_of_pylance(tmp_path, version):
+    for library in (lance_core, lance):
+        library.write_dataset(rows(), tmp_path / library.__name__, data_storage_version=version)
+    ours, theirs = (lance.dataset(tmp_path / name).schema for name in ("lance_core", "lance"))
+    assert ours.equals(theirs, check_metadata=True)
+
+
+def test_blobs_outside_of_the_file_are_refused(tmp_path):
+    lance_core.write_dataset(rows(), tmp_path)
+    dataset = lance_core.dataset(tmp_path)
+    kind = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
+    away = pa.StructArray.from_arrays([pa.nulls(1, pa.large_binary()), pa.array(["s3://bucket/x"])], fields=list(kind))
+    field = pa.field("b", kind, metadata={"ARROW:extension:name": "lance.blob.v2"})
+    data = pa.table([pa.array([1]), away], schema=pa.schema([pa.field("i", pa.int64()), field]))
+    with pytest.raises(UnsupportedError, match="uri"):
+        lance_core.write_dataset(data, tmp_path, mode="append")
+    assert dataset.latest_version == 1
+
+
+def test_blobs_inside_other_types_are_refused(tmp_path):
+    kind = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
+    inner = pa.field("b", kind, metadata={"ARROW:extension:name": "lance.blob.v2"})
+    schema = pa.schema([pa.field("s", pa.struct([inner]))])
+    data = pa.table([pa.array([{"b": {"data": b"x", "uri": None}}], schema.field(0).type)], schema=schema)
+    with pytest.raises(UnsupportedError, match="inside"):
+        lance_core.write_dataset(data, tmp_path)
