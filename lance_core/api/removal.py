@@ -31,8 +31,12 @@ __all__ = [
     "live_rows",
     "matching_rows",
     "remove_rows",
+    "rows_at",
     "with_deletions",
 ]
+
+SCATTERED_SHARE: Final = 1 / 16
+"""Rows that are less than this of those around them are read one by one."""
 
 READ_AHEAD: Final = 8
 """Fragments that are looked at side by side: each costs a round trip on object storage."""
@@ -109,6 +113,28 @@ def live_rows(
         else:
             yield batch.filter(pa.array(mask)), np.flatnonzero(mask) + start
         start = end
+
+
+def rows_at(source: Source, fragment: Fragment, rows: BitMap) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+    """Yield rows of a fragment with all columns, in storage types, each batch with their offsets."""
+    offsets = np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
+    if not len(offsets):
+        return
+    span = range(int(offsets[0]), int(offsets[-1]) + 1)
+    scattered = len(offsets) < SCATTERED_SHARE * len(span)
+    chosen = offsets if scattered else span
+    start = 0
+    for batch in read_fragment(source, fragment, source.manifest.schema, chosen):
+        if scattered:
+            yield batch, offsets[start : start + batch.num_rows]
+        else:
+            first = span.start + start
+            own = offsets[slice(*np.searchsorted(offsets, (first, first + batch.num_rows)))]
+            if len(own) == batch.num_rows:
+                yield batch, own
+            elif len(own):
+                yield batch.take(pa.array(own - first)), own
+        start += batch.num_rows
 
 
 def _scanned_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.api.expressions import evaluate, to_condition, to_expression
 from lance_core.api.moved import MovedRows
-from lance_core.api.removal import bitmap_of, remove_rows
+from lance_core.api.read import physical_rows
+from lance_core.api.removal import each_fragment, matching_rows, remove_rows, rows_at
 from lance_core.api.retry import retrying
-from lance_core.api.scan import ROW_ADDRESS, ROW_ID, LanceScanner, ScanOptions
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
 from lance_core.commit import commit
 from lance_core.errors import InvalidInputError
-from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Update
+from lance_core.table.rowids import decode_row_ids
 from lance_core.table.transaction import Transaction
 
 __all__ = ["update_rows"]
@@ -61,25 +61,16 @@ def _attempt(
     where: str | pc.Expression | None,
     data_storage_version: str | None,
 ) -> tuple[Manifest, int]:
-    schema = base.manifest.schema
-    arrow = resolve_extensions(schema_to_arrow(schema))
+    arrow = schema_to_arrow(base.manifest.schema)
     values = _expressions(updates, arrow)
-    options = ScanOptions(
-        schema=schema,
-        filter=None if where is None else to_condition(where, schema),
-        with_row_address=True,
-        with_row_id=base.manifest.uses_stable_row_ids,
-    )
+    condition = None if where is None else to_condition(where, base.manifest.schema)
     with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
         rows: list[tuple[Fragment, BitMap]] = []
-        for fragment in base.manifest.fragments:
-            gone = BitMap()
-            for batch in LanceScanner(base, [fragment], options).to_batches():
-                gone |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
-                ids = batch.column(ROW_ID).to_numpy() if options.with_row_id else None
-                moved.write(_changed(batch.select(arrow.names), values, arrow), ids)
-            if gone:
-                rows.append((fragment, gone))
+        for fragment, gone in each_fragment(base, lambda fragment: _matching(base, fragment, condition)):
+            rows.append((fragment, gone))
+            ids = None if fragment.row_ids is None else decode_row_ids(fragment.row_ids)
+            for batch, offsets in rows_at(base, fragment, gone):
+                moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
         removal = remove_rows(base, rows, files)
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
@@ -90,6 +81,14 @@ def _attempt(
         transaction = Transaction(read_version=base.manifest.version, operation=operation)
         done = commit(base.store, transaction, base=base.manifest, affected_rows=removal.affected_rows)
     return done.manifest, removal.num_rows
+
+
+def _matching(base: Source, fragment: Fragment, condition: pc.Expression | None) -> BitMap:
+    if condition is not None:
+        return matching_rows(base, fragment, condition)
+    deletions = base.deletions(fragment)
+    rows = BitMap(range(physical_rows(base, fragment)))
+    return rows if deletions is None else rows - deletions.bitmap
 
 
 def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:

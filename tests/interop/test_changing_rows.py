@@ -119,8 +119,13 @@ CLAUSES = {
 @pytest.mark.parametrize("clause", CLAUSES)
 @pytest.mark.parametrize(
     "ids",
-    [[3, 4, 25, 100, 101], [200, 201], [], list(range(12)), [39, 13, 1]],
-    ids=["mixed", "new", "none", "a fragment", "unordered"],
+    [
+        pytest.param([3, 4, 25, 100, 101], id="mixed"),
+        pytest.param(list(range(12)), id="a fragment"),
+        pytest.param([200, 201], id="new", marks=pytest.mark.slow),
+        pytest.param([], id="none", marks=pytest.mark.slow),
+        pytest.param([39, 13, 1], id="unordered", marks=pytest.mark.slow),
+    ],
 )
 def test_merge_insert(pair, clause, ids):
     pair.run(lambda d, _: CLAUSES[clause](d.merge_insert("id")).execute(source(ids)))
