@@ -181,6 +181,6 @@ def restore(dataset: LanceDataset, output: Output, version: str, yes: bool) -> N
     chosen = dataset.checkout_version(parse_version(version))
     if not yes and not output.as_json:
         click.confirm(f"Make version {chosen.version} the latest one of {dataset.uri}?", abort=True)
-    version = chosen.version
+    restored = chosen.version
     chosen.restore()
-    output.record({"restored_version": version, "version": chosen.version})
+    output.record({"restored_version": restored, "version": chosen.version})

@@ -4,48 +4,85 @@ page buffers, each at a multiple of 64 bytes, in the order in which they come
 file descriptor, column metadata, offset tables, footer        (see `metadata` and `footer`)
 """
 
-__all__ = ["PageFile"]
+__all__ = ["PageFile", "WrittenFile", "columns_of"]
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
 
 from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
-from lance_core.encoding.page import BytesLike
-from lance_core.encoding.paths import column_fields, plain_columns
+from lance_core.encoding.page import BytesLike, EncodedPage
+from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.structural import blob
 from lance_core.file.footer import Footer
-from lance_core.file.metadata import ALIGNMENT, PADDING, column_to_bytes, descriptor_to_bytes, table_to_bytes
+from lance_core.file.metadata import (
+    ALIGNMENT,
+    PADDING,
+    column_to_bytes,
+    descriptor_to_bytes,
+    page_encoding,
+    table_to_bytes,
+)
 from lance_core.file.version import FileVersion
-from lance_core.file.writer import WrittenFile
-from lance_core.schema import Schema
-from lance_core.store import ObjectStore
+from lance_core.schema import Field, Schema
+from lance_core.store import ObjectWriter
+
+# Buffers are collected to writes of about so many bytes; larger ones are written from where they are.
+_WRITE_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A finished file, with what a manifest needs to know about it.
+
+    Attributes:
+        key: Its key in the store.
+        size_bytes: Its size.
+        num_rows: Rows in it.
+        field_ids: The fields that have columns in it.
+        column_indices: Their columns; none in 0.1.
+        version: Its format.
+        dictionaries: 0.1 only: the values of dictionary columns by field id, which the manifest has to repeat.
+    """
+
+    key: str
+    size_bytes: int
+    num_rows: int
+    field_ids: tuple[int, ...]
+    column_indices: tuple[int, ...]
+    version: FileVersion
+    dictionaries: Mapping[int, pa.Array] = dataclasses.field(default_factory=dict)
 
 
 class PageFile:
     """A data file that is being put together.
 
     Args:
-        store: Where to.
+        sink: Where to.
         key: The file's key.
         schema: The columns.
         version: The format: 2.0 or later.
     """
 
-    def __init__(self, store: ObjectStore, key: str, schema: Schema, version: FileVersion) -> None:
+    def __init__(self, sink: ObjectWriter, key: str, schema: Schema, version: FileVersion) -> None:
         self._key = key
         self._schema = schema
         self._version = version
-        if version.has_levels:
-            self.fields = column_fields(schema)
-        else:
-            self.fields = [field for top in schema.fields for field in plain_columns(top)]
+        self.fields = columns_of(schema, version)
         self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self.fields]
         self._next_row = [0] * len(self.fields)
         self._position = 0
-        self._sink = store.open_writer(key)
+        self._unwritten: list[BytesLike] = []
+        self._unwritten_bytes = 0
+        self._sink = sink
 
     @property
-    def bytes_written(self) -> int:
-        """Bytes of the file so far."""
+    def position(self) -> int:
+        """Bytes of the file so far, and where the next one goes."""
         return self._position
 
     def add_page(
@@ -60,7 +97,7 @@ class PageFile:
             length: What it says its length is.
             num_rows: Rows in it.
         """
-        ranges = [self._append(buffer) for buffer in buffers]
+        ranges = [self.append(buffer) for buffer in buffers]
         self._pages[column].append(
             ColumnMetadata.Page(
                 buffer_offsets=[start for start, _ in ranges],
@@ -72,15 +109,20 @@ class PageFile:
         )
         self._next_row[column] += num_rows
 
+    def add_encoded(self, column: int, page: EncodedPage) -> None:
+        """Append a page as encoders make them."""
+        encoding = page_encoding(page.encoding)
+        self.add_page(column, page.buffers, encoding=encoding, length=page.length, num_rows=page.num_rows)
+
     def finish(self, num_rows: int) -> WrittenFile:
         """Write the metadata, and make the file visible."""
-        descriptor = self._append(descriptor_to_bytes(self._schema, num_rows))
-        encoding = ColumnEncoding()
-        encoding.values.SetInParent()
+        fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
+        descriptor = self.append(descriptor_to_bytes(dataclasses.replace(self._schema, fields=fields), num_rows))
         start, column_table = self._position, []
-        for own_pages in self._pages:
+        for field, own_pages in zip(self.fields, self._pages, strict=True):
             pages = own_pages if self._version.has_levels else _one_struct_page(own_pages)
-            message = column_to_bytes(pages, encoding)
+            is_plain_blob = blob.is_blob(field) and not self._version.has_levels
+            message = column_to_bytes(pages, _column_encoding(is_blob=is_plain_blob))
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
         table_position = self._position
@@ -98,6 +140,7 @@ class PageFile:
             minor=minor,
         )
         self._write(footer.to_bytes())
+        self._write_out()
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),
@@ -111,7 +154,7 @@ class PageFile:
         """Drop everything; does nothing after `finish`."""
         self._sink.abort()
 
-    def _append(self, buffer: BytesLike) -> tuple[int, int]:
+    def append(self, buffer: BytesLike) -> tuple[int, int]:
         """Write a buffer and fill up to the next aligned position."""
         start = self._position
         self._write(buffer)
@@ -122,13 +165,43 @@ class PageFile:
         return start, end
 
     def _write(self, buffer: BytesLike) -> None:
-        self._sink.write(buffer)
-        self._position += memoryview(buffer).nbytes
+        size = memoryview(buffer).nbytes
+        self._position += size
+        if size >= _WRITE_BYTES:
+            self._write_out()
+            self._sink.write(buffer)
+            return
+        self._unwritten.append(buffer)
+        self._unwritten_bytes += size
+        if self._unwritten_bytes >= _WRITE_BYTES:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        """Hand the collected buffers to the store in one piece."""
+        if self._unwritten:
+            self._sink.write(b"".join(self._unwritten))
+            self._unwritten, self._unwritten_bytes = [], 0
+
+
+def _column_encoding(*, is_blob: bool) -> ColumnEncoding:
+    encoding = ColumnEncoding()
+    (encoding.blob.inner if is_blob else encoding).values.SetInParent()
+    return encoding
+
+
+def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
+    """The fields that have columns in a file of that version."""
+    if version.has_levels:
+        return column_fields(schema)
+    return [field for top in schema.fields for field in plain_columns(top)]
 
 
 def _one_struct_page(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:
     """The pages of a 2.0 column; those of a struct have no buffers and must be one."""
-    alike = len({page.encoding.direct.encoding for page in pages}) == 1
-    if len(pages) < 2 or not alike or any(page.buffer_sizes for page in pages):
+    if (
+        len(pages) < 2
+        or any(page.buffer_sizes for page in pages)
+        or len({p.encoding.direct.encoding for p in pages}) > 1
+    ):
         return pages
     return [ColumnMetadata.Page(length=sum(page.length for page in pages), encoding=pages[0].encoding)]

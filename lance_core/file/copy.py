@@ -27,16 +27,16 @@ import pyarrow as pa
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.paths import BLOB_V2_NAME, items_per_row, leaf_paths, plain_columns
+from lance_core.encoding.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
-from lance_core.file.container import PageFile
-from lance_core.file.metadata import ColumnPages, page_encoding
+from lance_core.file.container import PageFile, WrittenFile
+from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import NUM_WORKERS, submit
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
-from lance_core.file.writer import DEFAULT_PAGE_BYTES, WrittenFile, concatenate
+from lance_core.file.writer import DEFAULT_PAGE_BYTES, concatenate
 from lance_core.schema import Field, Schema, field_to_arrow
 from lance_core.store import ObjectStore
 
@@ -109,7 +109,7 @@ def copy_pages(
         _judge(steps)
         if version.has_levels:
             steps = [_merged(own) for own in steps]
-    file = PageFile(store, key, schema, version)
+    file = PageFile(store.open_writer(key), key, schema, version)
     try:
         copier = _Copier(file, columns, version, read_bytes)
         for index, source in enumerate(sources):
@@ -190,16 +190,8 @@ def _check(source: PageSource, schema: Schema, version: FileVersion) -> None:
             if field.id not in known or not _alike(known[field.id], field):
                 raise UnsupportedError(f"copying pages of {field.name!r}, whose type differs in {key}")
             pages = reader.metadata.columns[index]
-            if _is_blob(field) or pages.column.WhichOneof("column_encoding") != "values":
+            if blob.is_blob(field) or is_blob_v2(field) or pages.column.WhichOneof("column_encoding") != "values":
                 raise UnsupportedError(f"copying pages of {field.name!r}, which say where in the file values lie")
-
-
-def _is_blob(field: Field) -> bool:
-    return blob.is_blob(field) or BLOB_V2_NAME in (field.extension_name, _extension(field))
-
-
-def _extension(field: Field) -> str:
-    return bytes(field.metadata.get("ARROW:extension:name", b"")).decode(errors="replace")
 
 
 def _alike(theirs: Field, mine: Field) -> bool:
@@ -363,13 +355,7 @@ class _Copier:
         while len(self._pending) > most:
             column, future = self._pending.popleft()
             for page in future.result():
-                self._file.add_page(
-                    column,
-                    page.buffers,
-                    encoding=page_encoding(page.encoding),
-                    length=page.length,
-                    num_rows=page.num_rows,
-                )
+                self._file.add_encoded(column, page)
 
 
 def _runs(steps: Sequence[_Step]) -> Iterator[tuple[int, _Step]]:

@@ -7,34 +7,21 @@ metadata follows when the writer is finished (see `metadata`). Nothing is visibl
 
 __all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter", "WrittenFile"]
 
-import dataclasses
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
-from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.page import BytesLike, EncodedPage
-from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.file.footer import Footer
+from lance_core.file.container import PageFile, WrittenFile, columns_of
 from lance_core.file.legacy import LegacyFileWriter
-from lance_core.file.metadata import (
-    ALIGNMENT,
-    PADDING,
-    column_to_bytes,
-    descriptor_to_bytes,
-    page_encoding,
-    table_to_bytes,
-)
 from lance_core.file.pool import NUM_WORKERS, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
@@ -45,32 +32,7 @@ _TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
-# Buffers are collected to writes of about so many bytes; larger ones are written from where they are.
-_WRITE_BYTES: Final = 256 * 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFile:
-    """A finished file, with what a manifest needs to know about it.
-
-    Attributes:
-        key: Its key in the store.
-        size_bytes: Its size.
-        num_rows: Rows in it.
-        field_ids: The fields that have columns in it.
-        column_indices: Their columns; none in 0.1.
-        version: Its format.
-        dictionaries: 0.1 only: the values of dictionary columns by field id, which the manifest has to repeat.
-    """
-
-    key: str
-    size_bytes: int
-    num_rows: int
-    field_ids: tuple[int, ...]
-    column_indices: tuple[int, ...]
-    version: FileVersion
-    dictionaries: Mapping[int, pa.Array] = dataclasses.field(default_factory=dict)
 
 
 class _Collected:
@@ -115,24 +77,19 @@ class DataFileWriter:
         self._schema = schema
         self._version = version
         self._arrow_schema = schema_to_arrow(schema)
-        self._column_fields = _columns_of(schema, version)
         wide = _TOTAL_BUFFERED // max(len(schema.fields), 1)
         self._page_bytes = max(_MIN_PAGE_BYTES, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
-        self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self._column_fields]
-        self._next_row = [0] * len(self._column_fields)
         self._pending: deque[tuple[int, Future[list[list[EncodedPage]]]]] = deque()
         self._collected: list[_Collected] = []
         first_column = 0
         for field, target in zip(schema.fields, self._arrow_schema.types, strict=True):
             self._collected.append(_Collected(field, target, first_column))
-            first_column += len(_columns_of(Schema(fields=(field,)), version))
+            first_column += len(columns_of(Schema(fields=(field,)), version))
         self._num_rows = 0
-        self._position = 0
-        self._unwritten: list[BytesLike] = []
-        self._unwritten_bytes = 0
         self._done = False
         self._sink = store.open_writer(key)
+        self._file = PageFile(self._sink, key, schema, version)
         self._legacy: LegacyFileWriter | None = None
         if version is FileVersion.V0_1:
             self._legacy = LegacyFileWriter(self._sink, schema, self._arrow_schema.types)
@@ -145,7 +102,7 @@ class DataFileWriter:
     @property
     def bytes_written(self) -> int:
         """Bytes of the file so far; rows that wait for their page to fill are not counted."""
-        return self._position if self._legacy is None else self._legacy.position
+        return self._file.position if self._legacy is None else self._legacy.position
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -179,43 +136,8 @@ class DataFileWriter:
         for collected in self._collected:
             self._flush(collected)
         self._drain(0)
-        fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
-        described = dataclasses.replace(self._schema, fields=fields)
-        descriptor = self._append(descriptor_to_bytes(described, self._num_rows))
-        column_table = []
-        start = self._position
-        for field, own_pages in zip(self._column_fields, self._pages, strict=True):
-            pages = own_pages if self._version.has_levels else _one_struct_page(own_pages)
-            is_plain_blob = blob.is_blob(field) and not self._version.has_levels
-            message = column_to_bytes(pages, _column_encoding(is_blob=is_plain_blob))
-            column_table.append((self._position, self._position + len(message)))
-            self._write(message)
-        table_position = self._position
-        self._write(table_to_bytes(column_table))
-        buffer_table = self._position
-        self._write(table_to_bytes([descriptor]))
-        major, minor = self._version.footer_numbers
-        footer = Footer(
-            column_metadata=start,
-            column_table=table_position,
-            buffer_table=buffer_table,
-            num_buffers=1,
-            num_columns=len(self._pages),
-            major=major,
-            minor=minor,
-        )
-        self._write(footer.to_bytes())
-        self._write_out()
         self._done = True
-        size = self._sink.close()
-        return WrittenFile(
-            key=self._key,
-            size_bytes=size,
-            num_rows=self._num_rows,
-            field_ids=tuple(field.id for field in self._column_fields),
-            column_indices=tuple(range(len(self._column_fields))),
-            version=self._version,
-        )
+        return self._file.finish(self._num_rows)
 
     def _finish_legacy(self, legacy: LegacyFileWriter) -> WrittenFile:
         legacy.finish()
@@ -275,16 +197,16 @@ class DataFileWriter:
         is_v2 = is_blob_v2(collected.field)
         for value in array.field("data") if is_v2 else array:
             payload = value.as_buffer()
-            positions.append(self._position)
+            positions.append(self._file.position)
             if payload is not None and payload.size:
-                self._append(payload)
+                self._file.append(payload)
         if is_v2:
             page = blob.encode_v2(array, positions)
         elif self._version.has_levels:
             page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
         else:
             page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions))
-        self._write_page(collected.first_column, page)
+        self._file.add_encoded(collected.first_column, page)
 
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most so many are still being encoded."""
@@ -295,54 +217,7 @@ class DataFileWriter:
     def _write_pages(self, first_column: int, columns: list[list[EncodedPage]]) -> None:
         for index, pages in enumerate(columns):
             for page in pages:
-                self._write_page(first_column + index, page)
-
-    def _write_page(self, column: int, page: EncodedPage) -> None:
-        ranges = [self._append(buffer) for buffer in page.buffers]
-        self._pages[column].append(
-            ColumnMetadata.Page(
-                buffer_offsets=[start for start, _ in ranges],
-                buffer_sizes=[end - start for start, end in ranges],
-                length=page.length,
-                encoding=page_encoding(page.encoding),
-                priority=self._next_row[column] if self._version.has_levels else 0,
-            )
-        )
-        self._next_row[column] += page.num_rows
-
-    def _append(self, buffer: BytesLike) -> tuple[int, int]:
-        """Write a buffer and fill up to the next aligned position."""
-        start = self._position
-        self._write(buffer)
-        end = self._position
-        padding = -end % ALIGNMENT
-        if padding:
-            self._write(PADDING * padding)
-        return start, end
-
-    def _write(self, buffer: BytesLike) -> None:
-        size = memoryview(buffer).nbytes
-        self._position += size
-        if size >= _WRITE_BYTES:
-            self._write_out()
-            self._sink.write(buffer)
-            return
-        self._unwritten.append(buffer)
-        self._unwritten_bytes += size
-        if self._unwritten_bytes >= _WRITE_BYTES:
-            self._write_out()
-
-    def _write_out(self) -> None:
-        """Hand the collected buffers to the store in one piece."""
-        if self._unwritten:
-            self._sink.write(b"".join(self._unwritten))
-            self._unwritten, self._unwritten_bytes = [], 0
-
-
-def _column_encoding(*, is_blob: bool) -> ColumnEncoding:
-    encoding = ColumnEncoding()
-    (encoding.blob.inner if is_blob else encoding).values.SetInParent()
-    return encoding
+                self._file.add_encoded(first_column + index, page)
 
 
 def _check_blobs(schema: Schema, version: FileVersion) -> None:
@@ -352,24 +227,6 @@ def _check_blobs(schema: Schema, version: FileVersion) -> None:
             if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):
                 where = "inside other types" if field is not top else f"in a {version.value} file"
                 raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 {where}")
-
-
-def _columns_of(schema: Schema, version: FileVersion) -> list[Field]:
-    """The fields that have columns in a file of that version."""
-    if version.has_levels:
-        return column_fields(schema)
-    return [field for top in schema.fields for field in plain_columns(top)]
-
-
-def _one_struct_page(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:
-    """The pages of a 2.0 column; those of a struct have no buffers and must be one."""
-    if (
-        len(pages) < 2
-        or any(page.buffer_sizes for page in pages)
-        or len({p.encoding.direct.encoding for p in pages}) > 1
-    ):
-        return pages
-    return [ColumnMetadata.Page(length=sum(page.length for page in pages), encoding=pages[0].encoding)]
 
 
 def _encode(field: Field, arrays: list[pa.Array], limits: Limits, version: FileVersion) -> list[list[EncodedPage]]:

@@ -13,7 +13,7 @@ from lance_core.maintenance.cleanup import (
     select,
 )
 from lance_core.maintenance.cleanup_plan import Candidate, ReferencedBranch, Selectors
-from lance_core.maintenance.compaction import Compaction, compact
+from lance_core.maintenance.compaction import Compaction, commit_what_fits, compact
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
@@ -32,6 +32,7 @@ __all__ = [
     "Selectors",
     "auto_cleanup",
     "cleanup_old_versions",
+    "commit_what_fits",
     "compact",
     "explain_cleanup_old_versions",
     "select",
