@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,7 +13,10 @@ from lance_core.api.unsupported import refuse
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, exported_metadata
 
-__all__ = ["check_filter", "columns_of", "evaluated", "matching", "prepare"]
+__all__ = ["calls_of", "check_filter", "columns_of", "evaluated", "matching", "matching_all", "prepare"]
+
+FEW_SHARE: Final = 1 / 4
+"""Rows that are left of a batch are cut out for the next condition if they are fewer than this."""
 
 
 def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression | None:
@@ -54,6 +59,11 @@ def columns_of(expression: pc.Expression) -> list[str]:
                 names.setdefault(value.decode())
             parts_left = max(abs(parts_left) - 1, 0)
     return list(names)
+
+
+def calls_of(expression: pc.Expression) -> list[str]:
+    """Names of the functions that an expression calls."""
+    return [value.decode() for key, value in _entries(expression) if key == b"call"]
 
 
 def prepare(expression: pc.Expression) -> None:
@@ -100,6 +110,31 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     if not pa.types.is_boolean(keep.type):
         raise InvalidInputError(f"filter {expression} gives {keep.type}, not true or false")
     return pc.fill_null(keep, False).combine_chunks()
+
+
+def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression]) -> pa.Array:
+    """For each row whether all the expressions are true; where few rows are left, only those are looked at.
+
+    Raises:
+        InvalidInputError: As `matching`.
+    """
+    mask = matching(batch, expressions[0])
+    for expression in expressions[1:]:
+        if mask.true_count == 0:
+            break
+        if mask.true_count > FEW_SHARE * len(mask):
+            mask = pc.and_(mask, matching(batch, expression))
+            continue
+        names = [name for name in columns_of(expression) if name in batch.schema.names]
+        if not names:  # a constant
+            mask = pc.and_(mask, matching(batch, expression))
+            continue
+        left = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+        found = matching(batch.select(names).take(pa.array(left)), expression).to_numpy(zero_copy_only=False)
+        values = np.zeros(len(mask), np.bool_)
+        values[left[found]] = True
+        mask = pa.array(values)
+    return mask
 
 
 def _entries(expression: pc.Expression) -> Iterator[tuple[bytes, bytes]]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.api.filter import columns_of, matching
+from lance_core.api.filter import columns_of, matching_all
+from lance_core.api.page_pruning import possible_rows
 from lance_core.api.projection import rows_without_columns
 from lance_core.api.read import Opened, Rows, physical_rows, read_fragment
 from lance_core.api.row_columns import ROW_ADDRESS, ROW_COLUMNS, ROW_ID, ROW_OFFSET, RowColumns, row_field
@@ -82,7 +83,8 @@ class FragmentScan:
                 yield batch
             return
         for window in _windows(rows) if self.options.limit is not None else [rows]:
-            yield from self._filtered(expression, window, keep, live)
+            for possible in possible_rows(self.source, self.fragment, expression, window, self.opened):
+                yield from self._filtered(expression, possible, keep, live)
 
     def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
         """Yield these physical rows, whether they are alive or not."""
@@ -104,7 +106,7 @@ class FragmentScan:
             return
         together = self._of_dataset({*names, *wanted})
         for batch, _ in self._needing(row_names)._read(together, rows, keep, live):  # noqa: SLF001 - the same class
-            mask = matching(batch, expression)
+            mask = matching_all(batch, self.options.conjuncts or (expression,))
             if mask.true_count:
                 yield _chosen(self._select(batch, self.options.schema), mask)
 
@@ -116,7 +118,7 @@ class FragmentScan:
         matched = []
         own = self._of_dataset(set(names))
         for batch, where in self._needing(row_names)._read(own, rows, keep, live):  # noqa: SLF001 - the same class
-            mask = matching(batch, expression)
+            mask = matching_all(batch, self.options.conjuncts or (expression,))
             found = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
             matched.append(where.start + found if isinstance(where, range) else where[found])
             if kept is not None and len(found):

@@ -117,6 +117,7 @@ class ScanOptions:
         schema: Columns to read, in order.
         projection: What to give of them; None gives them as they are.
         filter: Keep the rows for which this is true.
+        conjuncts: The same as conditions that AND joins; empty if they are not known.
         limit: Most rows to return; None for all.
         offset: Rows to leave out first.
         batch_size: Most rows of a batch; None leaves it to the files.
@@ -134,6 +135,7 @@ class ScanOptions:
     schema: Schema
     projection: Projection | None = None
     filter: pc.Expression | None = None
+    conjuncts: tuple[pc.Expression, ...] = ()
     limit: int | None = None
     offset: int = 0
     batch_size: int | None = None
@@ -215,12 +217,21 @@ def scan_options(
         schema=projection.schema,
         projection=projection if projection.outputs is not None else None,
         filter=check_filter(filter_, with_row_fields(schema)),
+        conjuncts=_conjuncts(filter_, schema),
         limit=limit,
         offset=offset or 0,
         order_by=orderings,
         late_materialization=late_materialization,
         **known,
     )
+
+
+def _conjuncts(filter_: Filter, schema: Schema) -> tuple[pc.Expression, ...]:
+    if not isinstance(filter_, str):
+        return ()
+    from lance_core.api.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
+
+    return parse_conjuncts(filter_, with_row_fields(schema))
 
 
 def _check_others(schema: Schema, others: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from lance_core.api.sql.compile import Compiler
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_to_arrow, storage_type
 
-__all__ = ["Column", "parse_column", "parse_expression", "parse_filter"]
+__all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,14 @@ def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
     if not pa.types.is_boolean(compiled.type):
         raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
     return compiled.expression
+
+
+def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
+    """Compile a condition to the parts that AND joins: each matters only where those before are true.
+
+    Arguments and errors as `parse_filter`.
+    """
+    return tuple(part.expression for part in Compiler(text, _storage_schema(schema)).conjuncts())
 
 
 def _storage_schema(schema: pa.Schema | Schema) -> pa.Schema:

@@ -101,6 +101,11 @@ class Compiler:
             tree = _with_matches_as_truth(tree)
         return self._root(tree)
 
+    def conjuncts(self) -> list[Typed]:
+        """The conditions that AND joins at the top; errors as `compile`, for a filter."""
+        parts = _parts_of_and(_with_matches_as_truth(parse(self.text)))
+        return [_as_truth(self, part, self._root(part)) for part in parts]
+
     def value(self, node: exp.Expr) -> Typed:
         """One node and what is below it; a dictionary is decoded."""
         handler = _HANDLERS.get(type(node))
@@ -195,6 +200,14 @@ def _logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Ty
     with c.only_where(call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)):
         right = _as_truth(c, node.expression, part(node.expression))
     return both(left, right) if is_and else either(left, right)
+
+
+def _parts_of_and(node: exp.Expr) -> list[exp.Expr]:
+    if isinstance(node, exp.Paren):
+        return _parts_of_and(node.this)
+    if isinstance(node, exp.And):
+        return [*_parts_of_and(node.this), *_parts_of_and(node.expression)]
+    return [node]
 
 
 def _as_truth(c: Compiler, node: exp.Expr, found: Typed) -> Typed:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core.api.filter import check_filter, columns_of, matching
+from lance_core.api.filter import check_filter, columns_of, matching, matching_all
 from lance_core.errors import InvalidInputError
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +33,24 @@ def test_rows_match_where_the_expression_is_true():
     for wrong in (pc.field("nope") == 1, pc.field("a") + 1, pc.field("a") == "x"):
         with pytest.raises(InvalidInputError, match="filter"):
             matching(batch, wrong)
+
+
+def test_conditions_are_looked_at_one_after_the_other():
+    batch = pa.record_batch({"a": [0, 1, None, 3, 4, 5, 6, 7, 8, 9], "b": [0, 1, 2, 0, 1, 2, None, 0, 1, 2]})
+    wide, narrow, unsafe = pc.field("a") > 0, pc.field("b") == 2, pc.divide(pc.scalar(9), pc.field("a")) == 1
+    for expressions in (
+        [wide, narrow],
+        [narrow, wide],
+        [narrow, pc.scalar(True)],
+        [wide, narrow, pc.scalar(pa.scalar(None, pa.bool_()))],
+    ):
+        whole = expressions[0]
+        for other in expressions[1:]:
+            whole &= other
+        assert matching_all(batch, expressions).to_pylist() == matching(batch, whole).to_pylist()
+    # 9 / 0 is not evaluated: that row is out before.
+    assert matching_all(batch, [pc.field("a") > 7, unsafe]).to_pylist() == [False] * 9 + [True]
+    assert matching_all(batch, [pc.field("a") > 99, pc.divide(pc.scalar(1), pc.scalar(0)) == 1]).true_count == 0
 
 
 def test_a_filter_is_sql_or_an_expression():
