@@ -14,9 +14,9 @@ from lance_core.api.source import Source
 from lance_core.errors import UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import DataFile, Fragment
 
-__all__ = ["Opened", "Rows", "physical_rows", "read_fragment"]
+__all__ = ["Opened", "Rows", "opened_reader", "physical_rows", "read_fragment"]
 
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
@@ -94,12 +94,17 @@ def _parts(source: Source, fragment: Fragment, schema: Schema, opened: Opened) -
         if not wanted.fields:
             continue
         taken.update(node.id for node, _ in wanted.walk() if node.id in columns)
-        store, key = source.data_file(file)
-        where = (file.base_id, key)
-        if where not in opened:
-            opened[where] = DataFileReader.open(store, key, size=file.file_size_bytes or None)
-        parts.append(_Part(opened[where], wanted, columns))
+        parts.append(_Part(opened_reader(source, file, opened), wanted, columns))
     return parts
+
+
+def opened_reader(source: Source, file: DataFile, opened: Opened) -> DataFileReader:
+    """The reader of a file; it is opened unless it was before."""
+    store, key = source.data_file(file)
+    where = (file.base_id, key)
+    if where not in opened:
+        opened[where] = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+    return opened[where]
 
 
 def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:

@@ -12,7 +12,7 @@ footer, 16 bytes        i64 position of the length of the Metadata, u16 0, u16 2
 __all__ = ["LegacyFileReader", "LegacyFileWriter"]
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,12 +28,13 @@ from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.column import Fetch, PageTask
-from lance_core.file.statistics import StatisticsCollector
+from lance_core.file.statistics import PageBounds, StatisticsCollector
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
 from lance_core.store import ObjectStore, ObjectWriter
 
 _FOOTER: Final = struct.Struct("<qHH4s")
+_BOUNDS: Final = (("null_counts", "null_count"), ("lowest", "min_value"), ("highest", "max_value"))
 _BATCH_ROWS: Final = 8192
 # Rows that one task reads.
 _TASK_ROWS: Final = 64 * 1024
@@ -218,6 +219,7 @@ class LegacyFileReader:
         raw_table: The page table: shape (ids from the lowest to the highest, batches, 2).
         first_id: The lowest field id in the file.
         size: Size of the file.
+        statistics: Where the statistics are, None if there are none.
     """
 
     key: str
@@ -226,6 +228,7 @@ class LegacyFileReader:
     raw_table: npt.NDArray[np.int64]
     first_id: int
     size: int
+    statistics: file_pb2.Metadata.StatisticsMetadata | None = None
 
     @classmethod
     def open(cls, store: ObjectStore, key: str, tail: memoryview, size: int) -> "LegacyFileReader":
@@ -267,6 +270,7 @@ class LegacyFileReader:
             raw_table=raw.reshape(count, num_batches, 2),
             first_id=min(ids, default=-1),
             size=size,
+            statistics=metadata.statistics if metadata.HasField("statistics") else None,
         )
 
     @property
@@ -283,6 +287,30 @@ class LegacyFileReader:
                 table = PageTable(pages={}, dictionaries={}, size=self.size)
                 found[field.id] = run_steps(read_dictionary_values(kind.value_type, table, *field.dictionary), fetch)
         return found
+
+    def page_bounds(self, ids: Iterable[int], fetch: Fetch) -> list[PageBounds]:
+        """The statistics of some fields, as far as there are any."""
+        found = self.statistics
+        num_batches = self.batch_offsets.size - 1
+        if found is None or not num_batches:
+            return []
+        start, count = found.page_table_position, len(found.fields)
+        if not 0 <= start <= start + count * 16 <= self.size:
+            raise CorruptFileError(f"statistics of {count} fields at {start} in a file of {self.size} bytes")
+        (raw,) = fetch([(start, start + count * 16)])
+        cells = np.frombuffer(raw, "<i8").reshape(count, 1, 2)
+        table = PageTable(pages=dict(zip(found.fields, cells, strict=True)), dictionaries={}, size=self.size)
+        wanted = {str(field_id) for field_id in ids}
+        fields = [f for f in schema_from_protobuf(found.schema, {}).fields if f.name in wanted]
+        arrays = run_steps(lock_step([read_field(field, table, 0, 0, num_batches) for field in fields]), fetch)
+        return [
+            PageBounds(
+                field_id=int(field.name),
+                offsets=self.batch_offsets,
+                **{name: array.field(part) for name, part in _BOUNDS if array.type.get_field_index(part) >= 0},
+            )
+            for field, array in zip(fields, arrays, strict=True)
+        ]
 
     def tasks(self, field: Field, ids: Sequence[int], runs: RowRuns) -> Iterator[PageTask]:
         """Tasks that read the wanted rows of a top-level field.

@@ -10,7 +10,7 @@ is by a mapping from field ids to columns, both from the manifest.
 
 __all__ = ["DataFileReader"]
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
@@ -29,6 +29,7 @@ from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
 from lance_core.file.metadata import FileMetadata, columns_from_bytes, descriptor_from_bytes, table_from_bytes
 from lance_core.file.pool import submit
+from lance_core.file.statistics import PageBounds
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import concatenate
 from lance_core.schema import Field, Schema, schema_to_arrow
@@ -113,6 +114,13 @@ class DataFileReader:
             return {}
         with located(self._key):
             return self._legacy.read_dictionaries(self._fetch)
+
+    def page_bounds(self, ids: Iterable[int]) -> list[PageBounds]:
+        """The statistics that a 0.1 file has of some fields; none in other files."""
+        if self._legacy is None:
+            return []
+        with located(self._key):
+            return self._legacy.page_bounds(ids, self._fetch)
 
     def column_indices(self) -> dict[int, int]:
         """Field ids of the file's own schema, and their columns."""

@@ -13,13 +13,15 @@ One struct per field, named by the field's id, with one row per batch:
 Bounds need not occur among the values. There are none for fields inside lists, timestamps, and types without order.
 """
 
-__all__ = ["PREFIX_BYTES", "StatisticsCollector"]
+__all__ = ["PREFIX_BYTES", "PageBounds", "StatisticsCollector"]
 
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +29,32 @@ from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_page
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_arrow
 
 PREFIX_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageBounds:
+    """The statistics of one field of a file.
+
+    Attributes:
+        field_id: The field.
+        offsets: First row of each batch, and the number of rows.
+        null_counts: Nulls in each batch.
+        lowest: A lower bound of each batch; null if there is none.
+        highest: An upper bound of each batch.
+    """
+
+    field_id: int
+    offsets: npt.NDArray[np.int64]
+    null_counts: Any
+    lowest: Any
+    highest: Any
+
+    def promise(self, batch: int) -> tuple[Any, Any] | None:
+        """Bounds of all values that are read from a batch; None where nulls are, which are read as other values."""
+        bounds = self.lowest[batch], self.highest[batch]
+        if self.null_counts[batch].as_py() != 0 or not (bounds[0].is_valid and bounds[1].is_valid):
+            return None
+        return bounds
 
 
 class StatisticsCollector:
