@@ -11,10 +11,11 @@ from lance_core.api.handle import Handle
 from lance_core.api.operations import LanceOperation
 from lance_core.api.transactions import Transaction, commit_options, commit_transaction, merged
 from lance_core.api.unsupported import refuse
-from lance_core.commit import Committed, commit
-from lance_core.errors import InvalidInputError
+from lance_core.commit import Committed, commit, locate_latest
+from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.store import ObjectStore, open_store
 from lance_core.table.manifest import Manifest
+from lance_core.table.paths import VERSIONS_PREFIX
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 
 __all__ = ["BulkCommitResult", "CommittingVerbs"]
@@ -127,6 +128,35 @@ class CommittingVerbs(Handle):
         done: Committed = commit(store, merged(transactions), base=base, options=settings)
         opened = cls(uri, storage_options=options, manifest=done.manifest)
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
+
+    @staticmethod
+    def drop(
+        base_uri: str | PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        ignore_not_found: bool | None = None,
+    ) -> None:
+        """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
+
+        Args:
+            base_uri: The dataset's root.
+            storage_options: Where and who, under object_store's names.
+            ignore_not_found: Whether it is fine that nothing is there.
+
+        Raises:
+            DatasetNotFoundError: It is no dataset's root.
+        """
+        _drop(open_store(base_uri, storage_options), ignore_not_found=bool(ignore_not_found))
+
+
+def _drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
+    """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again."""
+    if locate_latest(store) is None:
+        if ignore_not_found and next(store.list("", limit=1), None) is None:
+            return
+        raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
+    keys = [meta.key for meta in store.list("")]
+    for key in sorted(keys, key=lambda key: key.startswith(VERSIONS_PREFIX)):
+        store.delete(key)
 
 
 def _place(

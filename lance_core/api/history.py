@@ -8,7 +8,15 @@ from typing import Any, Self
 from lance_core.api.handle import Handle
 from lance_core.api.references import Reference
 from lance_core.api.transactions import Transaction
-from lance_core.commit import commit, find_by_property, list_versions, load_latest, load_manifest, load_transaction
+from lance_core.commit import (
+    commit,
+    find_by_property,
+    list_versions,
+    load_latest,
+    load_manifest,
+    load_transaction,
+    migrate_to_v2_names,
+)
 from lance_core.errors import VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
@@ -62,6 +70,14 @@ class HistoryVerbs(Handle):
     def checkout_latest(self) -> None:
         """Move this handle to the latest version."""
         self._manifest = load_latest(self._store, self._manifest) or self._manifest
+
+    def migrate_manifest_paths_v2(self) -> None:
+        """Give the manifests of this branch the names that sort newest first.
+
+        It can be run again, and must run to its end before anybody else uses the dataset.
+        """
+        migrate_to_v2_names(self._store)
+        self._manifest = load_manifest(self._store, self.version)
 
     def read_transaction(self, version: int) -> Transaction | None:
         """What the commit of a version changed; None if it recorded nothing.

@@ -3,6 +3,7 @@
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, commit
+from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.rebase import load_deletion_vector
 from lance_core.commit.versions import (
     find_by_property,
@@ -33,5 +34,6 @@ __all__ = [
     "load_manifest",
     "load_transaction",
     "locate_latest",
+    "migrate_to_v2_names",
     "on_commit",
 ]

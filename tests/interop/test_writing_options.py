@@ -186,3 +186,27 @@ class TestInspection:
         data.rename(data.with_suffix(".gone"))
         with pytest.raises((CorruptFileError, ObjectNotFoundError)):
             dataset.validate()
+
+
+class TestWholeDatasets:
+    def test_names_of_manifests_are_migrated(self, table, tmp_path):
+        dataset = lance.write_dataset(table, str(tmp_path / "t"), enable_v2_manifest_paths=False)
+        dataset.delete("a = 1")
+        ours = lance_core.dataset(dataset.uri, version=1)
+        for _ in range(2):
+            ours.migrate_manifest_paths_v2()
+            assert all(len(path.stem) == 20 for path in (tmp_path / "t" / "_versions").glob("*.manifest"))
+        ours.delete("a = 2")
+        assert (ours.version, lance.dataset(dataset.uri).count_rows()) == (3, 8)
+
+    def test_drop(self, table, tmp_path):
+        lance_core.write_dataset(table, tmp_path / "t").create_branch("b")
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "file").touch()
+        lance_core.LanceDataset.drop(tmp_path / "t")
+        assert [path for path in (tmp_path / "t").rglob("*") if path.is_file()] == []
+        lance_core.LanceDataset.drop(tmp_path / "t", ignore_not_found=True)
+        for path in ("t", "other"):
+            with pytest.raises(ValueError, match="not the root of a dataset"):
+                lance_core.LanceDataset.drop(tmp_path / path)
+        assert (tmp_path / "other" / "file").exists()
