@@ -26,6 +26,9 @@ from lance_core.api.uncommitted import delete_uncommitted_files
 from lance_core.api.write import FragmentWriter
 from lance_core.api.write_dataset import write_dataset
 from lance_core.api.write_fragments import write_fragments
+from lance_core.table.manifest import WRITER
+
+__version__ = WRITER.version
 
 __all__ = [
     "BatchUDF",

@@ -1,0 +1,26 @@
+"""Typed code can use the public API, and does what it says."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent / "typing" / "examples.py"
+
+
+def test_the_examples_are_well_typed():
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(EXAMPLES)],
+        cwd=EXAMPLES.parent.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_examples_run(tmp_path):
+    spec = importlib.util.spec_from_file_location("typed_examples", EXAMPLES)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(str(tmp_path / "t")) == 1 + 1 + 1 + 3 + 2 + 2
