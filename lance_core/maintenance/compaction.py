@@ -5,7 +5,8 @@
     commit    ReserveFragments, so that the new ids are known; then one Rewrite of all groups
 
 Indices are not rewritten. One by row addresses keeps what it says of fragments that are gone, which is masked, and does
-not cover the new ones until it is optimized; one by stable row ids goes on covering them.
+not cover the new ones until it is optimized; with `defer_index_remap` it does, by way of the fragment reuse index. One
+by stable row ids goes on covering them.
 """
 
 from __future__ import annotations
@@ -68,18 +69,18 @@ class Compaction:
         Args:
             dataset: The dataset, at any version from the plan's on.
             rewrites: Results of tasks of one plan: all, or any of them. Without results nothing is committed.
-            options: The options of the plan; they are checked.
+            options: The options of the plan, for `defer_index_remap`.
             transaction_properties: Texts for the history, by key.
 
         Raises:
             RetryableConflictError: A concurrent commit changed a fragment that was rewritten. Nothing was committed but
                 the reservation of ids; the other results can be committed without that one.
         """
-        if options is not None:
-            CompactionOptions.of(options, dataset.config(), dataset.data_storage_version)
+        resolved = CompactionOptions.of(options, dataset.config(), dataset.data_storage_version)
         if not rewrites:
             return CompactionMetrics()
-        commit_rewrites(dataset.source, rewrites, transaction_properties or {})
+        properties = transaction_properties or {}
+        commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
         dataset.checkout_latest()
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
@@ -88,8 +89,8 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
     """Plan the compaction of a version; see `Compaction.plan`."""
     manifest = source.manifest
     resolved = CompactionOptions.of(options, manifest.config, manifest.data_storage_version)
-    if resolved.defer_index_remap:
-        raise UnsupportedError("defer_index_remap: the fragment reuse index is read and kept, not written")
+    if resolved.defer_index_remap and manifest.uses_stable_row_ids:
+        raise UnsupportedError("defer_index_remap in a dataset with stable row ids: its indices follow the rows anyway")
     groups = bins(facts_of(source, resolved), resolved)
     raw = manifest.fragments.raw
     tasks = (
@@ -103,8 +104,10 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
     return CompactionPlan(read_version=manifest.version, tasks=tuple(tasks), options=resolved)
 
 
-def commit_rewrites(source: Source, rewrites: Sequence[RewriteResult], properties: Mapping[str, str]) -> None:
-    """Commit results; see `Compaction.commit`."""
+def commit_rewrites(
+    source: Source, rewrites: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
+) -> None:
+    """Commit results; see `Compaction.commit`. `deferred` adds to the fragment reuse index if there are indices."""
     versions = {result.read_version for result in rewrites}
     if len(versions) > 1:
         raise InvalidInputError(f"the results come from plans of several versions: {sorted(versions)}")
@@ -122,7 +125,9 @@ def commit_rewrites(source: Source, rewrites: Sequence[RewriteResult], propertie
         )
         base = reserved.manifest
         groups = _numbered(groups, (base.max_fragment_id or 0) - needed + 1)
-    operation = Rewrite(groups=tuple(groups))
+    moved = tuple(result.row_addrs for result in rewrites if result.row_addrs is not None)
+    recorded = deferred and len(moved) == len(rewrites)
+    operation = Rewrite(groups=tuple(groups), moved_rows=moved if recorded else ())
     transaction = Transaction(read_version=read_version, operation=operation, properties=dict(properties))
     commit(source.store, transaction, base=base)
 
@@ -171,16 +176,23 @@ def compact(
         if progress is not None:
             progress(finished, total)
     results.sort(key=lambda result: result.original_records[0].id)
-    metrics = commit_what_fits(dataset, results, transaction_properties or {})
+    deferred = plan.options.defer_index_remap
+    metrics = commit_what_fits(dataset, results, transaction_properties or {}, deferred=deferred)
     if errors:
         raise errors[0]
     return metrics
 
 
 def commit_what_fits(
-    dataset: LanceDataset, results: Sequence[RewriteResult], properties: Mapping[str, str]
+    dataset: LanceDataset, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
 ) -> CompactionMetrics:
     """Commit results, leaving out those whose fragments were changed meanwhile and removing their files.
+
+    Args:
+        dataset: The handle, which moves to the version that was made.
+        results: Results of tasks of one plan.
+        properties: Texts for the history, by key.
+        deferred: Whether the plan was made with `defer_index_remap`.
 
     Raises:
         RetryableConflictError: That was so for all of them, or other writers were faster each time.
@@ -188,7 +200,7 @@ def commit_what_fits(
     left, dropped = list(results), 0
     while left:
         try:
-            commit_rewrites(dataset.source, left, properties)
+            commit_rewrites(dataset.source, left, properties, deferred=deferred)
         except RetryableConflictError:
             dataset.checkout_latest()
             fitting = [result for result in left if _is_unchanged(dataset.source, result)]

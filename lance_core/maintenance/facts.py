@@ -19,8 +19,8 @@ from lance_core.api.source import Source
 from lance_core.errors import SchemaError
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
-from lance_core.maintenance.reuse import live_coverage
 from lance_core.table.fragment import Fragment
+from lance_core.table.reuse import live_coverage
 
 __all__ = ["facts_of"]
 

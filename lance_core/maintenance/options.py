@@ -39,7 +39,7 @@ class CompactionOptions:
         num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
         batch_size: Rows that are read at a time; None leaves it to the files.
         io_buffer_size: Taken for pylance's sake: reads are bounded by pages here.
-        defer_index_remap: Record which rows moved in the fragment reuse index, instead of losing their coverage.
+        defer_index_remap: Record which rows moved in the fragment reuse index, by which indices go on covering them.
         compaction_mode: "reencode" decodes and encodes all rows; "try_binary_copy" copies pages where that is
             possible; "force_binary_copy" raises where it is not. None is "try_binary_copy".
         binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.

@@ -354,8 +354,52 @@ def test_all_rows_of_a_fragment_deleted_by_a_deletion_file(tmp_path):
     assert lance.dataset(path).count_rows() == 41
 
 
-def test_defer_index_remap_is_refused_by_name(tmp_path):
-    write(str(tmp_path / "t"), [5, 5])
+@pytest.mark.parametrize("first", ["ours", "pylance"])
+def test_deferred_remapping_keeps_indices_covering(tmp_path, first):
+    path = str(tmp_path / "t")
+    dataset = write(path, [100, 100, 100, 100])
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.create_scalar_index("word", "BITMAP")
+    dataset.delete("id % 10 = 3")
+    for round_number, target in enumerate((150, 1000, 5000)):
+        options = {"target_rows_per_fragment": target, "defer_index_remap": True}
+        if (first == "ours") == (round_number % 2 == 0):
+            lance_core.dataset(path).optimize.compact_files(**options)
+        else:
+            lance.dataset(path).optimize.compact_files(**options)
+        dataset = lance.dataset(path)
+        live = {fragment.fragment_id for fragment in dataset.get_fragments()}
+        if round_number < 2:
+            covered = {i["name"]: set(i["fragment_ids"]) for i in dataset.list_indices()}
+            assert covered["id_idx"] == covered["word_idx"] == live
+        assert "ScalarIndexQuery" in dataset.scanner(filter="id = 204").explain_plan()
+        found = dataset.to_table(filter="id IN (4, 13, 204, 399, 1005)", columns=["id"]).column("id").to_pylist()
+        assert sorted(found) == [4, 204, 399] + [1005] * (round_number == 2)
+        scanned = dataset.scanner(filter="word = 'word 4'", columns=["id"], use_scalar_index=False).to_table()
+        assert dataset.to_table(filter="word = 'word 4'", columns=["id"]).sort_by("id").equals(scanned.sort_by("id"))
+        lance.write_dataset(rows(1000, 50), path, mode="append") if round_number == 1 else None
+    lance.dataset(path).optimize.optimize_indices()
+    assert lance.dataset(path).count_rows(filter="id < 200") == 180
+    assert lance_core.dataset(path).count_rows() == 360 + 50
+
+
+def test_deferred_remapping_in_steps(tmp_path):
+    path = str(tmp_path / "t")
+    dataset = write(path, [100, 100, 100, 100])
+    dataset.create_scalar_index("id", "BTREE")
+    options = {"target_rows_per_fragment": 200, "defer_index_remap": True}
+    ours = lance_core.dataset(path)
+    results = [task.execute(ours) for task in Compaction.plan(ours, options).tasks]
+    for result in results:
+        Compaction.commit(ours, [result], options)
+    dataset = lance.dataset(path)
+    covered = {index["name"]: set(index["fragment_ids"]) for index in dataset.list_indices()}
+    assert covered["id_idx"] == {fragment.fragment_id for fragment in dataset.get_fragments()}
+    assert dataset.to_table(filter="id IN (5, 305)", columns=["id"]).num_rows == 2
+
+
+def test_deferred_remapping_is_refused_with_stable_row_ids(tmp_path):
+    write(str(tmp_path / "t"), [5, 5], enable_stable_row_ids=True)
     with pytest.raises(UnsupportedError, match="defer_index_remap"):
         lance_core.dataset(tmp_path / "t").optimize.compact_files(defer_index_remap=True)
 

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pyroaring import BitMap
@@ -13,6 +13,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, number_fragments, the_manifest
+from lance_core.table.reuse import Move, with_moves
 
 __all__ = ["Rewrite", "RewriteGroup", "RewrittenIndex"]
 
@@ -61,10 +62,13 @@ class Rewrite:
     Attributes:
         groups: What replaces what.
         rewritten_indices: Indices that were rewritten along.
+        moved_rows: For each group the addresses that its rows had, as serialized 64-bit roaring bitmaps, to go into the
+            fragment reuse index; empty to leave that alone. They are not part of the message of the wire.
     """
 
     groups: tuple[RewriteGroup, ...]
     rewritten_indices: tuple[RewrittenIndex, ...] = ()
+    moved_rows: tuple[bytes, ...] = field(default=(), compare=False)
 
     name: ClassVar[str] = "Rewrite"
     wire_name: ClassVar[str] = "rewrite"
@@ -139,7 +143,13 @@ class Rewrite:
                 result.append(_moved(index, groups))
             else:
                 result.append(index)
-        return tuple(result)
+        if not self.moved_rows:
+            return tuple(result)
+        moves = [
+            Move(row_addrs=rows, old_fragments=group.old_fragments, new_fragments=group.new_fragments)
+            for rows, group in zip(self.moved_rows, groups, strict=True)
+        ]
+        return with_moves(result, moves, base.version)
 
 
 def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]) -> RewriteGroup:

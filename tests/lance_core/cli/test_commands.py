@@ -195,9 +195,9 @@ def test_a_lost_race_is_exit_code_3(table, monkeypatch):
 
     original = compaction.commit_what_fits
 
-    def late(dataset, results, properties):
+    def late(*arguments, **options):
         lance.dataset(table).delete("n = 12")
-        return original(dataset, results, properties)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(compaction, "commit_what_fits", late)
     assert ask("compact", table, code=3)["error"]["code"] == "commit-conflict-retryable"

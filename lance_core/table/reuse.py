@@ -1,0 +1,119 @@
+"""The fragment reuse index: which fragments took the place of which, for indices that were not rewritten along.
+
+Its details, a FragmentReuseIndexDetails message, list per compaction the groups of fragments that were replaced:
+
+    version { dataset_version, groups { changed_row_addrs, old_fragments, new_fragments } }
+
+`changed_row_addrs` is a 64-bit roaring bitmap of the addresses (fragment id << 32 | row offset) that the group's rows
+had; in ascending order they are the rows of the new fragments. An index that covers all old fragments of a group covers
+its new ones by way of this mapping.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
+
+__all__ = ["Move", "live_coverage", "with_moves"]
+
+_DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Rows that a compaction moved.
+
+    Attributes:
+        row_addrs: Addresses that they had, as a serialized 64-bit roaring bitmap.
+        old_fragments: The fragments that they came from.
+        new_fragments: The fragments that they went to, in order, with ids.
+    """
+
+    row_addrs: bytes
+    old_fragments: tuple[Fragment, ...]
+    new_fragments: tuple[Fragment, ...]
+
+
+def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetadata, BitMap]]:
+    """Yield the indices of columns, each with the fragments that it covers by now; one without a record covers none."""
+    moves = [move for index in indices if index.name == FRAGMENT_REUSE_INDEX for move in _fragment_moves(index)]
+    for index in indices:
+        if index.is_system:
+            continue
+        covered = index.covered_fragments() or BitMap()
+        for old, new in moves:
+            if old <= covered:
+                covered = (covered - old) | new
+        yield index, covered
+
+
+def with_moves(
+    indices: Sequence[IndexMetadata], moves: Sequence[Move], dataset_version: int
+) -> tuple[IndexMetadata, ...]:
+    """The indices with moves added to the fragment reuse index, which is made if there is none.
+
+    Args:
+        indices: All indices of a dataset.
+        moves: What was moved.
+        dataset_version: Version that the moves were made on.
+
+    Raises:
+        UnsupportedError: The index keeps its details in a file.
+    """
+    existing = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
+    details = table_pb2.FragmentReuseIndexDetails() if existing is None else _details(existing)
+    if details.WhichOneof("content") == "external":
+        raise UnsupportedError("adding to a fragment reuse index whose details lie in a file")
+    version = details.inline.versions.add(dataset_version=dataset_version)
+    covered = BitMap() if existing is None else existing.covered_fragments() or BitMap()
+    for move in moves:
+        version.groups.add(
+            changed_row_addrs=move.row_addrs,
+            old_fragments=[_digest(fragment) for fragment in move.old_fragments],
+            new_fragments=[_digest(fragment) for fragment in move.new_fragments],
+        )
+        covered |= BitMap(fragment.id for fragment in move.new_fragments)
+    content = details.SerializeToString(deterministic=True)
+    updated = IndexMetadata(
+        # By content, so that the same commit makes the same manifest.
+        uuid=uuid.UUID(bytes=hashlib.blake2b(content, digest_size=16).digest(), version=4),
+        name=FRAGMENT_REUSE_INDEX,
+        fields=(),
+        dataset_version=dataset_version,
+        fragment_bitmap=covered.serialize(),
+        details_type_url=_DETAILS_TYPE,
+        details=content,
+        index_version=0,
+    )
+    return (*(index for index in indices if index is not existing), updated)
+
+
+def _digest(fragment: Fragment) -> table_pb2.FragmentReuseIndexDetails.FragmentDigest:
+    return table_pb2.FragmentReuseIndexDetails.FragmentDigest(
+        id=fragment.id, physical_rows=fragment.physical_rows, num_deleted_rows=fragment.num_deleted_rows
+    )
+
+
+def _details(index: IndexMetadata) -> table_pb2.FragmentReuseIndexDetails:
+    try:
+        return table_pb2.FragmentReuseIndexDetails.FromString(index.details)
+    except DecodeError as error:
+        raise CorruptFileError("the details of the fragment reuse index cannot be parsed") from error
+
+
+def _fragment_moves(index: IndexMetadata) -> list[tuple[BitMap, BitMap]]:
+    """Old and new fragments of each group, oldest first; none where the details lie in a file of their own."""
+    return [
+        (BitMap(f.id for f in group.old_fragments), BitMap(f.id for f in group.new_fragments))
+        for version in _details(index).inline.versions
+        for group in version.groups
+        if group.old_fragments
+    ]
