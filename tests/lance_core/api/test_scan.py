@@ -9,6 +9,7 @@ import lance_core
 from lance_core.api import fragment_scan
 from lance_core.api.ordering import ColumnOrdering, order_of
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.file.reader import DataFileReader
 
 ROWS = 100_000
 
@@ -28,8 +29,11 @@ def dataset(tmp_path_factory):
     return lance_core.write_dataset(table, tmp_path_factory.mktemp("scan") / "t", max_rows_per_file=40_000)
 
 
-@pytest.mark.parametrize("near", [fragment_scan.NEAR_TWO_STEP_SHARE, 2.0])
-@pytest.mark.parametrize("late", [None, False, True])
+@pytest.mark.parametrize(
+    ("late", "near"),
+    [(None, fragment_scan.NEAR_TWO_STEP_SHARE), (True, 2.0), (False, fragment_scan.NEAR_TWO_STEP_SHARE)],
+    ids=["rows cut out of ranges", "rows by offset", "all columns together"],
+)
 @pytest.mark.parametrize("filter_", ["x < 5", "x = 500 AND y > 0", "id BETWEEN 70000 AND 70100", "y > -9", "x < 0"])
 @pytest.mark.parametrize("columns", [None, ["text", "x"], ["x"], ["pair.a", "id"], {"z": "id + pair.a", "x": "x"}])
 def test_every_way_to_filter_gives_the_same(dataset, monkeypatch, filter_, columns, late, near):
@@ -68,6 +72,19 @@ def test_a_limit_stops_the_scan_early(dataset, monkeypatch):
     assert {fragment for fragment, _ in looked_at} == {0}
     assert max(rows for _, rows in looked_at) <= 1_000
     assert found.equals(dataset.to_table(filter="x < 500", columns=["id"]).slice(5, 20))
+
+
+def test_both_steps_of_a_scan_open_a_file_once(dataset, monkeypatch):
+    opened = []
+    open_file = DataFileReader.open.__func__
+
+    def recording(cls, store, key, **options):
+        opened.append(key)
+        return open_file(cls, store, key, **options)
+
+    monkeypatch.setattr(DataFileReader, "open", classmethod(recording))
+    assert dataset.to_table(filter="x < 5", columns=["text"]).num_rows == dataset.count_rows("x < 5")
+    assert sorted(opened) == sorted(opened[:3] * 2)
 
 
 def test_sizes_of_batches(dataset):
