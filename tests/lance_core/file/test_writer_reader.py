@@ -8,7 +8,7 @@ import pytest
 
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, SchemaError
-from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.file import DataFileReader, DataFileWriter, FileVersion, column
 from lance_core.file.footer import FOOTER_SIZE, Footer
 from lance_core.file.metadata import table_to_bytes
 from lance_core.schema import schema_from_arrow
@@ -242,3 +242,16 @@ def test_descriptions_may_lie_elsewhere_in_the_file(store, tmp_path, version):
     )
     path.write_bytes(body + table_to_bytes(ranges) + buffers + moved.to_bytes())
     assert pa.Table.from_batches(list(DataFileReader.open(store, "f.lance").read())).equals(data)
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_scattered_rows_are_those_of_the_plain_path(store, monkeypatch, version):
+    data = table(6000).append_column("n", pa.array([None if i % 3 else i for i in range(6000)]))
+    write(store, data, version, page_bytes=200_000)
+    rows = np.flatnonzero(np.random.default_rng(3).random(6000) < 0.2)
+    reader = DataFileReader.open(store, "f.lance")
+    plain = list(reader.read(rows=rows))
+    monkeypatch.setattr(column, "_SCATTERED_ROWS", 500)
+    monkeypatch.setattr(column, "_SCATTERED_RUNS", 7)
+    assert list(reader.read(rows=rows)) == plain
+    assert pa.Table.from_batches(plain).equals(data.take(pa.array(rows)))
