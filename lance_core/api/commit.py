@@ -142,11 +142,7 @@ def commit_fragments(
         raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
     if (mode == "replace") != (slices is not None):
         raise InvalidInputError('slices belong to mode "replace", and it needs them')
-    properties = dict(transaction_properties or {})
-    if commit_message is not None:
-        properties[COMMIT_MESSAGE_KEY] = commit_message
-    if once is not None:
-        properties[once[0]] = once[1]
+    properties = _properties(transaction_properties, commit_message, once)
     if slices is not None:
         slices.check(schema)
         properties[SLICES_KEY] = json.dumps(slices.identities())
@@ -171,6 +167,17 @@ def commit_fragments(
         ),
     )
     return work.run(read_version)
+
+
+def _properties(
+    given: Mapping[str, str] | None, commit_message: str | None, once: tuple[str, str] | None
+) -> dict[str, str]:
+    properties = dict(given or {})
+    if commit_message is not None:
+        properties[COMMIT_MESSAGE_KEY] = commit_message
+    if once is not None:
+        properties[once[0]] = once[1]
+    return properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

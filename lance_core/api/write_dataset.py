@@ -14,8 +14,8 @@ from lance_core.api.dataset import LanceDataset
 from lance_core.api.handle import Handle
 from lance_core.api.progress import FragmentWriteProgress
 from lance_core.api.unsupported import refuse
-from lance_core.api.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, FragmentWriter, ReaderLike, to_batches
-from lance_core.api.write_fragments import check_mode, data_version, destination, targets_of
+from lance_core.api.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike, to_batches
+from lance_core.api.write_fragments import Destination, check_mode, data_version, destination, targets_of, write_rows
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_core.store import canonical_uri
 
@@ -29,7 +29,7 @@ def write_dataset(
     mode: str = "create",
     *,
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
-    max_rows_per_group: int | None = None,
+    max_rows_per_group: int | None = None,  # noqa: ARG001 - see below
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
     progress: FragmentWriteProgress | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -77,30 +77,18 @@ def write_dataset(
         DatasetExistsError: `mode` is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
-    del max_rows_per_group
-    refuse("write_dataset", others)
-    check_mode(mode)
-    place = destination(uri, storage_options)
-    base = place.base
-    if base is not None and mode == "create":
-        raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
-    version = data_version(data_storage_version, use_legacy_format, base)
-    found, batches = to_batches(data_obj, schema)
-    writer = FragmentWriter(
-        place.uri,
-        found,
-        storage_options=place.options,
-        data_storage_version=version,
+    place = _destination(uri, storage_options, mode, others)
+    base, grown = place.base, place.base if mode == "append" else None
+    found, fragments = write_rows(
+        place,
+        to_batches(data_obj, schema),
+        data_storage_version=data_version(data_storage_version, use_legacy_format, base),
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
-        dataset_schema=base.schema if base is not None and mode == "append" else None,
+        dataset_schema=None if grown is None else grown.schema,
         targets=targets_of(place, initial_bases or (), target_bases, target_all_bases),
         progress=progress,
     )
-    with writer:
-        for batch in batches:
-            writer.write(batch)
-        fragments = writer.finish()
     return commit_fragments(
         place.uri,
         fragments,
@@ -110,12 +98,24 @@ def write_dataset(
         commit_message=commit_message,
         transaction_properties=transaction_properties,
         storage_options=place.options,
-        data_storage_version=version if mode != "append" or base is None else None,
+        data_storage_version=None if grown is not None else data_version(data_storage_version, use_legacy_format, base),
         enable_stable_row_ids=enable_stable_row_ids,
-        table_config=_auto_cleanup(auto_cleanup_options) if base is None else None,
+        table_config=_auto_cleanup(auto_cleanup_options if base is None else None),
         initial_bases=initial_bases or (),
         enable_v2_manifest_paths=enable_v2_manifest_paths,
     ).dataset
+
+
+def _destination(
+    uri: str | PathLike[str] | Handle, storage_options: Mapping[str, str] | None, mode: str, others: Mapping[str, Any]
+) -> Destination:
+    """Where to write, if the mode allows it and all arguments are offered."""
+    refuse("write_dataset", others)
+    check_mode(mode)
+    place = destination(uri, storage_options)
+    if place.base is not None and mode == "create":
+        raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
+    return place
 
 
 def _auto_cleanup(options: Mapping[str, int] | None) -> dict[str, str]:

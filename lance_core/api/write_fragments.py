@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
@@ -31,7 +31,7 @@ from lance_core.schema.lance_schema import LanceSchema
 from lance_core.store import ObjectStore, open_store
 from lance_core.table.manifest import Manifest
 
-__all__ = ["Destination", "data_version", "destination", "write_fragments"]
+__all__ = ["Destination", "check_mode", "data_version", "destination", "targets_of", "write_fragments", "write_rows"]
 
 MODES = ("create", "append", "overwrite")
 
@@ -114,12 +114,10 @@ def write_fragments(
     check_mode(mode)
     place = destination(dataset_uri, storage_options)
     base = place.base if mode == "append" else None
-    found, batches = to_batches(data, schema)
     version = data_version(data_storage_version, use_legacy_format, place.base)
-    writer = FragmentWriter(
-        place.uri,
-        found,
-        storage_options=place.options,
+    found, fragments = write_rows(
+        place,
+        to_batches(data, schema),
         data_storage_version=version,
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
@@ -127,10 +125,6 @@ def write_fragments(
         targets=targets_of(place, initial_bases or (), target_bases, target_all_bases),
         progress=progress,
     )
-    with writer:
-        for batch in batches:
-            writer.write(batch)
-        fragments = writer.finish()
     if not return_transaction:
         return fragments
     if base is not None:
@@ -141,6 +135,26 @@ def write_fragments(
         list(initial_bases) if initial_bases else None,
     )
     return Transaction(read_version=place.base.version if place.base is not None else 0, operation=overwrite)
+
+
+def write_rows(
+    place: Destination, rows: tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]], **options: Any
+) -> tuple[pa.Schema, list[FragmentMetadata]]:
+    """Write rows into new fragments; nothing is left if that fails.
+
+    Args:
+        place: Where to.
+        rows: Their schema, and the rows.
+        **options: For `FragmentWriter`.
+
+    Returns:
+        The schema, and the fragments.
+    """
+    schema, batches = rows
+    with FragmentWriter(place.uri, schema, storage_options=place.options, **options) as writer:
+        for batch in batches:
+            writer.write(batch)
+        return schema, writer.finish()
 
 
 def check_mode(mode: str) -> None:
