@@ -41,6 +41,9 @@ FIRST_WINDOW_ROWS: Final = 65_536
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Up to so much of the filter's own columns is kept for the result; beyond it is read again."""
 
+SMALL_BYTES: Final = 16 * 1024 * 1024
+"""Fragments with no more in their files are read ahead, several side by side, from a store that is far away."""
+
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
 
@@ -60,6 +63,17 @@ class FragmentScan:
     fragment: Fragment
     options: ScanOptions
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether bytes cost nothing but decoding: they lie on a local disk, or in memory."""
+        return self.source.store.root.startswith(_NEAR)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all that can be read of it may be kept in memory."""
+        sizes = [file.file_size_bytes for file in self.fragment.files]
+        return all(sizes) and sum(sizes) <= SMALL_BYTES
 
     @property
     def num_rows(self) -> int:
@@ -137,9 +151,8 @@ class FragmentScan:
         self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows by ascending offsets: each by itself if they are few, or cut out of all from first to last."""
-        is_near = self.source.store.root.startswith(_NEAR)
         is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
-        if not is_dense and len(offsets) < out_of * (NEAR_TWO_STEP_SHARE if is_near else TWO_STEP_SHARE):
+        if not is_dense and len(offsets) < out_of * (NEAR_TWO_STEP_SHARE if self.is_near else TWO_STEP_SHARE):
             for batch, _ in self._read(schema, offsets, None, live):
                 yield batch
             return

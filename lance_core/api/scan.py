@@ -9,7 +9,9 @@ With an order, the columns that it needs are read and sorted first, then the oth
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
@@ -67,7 +69,7 @@ class LanceScanner:
         if self._options.order_by:
             finished: Iterator[pa.RecordBatch] = self._ordered()
         else:
-            finished = (projection.apply(batch, schema) for batch in self._limited())
+            finished = (projection.apply(batch, schema) for batch in self._stored())
         return self._sized(finished)
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -108,7 +110,7 @@ class LanceScanner:
             narrow = replace(
                 options, schema=Schema(fields=()), projection=None, order_by=(), limit=None, offset=0, batch_size=None
             )
-            batches = LanceScanner(self._source, self._fragments, narrow)._limited()  # noqa: SLF001 - the same class
+            batches = LanceScanner(self._source, self._fragments, narrow)._stored()  # noqa: SLF001 - the same class
             total = sum(batch.num_rows for batch in batches)
         total = max(total - options.offset, 0)
         return total if options.limit is None else min(total, options.limit)
@@ -139,6 +141,12 @@ class LanceScanner:
             return live_count(self._source, fragment)
         return FragmentScan(self._source, fragment, self._options).num_rows
 
+    def _stored(self) -> Iterator[pa.RecordBatch]:
+        """All batches as they were read, in order of fragments and rows."""
+        if self._options.limit is None and not self._options.offset:
+            return self._read_ahead()
+        return self._limited()
+
     def _limited(self) -> Iterator[pa.RecordBatch]:
         """All batches of all fragments as they were read, cut by limit and offset."""
         options = self._options
@@ -165,6 +173,26 @@ class LanceScanner:
                     yield kept
                 if left == 0:
                     return
+
+    def _read_ahead(self) -> Iterator[pa.RecordBatch]:
+        """All batches of all fragments; small fragments of a store that is far away are read side by side."""
+        scans = (FragmentScan(self._source, fragment, self._options) for fragment in self._fragments)
+        if self._options.fragment_readahead < 2 or len(self._fragments) < 2:
+            for scan in scans:
+                yield from scan.batches()
+            return
+        waiting: deque[FragmentScan | Future[list[pa.RecordBatch]]] = deque()
+        pool = ThreadPoolExecutor(self._options.fragment_readahead, thread_name_prefix="lance-fragment")
+        try:
+            for scan in scans:
+                is_ahead = scan.is_small and not scan.is_near
+                waiting.append(pool.submit(_all_batches, scan) if is_ahead else scan)
+                if len(waiting) >= self._options.fragment_readahead or not is_ahead:
+                    yield from _next_batches(waiting.popleft())
+            while waiting:
+                yield from _next_batches(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _ordered(self) -> Iterator[pa.RecordBatch]:
         """The rows in order: sort by the columns of the order alone, then read the rest of the rows that are left."""
@@ -199,6 +227,14 @@ class LanceScanner:
                 size = min(size, max(options.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
             for start in range(0, batch.num_rows, size):
                 yield batch.slice(start, size) if batch.num_rows > size else batch
+
+
+def _all_batches(scan: FragmentScan) -> list[pa.RecordBatch]:
+    return list(scan.batches())
+
+
+def _next_batches(scan: FragmentScan | Future[list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    yield from scan.batches() if isinstance(scan, FragmentScan) else scan.result()
 
 
 def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:

@@ -33,12 +33,12 @@ _OPTIONS: Final = (
     "with_row_id",
     "with_row_address",
     "include_deleted_rows",
+    "fragment_readahead",
 )
 
 _WITHOUT_MEANING: Final = (
     # How much to read at once: a scan here reads ahead by pages, within a bound of its own.
     "batch_readahead",
-    "fragment_readahead",
     "io_buffer_size",
     # Batches come in order, which scan_in_order=False leaves open.
     "scan_in_order",
@@ -49,6 +49,9 @@ _WITHOUT_MEANING: Final = (
     "prefilter",
     "disable_scoring_autoprojection",
 )
+
+
+_LEAST: Final = {"limit": 0, "offset": 0, "batch_size": 1, "batch_size_bytes": 1, "fragment_readahead": 0}
 
 
 class ScanArguments(TypedDict, total=False):
@@ -66,7 +69,8 @@ class ScanArguments(TypedDict, total=False):
         late_materialization: False reads the filter's columns and the others together; otherwise the others are read
             only where rows match. The result is the same.
         batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
-        fragment_readahead: Taken, without effect, for the same reason.
+        fragment_readahead: How many small fragments are read side by side from object storage, 8 by default; 0 or 1
+            reads one after the other.
         io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
         scan_in_order: Taken, without effect: batches always come in order.
         use_stats: Taken, without effect: statistics never change the result.
@@ -130,6 +134,7 @@ class ScanOptions:
         include_deleted_rows: Give the deleted rows that are still stored too, with a null `_rowid`.
         late_materialization: False reads the columns of the filter and the others together; None and True find the
             matching rows first.
+        fragment_readahead: How many small fragments are read side by side from a store that is far away.
     """
 
     schema: Schema
@@ -147,10 +152,17 @@ class ScanOptions:
     order_by: tuple[ColumnOrdering, ...] = ()
     include_deleted_rows: bool = False
     late_materialization: bool | None = None
+    fragment_readahead: int = 8
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing, and options that exclude each other."""
-        for name, least in (("limit", 0), ("offset", 0), ("batch_size", 1), ("batch_size_bytes", 1)):
+        for name, least in (
+            ("limit", 0),
+            ("offset", 0),
+            ("batch_size", 1),
+            ("batch_size_bytes", 1),
+            ("fragment_readahead", 0),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidInputError(f"{name} must not be {value}")

@@ -1,5 +1,7 @@
 """Scans: steps, sizes of batches, orders, refusals."""
 
+from threading import Barrier
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -85,6 +87,32 @@ def test_both_steps_of_a_scan_open_a_file_once(dataset, monkeypatch):
     monkeypatch.setattr(DataFileReader, "open", classmethod(recording))
     assert dataset.to_table(filter="x < 5", columns=["text"]).num_rows == dataset.count_rows("x < 5")
     assert sorted(opened) == sorted(opened[:3] * 2)
+
+
+def test_small_fragments_that_are_far_away_are_read_side_by_side(tmp_path, monkeypatch):
+    dataset = lance_core.write_dataset(pa.table({"id": range(200)}), tmp_path / "t", max_rows_per_file=10)
+    monkeypatch.setattr(fragment_scan, "_NEAR", ("nowhere",))
+    both = Barrier(2, timeout=20)
+    read = fragment_scan.read_fragment
+    waited = set()
+
+    def meeting(source, fragment, *others, **options):
+        if fragment.id < 2 and fragment.id not in waited:
+            waited.add(fragment.id)
+            both.wait()  # breaks unless two fragments are read at once
+        return read(source, fragment, *others, **options)
+
+    monkeypatch.setattr(fragment_scan, "read_fragment", meeting)
+    assert dataset.to_table().column("id").to_pylist() == list(range(200))
+    monkeypatch.setattr(fragment_scan, "read_fragment", read)
+    assert dataset.to_table(filter="id % 2 = 0").column("id").to_pylist() == list(range(0, 200, 2))
+    for readahead in (0, 1, 3, 50):
+        batches = dataset.to_batches(fragment_readahead=readahead)
+        assert next(batches).column("id").to_pylist() == list(range(10))
+        batches.close()
+        assert dataset.to_table(fragment_readahead=readahead, with_row_id=True).num_rows == 200
+    monkeypatch.setattr(fragment_scan, "SMALL_BYTES", 10)
+    assert dataset.to_table().column("id").to_pylist() == list(range(200))
 
 
 def test_sizes_of_batches(dataset):
