@@ -4,7 +4,7 @@
     -----------   ---------------------------------------------------------   --------------------------------
     strict        the DataFrame has exactly the table's columns; order and
                   nullability do not matter
-    add_columns   it may lack columns that can be null, and bring new ones
+    add_columns   it may lack columns that can be null, and bring new ones       (new ones: mode overwrite only)
     overwrite     refused                                                     its schema becomes the table's
 
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of

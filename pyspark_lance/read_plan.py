@@ -37,7 +37,7 @@ _LEAST_ROWS: Final = 1 << 16
 """Rows below which a task is not worth its start."""
 _SLIVER: Final = 0.02
 """Part of a fragment that rather goes to the neighbouring task."""
-_BATCH_ROWS: Final = 1 << 16
+_BATCH_ROWS: Final = 1 << 17
 _BATCH_BYTES: Final = 32 << 20
 
 

@@ -315,7 +315,10 @@ def _absolute(uri: str | PathLike[str]) -> str:
 def _version_to_add(base: LanceDataset, options: WriteOptions, plan: WritePlan) -> str:
     """The file version of fragments that are added to a table: the table's."""
     if plan.new_columns:
-        raise UnsupportedError(f"new columns {list(plan.new_columns)} cannot be added by mode {options.mode!r} yet")
+        raise UnsupportedError(
+            f"adding the columns {list(plan.new_columns)} while other rows stay is not offered; add them to the table "
+            "first (LanceDataset.add_columns)"
+        )
     wanted = options.data_storage_version
     if wanted is not None and wanted != base.data_storage_version:
         raise InvalidInputError(f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}")

@@ -59,8 +59,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             ("allow").
         vector_columns: Array columns to store as vectors (fixed-size lists) of so many items. Columns with the metadata
             `arrow.fixed-size-list.size` (`df.withMetadata`), and those that are vectors in the table, need no mention.
-        schema_mode: "strict": the columns must be the table's, in any order; "add_columns": some may be new, and
-            those that can be null may be missing; "overwrite": with mode "overwrite", the columns replace the table's.
+        schema_mode: "strict": the columns must be the table's, in any order; "add_columns": those that can be null may
+            be missing, and with mode "overwrite" some may be new; "overwrite": with mode "overwrite", the columns
+            replace the table's.
         empty: What to do without any row: "write" a version nevertheless, "skip" it, or take it for an "error".
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.

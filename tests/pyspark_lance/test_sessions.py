@@ -343,6 +343,38 @@ def test_variants_come_back_as_variants(spark, uri, lance):
     assert [row[0] for row in back.selectExpr("variant_get(v, '$.a', 'int')").collect()] == [1, 1, 1]
 
 
+def test_a_table_in_a_bucket(spark, lance, s3):
+    uri = f"s3://{s3.new_bucket()}/tables/t.lance"
+    options = s3.storage_options
+    slices = by_day(*range(3))
+    written = pyspark_lance.write(spark.sql(DAYS.format(3, 300)), uri, slices=slices, storage_options=options)
+    assert (written.version, written.files) == (1, 3)
+    again = pyspark_lance.write(
+        spark.sql(DAYS.format(1, 20)), uri, mode="replace", slices=by_day(0), storage_options=options
+    )
+    assert (again.rows_deleted, again.rows_added) == (100, 20)
+    theirs = lance.dataset(uri, storage_options=options)
+    assert (theirs.version, theirs.count_rows()) == (2, 220)
+    found = pyspark_lance.read(spark, uri, version=1, columns=["id"], storage_options=options)
+    assert found.agg({"id": "sum"}).collect()[0][0] == sum(range(300))
+    source = spark.read.format("lance").options(**{f"storage.{key}": value for key, value in options.items()})
+    assert source.load(uri).count() == 220
+
+
+def test_secrets_are_not_shown(spark, lance, s3):
+    uri = f"s3://{s3.new_bucket()}/t.lance"
+    secret = s3.storage_options["aws_secret_access_key"]
+    bad = spark.sql("select id, array(1f) as v from range(10)")
+    with pytest.raises(InvalidInputError) as caught:
+        pyspark_lance.write(bad, uri, vector_columns={"v": 2}, storage_options=s3.storage_options)
+    assert secret not in repr(caught.value)
+    options = {f"storage.{key}": value for key, value in s3.storage_options.items()}
+    spark.range(3).write.format("lance").mode("append").options(**options).save(uri)
+    with pytest.raises(Exception, match="no columns") as caught:
+        spark.read.format("lance").options(columns="nope", **options).load(uri).collect()
+    assert secret not in str(caught.value)
+
+
 # The data source
 
 
