@@ -115,8 +115,8 @@ def test_buffers_are_aligned_and_padded(store, tmp_path):
     data = (tmp_path / "f.lance").read_bytes()
     reader = DataFileReader.open(store, "f.lance")
     ends = []
-    for column in reader.metadata.columns:
-        for page in column.messages:
+    for pages in reader.metadata.columns:
+        for page in pages.messages:
             for start, size in zip(page.buffer_offsets, page.buffer_sizes, strict=True):
                 assert start % 64 == 0
                 ends.append(start + size)
