@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,11 @@ from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.scan import ROW_ADDRESS, ROW_ID
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged, staged
-from lance_core.commit import commit
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Field, Schema, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Merge
-from lance_core.table.transaction import Transaction
 
 __all__ = [
     "add_columns",
@@ -69,10 +67,17 @@ def fields_of(transforms: Any) -> list[pa.Field] | None:
     return None
 
 
-def add_null_columns(source: Source, fields: Iterable[pa.Field]) -> Manifest:
+def add_null_columns(
+    source: Source, fields: Iterable[pa.Field], properties: Mapping[str, str] | None = None
+) -> Manifest:
     """Commit new columns that are null in all rows; no file is written.
 
     A struct that exists gets the children that it lacks.
+
+    Args:
+        source: The version to add them to.
+        fields: The columns.
+        properties: Texts for the history.
 
     Raises:
         SchemaError: A column exists, or does not allow nulls.
@@ -91,7 +96,7 @@ def add_null_columns(source: Source, fields: Iterable[pa.Field]) -> Manifest:
         else:
             result[at] = _grown(result[at], field, field.name)
     schema = replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
-    return commit_merge(source, tuple(base.fragments), schema, preserves_nullability=True)
+    return commit_merge(Staged(source), tuple(base.fragments), schema, preserves_nullability=True)
 
 
 def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Schema]:
@@ -111,12 +116,11 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
 
 
 def commit_merge(
-    source: Source, fragments: Sequence[Fragment], schema: Schema, *, preserves_nullability: bool
+    files: Staged, fragments: Sequence[Fragment], schema: Schema, *, preserves_nullability: bool
 ) -> Manifest:
-    """Commit fragments with more columns."""
+    """Commit fragments with more columns, and the files that they are in."""
     operation = Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=preserves_nullability)
-    transaction = Transaction(read_version=source.manifest.version, operation=operation)
-    return commit(source.store, transaction, base=source.manifest).manifest
+    return files.commit(operation)
 
 
 def made_fragment(
@@ -145,7 +149,7 @@ def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = Non
             fragments.append(made)
         maker.finish()
         return commit_merge(
-            source, fragments, schema, preserves_nullability=all(field.nullable for field in columns.fields)
+            files, fragments, schema, preserves_nullability=all(field.nullable for field in columns.fields)
         )
 
 

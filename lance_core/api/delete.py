@@ -42,9 +42,8 @@ def delete_rows(
                 deleted_fragment_ids=removal.removed_fragment_ids,
                 predicate=predicate_text(predicate),
             )
-            transaction = Transaction(read_version=base.manifest.version, operation=operation)
-            done = commit(base.store, transaction, base=base.manifest, affected_rows=removal.affected_rows)
-        return done.manifest, removal.num_rows
+            manifest = files.commit(operation, removal.affected_rows)
+        return manifest, removal.num_rows
 
     return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
 

@@ -19,7 +19,6 @@ from lance_core.api.source import Source
 from lance_core.api.staged import Staged, staged
 from lance_core.api.transactions import Transaction
 from lance_core.api.write import ReaderLike, to_batches
-from lance_core.commit import commit
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
@@ -152,10 +151,8 @@ class MergeInsertBuilder:
         def attempt(base: Source) -> tuple[Manifest, Merged]:
             with staged(base) as files:
                 merged = self._merge(base, table, files)
-                transaction = records.Transaction(read_version=base.manifest.version, operation=merged.operation)
                 affected = merged.removal.affected_rows if merged.removal is not None else None
-                done = commit(base.store, transaction, base=base.manifest, affected_rows=affected)
-            return done.manifest, merged
+                return files.commit(merged.operation, affected), merged
 
         manifest, merged = retrying(
             self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout

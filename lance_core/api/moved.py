@@ -42,6 +42,7 @@ class MovedRows:
         self._files = files
         self._stable = manifest.uses_stable_row_ids
         self._ids: list[U64Array] = []
+        self._is_finished = False
         self._writer = FragmentWriter(
             source.store.root,
             resolve_extensions(schema_to_arrow(manifest.schema)),
@@ -65,13 +66,11 @@ class MovedRows:
         if self._stable and row_ids is not None:
             self._ids.append(row_ids)
 
-    def discard(self) -> None:
-        """Delete what was written."""
-        self._writer.discard()
-
     def finish(self) -> tuple[Fragment, ...]:
         """The new fragments, without ids; those of moved rows carry the rows' ids."""
         fragments = tuple(fragment.to_record() for fragment in self._writer.finish())
+        # From here on the files are the caller's business.
+        self._is_finished = True
         self._files.add_fragments(fragments)
         if not self._ids:
             return fragments
@@ -87,6 +86,6 @@ class MovedRows:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Discard if the body raised."""
-        if kind is not None:
-            self.discard()
+        """Discard if the body raised before the end."""
+        if kind is not None and not self._is_finished:
+            self._writer.discard()

@@ -140,7 +140,7 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
             file = write_column_file(source, fragment, written, tables, files)
             # A file that held nothing but what was cast goes.
             fragments.append(with_column_file(fragment, file).without_dead_files(live))
-        return commit_merge(source, fragments, schema, preserves_nullability=True)
+        return commit_merge(files, fragments, schema, preserves_nullability=True)
 
 
 def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema) -> Iterator[pa.Table]:

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lance_core.api.source import Source
-from lance_core.errors import OutcomeUnknownError
+from lance_core.commit import AffectedRows, commit
+from lance_core.errors import LanceError, OutcomeUnknownError
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Operation
+from lance_core.table.transaction import Transaction
 
 __all__ = ["Staged", "staged"]
 
@@ -24,6 +28,7 @@ class Staged:
 
     source: Source
     _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
+    _commits: bool = False
 
     def add(self, store: ObjectStore, key: str) -> None:
         """Remember a file."""
@@ -39,6 +44,22 @@ class Staged:
             for file in fragment.files:
                 self.add_data_file(file)
 
+    def commit(self, operation: Operation, affected_rows: AffectedRows | None = None) -> Manifest:
+        """Commit an operation that refers to the files, made from the version that they were written for.
+
+        Raises:
+            CommitConflictError: Another writer's commit rules this one out.
+        """
+        base = self.source.manifest
+        transaction = Transaction(read_version=base.version, operation=operation)
+        self._commits = True
+        return commit(self.source.store, transaction, base=base, affected_rows=affected_rows).manifest
+
+    @property
+    def may_be_committed(self) -> bool:
+        """Whether a commit was begun, so that an interruption leaves open whether it landed."""
+        return self._commits
+
     def discard(self) -> None:
         """Delete the files."""
         for store, key in self._files:
@@ -50,13 +71,18 @@ class Staged:
 def staged(source: Source) -> Iterator[Staged]:
     """Collect the files that the body writes, and delete them if it raises.
 
-    They stay if it is not known whether the commit landed: a version may refer to them.
+    They stay if it is not known whether the commit landed, after an interruption for instance: a version may refer to
+    them, and files that nothing refers to harm nobody.
     """
     files = Staged(source)
     try:
         yield files
     except OutcomeUnknownError:
         raise
-    except BaseException:
+    except LanceError:
         files.discard()
+        raise
+    except BaseException:
+        if not files.may_be_committed:
+            files.discard()
         raise

@@ -16,14 +16,12 @@ from lance_core.api.removal import each_fragment, matching_rows, remove_rows, ro
 from lance_core.api.retry import retrying
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
-from lance_core.commit import commit
 from lance_core.errors import InvalidInputError
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Update
 from lance_core.table.rowids import decode_row_ids
-from lance_core.table.transaction import Transaction
 
 __all__ = ["update_rows"]
 
@@ -78,9 +76,8 @@ def _attempt(
             new_fragments=moved.finish(),
             fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, updates)),
         )
-        transaction = Transaction(read_version=base.manifest.version, operation=operation)
-        done = commit(base.store, transaction, base=base.manifest, affected_rows=removal.affected_rows)
-    return done.manifest, removal.num_rows
+        manifest = files.commit(operation, removal.affected_rows)
+    return manifest, removal.num_rows
 
 
 def _matching(base: Source, fragment: Fragment, condition: pc.Expression | None) -> BitMap:
