@@ -96,7 +96,8 @@ def add_null_columns(
         else:
             result[at] = _grown(result[at], field, field.name)
     schema = replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
-    return commit_merge(Staged(source), tuple(base.fragments), schema, preserves_nullability=True)
+    fragments = tuple(base.fragments)
+    return commit_merge(Staged(source), fragments, schema, preserves_nullability=True, properties=properties)
 
 
 def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Schema]:
@@ -116,11 +117,16 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
 
 
 def commit_merge(
-    files: Staged, fragments: Sequence[Fragment], schema: Schema, *, preserves_nullability: bool
+    files: Staged,
+    fragments: Sequence[Fragment],
+    schema: Schema,
+    *,
+    preserves_nullability: bool,
+    properties: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Commit fragments with more columns, and the files that they are in."""
     operation = Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=preserves_nullability)
-    return files.commit(operation)
+    return files.commit(operation, properties=properties)
 
 
 def made_fragment(

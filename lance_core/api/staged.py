@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -44,14 +44,24 @@ class Staged:
             for file in fragment.files:
                 self.add_data_file(file)
 
-    def commit(self, operation: Operation, affected_rows: AffectedRows | None = None) -> Manifest:
+    def commit(
+        self,
+        operation: Operation,
+        affected_rows: AffectedRows | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Manifest:
         """Commit an operation that refers to the files, made from the version that they were written for.
+
+        Args:
+            operation: The change.
+            affected_rows: Rows that it takes away, as offsets by fragment id.
+            properties: Texts for the history.
 
         Raises:
             CommitConflictError: Another writer's commit rules this one out.
         """
         base = self.source.manifest
-        transaction = Transaction(read_version=base.version, operation=operation)
+        transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
         self._commits = True
         return commit(self.source.store, transaction, base=base, affected_rows=affected_rows).manifest
 
