@@ -141,7 +141,11 @@ def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffer
 
 def _joined(pieces: Sequence[Bytes]) -> ChunkBuffers:
     sizes = np.array([piece.size for piece in pieces], np.int64)
-    data = np.concatenate(pieces) if len(pieces) > 1 else pieces[0] if pieces else np.empty(0, np.uint8)
+    if len(pieces) > 1:
+        # Arrow's allocator keeps its pages: those of a fresh numpy array cost more than the copy.
+        data = np.concatenate(pieces, out=np.frombuffer(pa.allocate_buffer(int(sizes.sum())), np.uint8))
+    else:
+        data = pieces[0] if pieces else np.empty(0, np.uint8)
     return ChunkBuffers(data=data, starts=np.cumsum(sizes) - sizes, sizes=sizes)
 
 
