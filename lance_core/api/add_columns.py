@@ -16,7 +16,7 @@ from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.scan import ROW_ADDRESS, ROW_ID
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged, staged
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import Field, Schema, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
@@ -82,8 +82,11 @@ def add_null_columns(
     Raises:
         SchemaError: A column exists, or does not allow nulls.
         InvalidInputError: There is no field.
+        UnsupportedError: The files are of version 0.1, all of which must have all columns.
     """
     base = source.manifest
+    if base.data_storage_version == "0.1":
+        raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
     added = [field_from_arrow(field) for field in fields]
     if not added:
         raise InvalidInputError("add_columns: no column was given")

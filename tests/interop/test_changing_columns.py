@@ -253,3 +253,22 @@ def test_restore(pair):
     pair.check()
     assert ours.version == 5
     assert described(pair.uris["ours"])["operation"][0] == "Restore"
+
+
+@pytest.mark.parametrize("version", ["legacy", "2.0", "2.1"])
+def test_older_files(tmp_path, version):
+    rows = table().select(["a", "b", "s"])
+    pair = Pair(tmp_path, rows, max_rows_per_file=12, data_storage_version=version)
+    more = rows.slice(3, 2).set_column(0, "a", pa.array([4, 400]))
+    for verb in (
+        lambda d, _: d.delete("a in (1, 20)"),
+        lambda d, _: d.update({"b": "'u'"}, "a < 5"),
+        lambda d, _: d.merge_insert("a").when_matched_update_all().when_not_matched_insert_all().execute(more),
+        lambda d, _: d.add_columns({"w": "a * 2"}),
+        lambda d, _: d.alter_columns({"path": "w", "data_type": pa.int32()}),
+        lambda d, _: d.alter_columns({"path": "b", "name": "B"}),
+        lambda d, _: d.drop_columns(["w"]),
+    ):
+        pair.run(verb)
+    pair.run(lambda d, _: d.add_columns(pa.field("n", pa.int32())), check=version != "legacy")
+    assert ("n" in pair.ours.schema.names) == (version != "legacy")
