@@ -20,6 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_core.api.add_columns import add_null_columns
 from lance_core.api.bases import DatasetBasePath, numbered
 from lance_core.api.dataset import LanceDataset
 from lance_core.api.dictionaries import check_dictionaries, with_dictionaries
@@ -106,6 +107,7 @@ def commit_fragments(
     data_storage_version: str | None = None,
     enable_stable_row_ids: bool = False,
     table_config: Mapping[str, str] | None = None,
+    add_columns: bool = False,
     max_retries: int = 20,
     initial_bases: Sequence[DatasetBasePath] = (),
     enable_v2_manifest_paths: bool = True,
@@ -128,6 +130,8 @@ def commit_fragments(
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set; keys that are there with that value are left alone.
+        add_columns: Add the columns that the dataset lacks, as nulls for the rows that are there, in a version of
+            their own before. The fragments were written with `LanceDataset.lance_schema_with`.
         max_retries: How often a commit that loses a race is rebased and put again.
         initial_bases: Base paths of a dataset that is created.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
@@ -157,6 +161,7 @@ def commit_fragments(
         properties=properties,
         once=once,
         table_config=dict(table_config or {}),
+        add_columns=add_columns,
         initial_bases=numbered(initial_bases),
         settings=CommitOptions(
             naming=Naming.V2 if enable_v2_manifest_paths else Naming.V1,
@@ -194,6 +199,7 @@ class _Commit:
     properties: Mapping[str, str]
     once: tuple[str, str] | None
     table_config: Mapping[str, str]
+    add_columns: bool
     initial_bases: tuple[BasePath, ...]
     settings: CommitOptions
 
@@ -214,7 +220,7 @@ class _Commit:
                 self._follow_creation(base)
         if self.mode == "create":
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
-        self._configure(base)
+        base = self._with_new_columns(self._configured(base))
         if self.mode == "append":
             lance_schema(self.arrow_schema, base.schema)
             check_dictionaries(base.schema, self.fragments, self.store)
@@ -301,13 +307,38 @@ class _Commit:
                 return True
         return False
 
-    def _configure(self, base: Manifest) -> None:
-        """Set configuration that a dataset lacks; Overwrite brings it along."""
+    def _configured(self, base: Manifest) -> Manifest:
+        """Set configuration that a dataset lacks; Overwrite brings it along.
+
+        Returns:
+            The version to go on from: the one that this made, unless others came between, which are to be judged.
+        """
         missing = {key: value for key, value in self.table_config.items() if base.config.get(key) != value}
-        if missing and self.mode != "overwrite":
-            operation = UpdateConfig(config=UpdateMap(entries=missing))
-            transaction = Transaction(read_version=base.version, operation=operation)
-            commit(self.store, transaction, base=base, options=CommitOptions())
+        if not missing or self.mode == "overwrite":
+            return base
+        operation = UpdateConfig(config=UpdateMap(entries=missing))
+        transaction = Transaction(read_version=base.version, operation=operation, properties=self._side_properties())
+        made = commit(self.store, transaction, base=base, options=CommitOptions()).manifest
+        return made if made.version == base.version + 1 else base
+
+    def _with_new_columns(self, base: Manifest) -> Manifest:
+        """Add the columns that a dataset lacks, if that is wanted; Overwrite brings them along.
+
+        Raises:
+            RetryableConflictError: The dataset has changed since `base`, so that the files may name other columns.
+        """
+        new = [field for field in self.arrow_schema if field.name not in base.schema.names]
+        if not new or not self.add_columns or self.mode == "overwrite":
+            return base
+        latest = load_latest(self.store, base)
+        if latest is not None and latest.version != base.version:
+            raise RetryableConflictError(f"{self.uri} was changed while columns were to be added; do the write again")
+        return add_null_columns(Source(self.store, base, self.options), new, self._side_properties())
+
+    def _side_properties(self) -> dict[str, str]:
+        """What describes a version that is made on the way: all but what stands for the write itself."""
+        own = {SLICES_KEY, *(self.once[:1] if self.once is not None else ())}
+        return {key: value for key, value in self.properties.items() if key not in own}
 
     def _adopt(self, latest: Manifest) -> CommitResult | None:
         """The commit that carries our `once` property, if one does."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_core.api.add_columns import add_columns, commit_made
+from lance_core.api.add_columns import add_columns, commit_made, with_new_columns
 from lance_core.api.column_makers import joined
 from lance_core.api.handle import Handle
 from lance_core.api.schema_evolution import alter_columns, drop_columns
 from lance_core.api.write import ReaderLike
+from lance_core.schema import schema_to_bytes
 
 __all__ = ["EvolvingVerbs"]
 
@@ -45,6 +46,14 @@ class EvolvingVerbs(Handle):
             InvalidInputError: There are more or fewer values than rows.
         """
         self._manifest = add_columns(self.source, transforms, read_columns, reader_schema, batch_size)
+
+    def lance_schema_with(self, fields: Sequence[pa.Field]) -> bytes:
+        """The schema as it will be with further columns, for a `FragmentWriter` whose commit adds them.
+
+        Raises:
+            SchemaError: A column exists, or cannot be stored.
+        """
+        return schema_to_bytes(with_new_columns(self._manifest, pa.schema(fields))[0])
 
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None

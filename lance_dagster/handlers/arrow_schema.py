@@ -3,8 +3,8 @@
     schema_mode    the frame's columns                                   the table afterwards
     -----------    ---------------------------------------------------   ---------------------------
     strict         the table's, in any order                             as before
-    add_columns    the table's, without some that can be null, and       with the further ones
-                   further ones if the whole table is overwritten
+    add_columns    the table's, without some that can be null, and       with the further ones, null in rows that stay
+                   further ones
     overwrite      any; only when the whole table is overwritten         the frame's
 
 A column fits when its type is the table's up to what loses nothing: nullability, the width of offsets (`string` and
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.settings import SchemaMode
 
@@ -54,7 +54,6 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
 
     Raises:
         SchemaError: the frame does not fit; names the column.
-        UnsupportedError: columns would have to be added to rows that stay.
     """
     _refuse_clashing_names(frame)
     if table is None or (schema_mode == "overwrite" and mode == "overwrite"):
@@ -77,10 +76,9 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     names = [field.name for field in added]
     if schema_mode == "strict":
         raise SchemaError(f"columns {names} are not in the table; schema_mode add_columns would add them")
-    if mode != "overwrite":
-        raise UnsupportedError(
-            f"adding the columns {names} while other rows stay is not offered; add them to the table first"
-        )
+    strict = [field.name for field in added if not field.nullable]
+    if strict and mode != "overwrite":
+        raise SchemaError(f"the new columns {strict} must allow nulls: rows that stay have no value for them")
     return pa.schema([*table, *added])
 
 

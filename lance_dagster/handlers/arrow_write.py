@@ -85,6 +85,7 @@ def _commit(
             storage_options=request.storage_options,
             data_storage_version=request.data_storage_version,
             table_config=dict(request.table.table_config) or None,
+            add_columns=request.output.schema_mode == "add_columns",
         )
     except CommitConflictError:
         writers.discard()  # a conflict is a clear answer: nothing landed. After other errors the files may be in use.
@@ -191,7 +192,10 @@ class _SliceWriters:
     def _field_ids(self) -> bytes | None:
         """The table's schema with its field ids, when the files go beside older ones."""
         existing = self._request.existing
-        return None if existing is None or self._request.mode == "overwrite" else existing.lance_schema_bytes
+        if existing is None or self._request.mode == "overwrite":
+            return None
+        added = [field for field in self._schema if field.name not in existing.schema.names]
+        return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
     def _close(self, position: int) -> None:
         self._fragments += self._open.pop(position).finish()

@@ -375,11 +375,14 @@ class TestSchema:
             {"day": None, "n": 2},
         ]
 
-    def test_add_columns_beside_rows_that_stay_is_refused(self, lake):
+    def test_add_columns_beside_rows_that_stay(self, lake):
         lake.run(source(frame((date(1), 1))))
         wider = frame((date(1), 1, 7), schema=pa.schema([*SCHEMA, ("x", pa.int64())]))
-        result = lake.run(source(wider), schema_mode="add_columns", write_mode="append", fails=True)
-        assert "adding the columns ['x'] while other rows stay is not offered" in errors(result)
+        lake.run(source(wider), schema_mode="add_columns", write_mode="append")
+        assert lake.table("analytics/events").to_table()["x"].to_pylist() == [None, 7]
+        strict = frame((date(1), 1, 7), schema=pa.schema([*SCHEMA, pa.field("y", pa.int64(), nullable=False)]))
+        result = lake.run(source(strict), schema_mode="add_columns", write_mode="append", fails=True)
+        assert "['y'] must allow nulls" in errors(result)
 
     def test_vectors(self, lake):
         schema = pa.schema([("v", pa.list_(pa.float32()))])

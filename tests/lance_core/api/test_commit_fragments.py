@@ -193,3 +193,40 @@ def test_finding_a_commit_by_property(table):
     assert (version, transaction.transaction_properties["run"]) == (4, "r7")
     assert latest.find_transaction("run", "r8") is None
     assert latest.find_transaction("run", "r7", not_before=latest.timestamp) is None
+
+
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_columns_are_added_before_the_rows_that_have_them(table, mode):
+    wider = rows("b", 50).append_column("w", pa.array(["x"]))
+    added = [wider.schema.field("w")]
+    fragments = write_fragments(wider, table.uri, dataset_schema=table.lance_schema_with(added))
+    result = commit_fragments(
+        table.uri,
+        fragments,
+        wider.schema,
+        mode=mode,
+        slices=slices("b") if mode == "replace" else None,
+        read_version=table.version,
+        once=("token", "x"),
+        transaction_properties={"run": "r"},
+        add_columns=True,
+        table_config={"k": "v"},
+    )
+    assert result.version == table.version + 3
+    latest = lance.dataset(table.uri)
+    assert [row["w"] for row in latest.to_table().to_pylist() if row["p"] == "b"] == (
+        ["x"] if mode == "replace" else [None, None, None, "x"]
+    )
+    assert lance_core.dataset(table.uri).to_table() == latest.to_table()
+    properties = [latest.read_transaction(version).transaction_properties for version in (4, 5, 6)]
+    assert [p.get("run") for p in properties] == ["r", "r", "r"]
+    assert [p.get("token") for p in properties] == [None, None, "x"]
+
+
+def test_columns_are_not_added_to_a_dataset_that_changed(table):
+    wider = rows("b", 50).append_column("w", pa.array(["x"]))
+    schema = table.lance_schema_with([wider.schema.field("w")])
+    lance_core.dataset(table.uri).add_columns(pa.field("other", pa.int8()))
+    fragments = write_fragments(wider, table.uri, dataset_schema=schema)
+    with pytest.raises(RetryableConflictError, match="columns"):
+        commit_fragments(table.uri, fragments, wider.schema, read_version=table.version, add_columns=True)
