@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lance_core.errors import InvalidInputError
 from lance_core.table import deletion as records_of_deletion
 from lance_core.table import fragment as records
+
+if TYPE_CHECKING:
+    from lance_core.api.handle import Handle
 
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata"]
 
@@ -41,6 +44,22 @@ class DataFile:
     file_minor_version: int = 0
     file_size_bytes: int | None = None
     base_id: int | None = None
+
+    @classmethod
+    def create(cls, dataset: Handle, path: str, *, base_id: int | None = None) -> Self:
+        """Describe a file that was written by itself, for `LanceOperation.DataReplacement`.
+
+        Args:
+            dataset: The dataset that it will belong to; columns are matched by name.
+            path: Below `data/` of the base that the file lies in.
+            base_id: Base path that the file lies in; None for the dataset itself.
+
+        Raises:
+            SchemaError: The dataset lacks a column of the file.
+        """
+        from lance_core.api.file_records import data_file_at  # noqa: PLC0415 - descriptions need no reader
+
+        return cls.from_record(data_file_at(dataset.source, path, base_id))
 
     def to_record(self) -> records.DataFile:
         """The record of the table layer."""

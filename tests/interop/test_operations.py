@@ -153,8 +153,10 @@ def test_data_replacement(dataset):
     name = "replacement.lance"
     with lance_core.file.LanceFileWriter(f"{dataset.uri}/data/{name}") as writer:
         writer.write_batch(pa.table({"a": [10, 20]}))
-    old = dataset.get_fragments()[0].data_files()[0]
-    file = lance_core.DataFile(name, [0], [0], old.file_major_version, old.file_minor_version)
+    file = lance_core.DataFile.create(dataset, name)
+    its = lance.fragment.DataFile.create(lance.dataset(dataset.uri), name)
+    for attribute in ("fields", "column_indices", "file_major_version", "file_minor_version", "file_size_bytes"):
+        assert getattr(file, attribute) == getattr(its, attribute)
     operation = Operation.DataReplacement([Operation.DataReplacementGroup(0, file)])
     after = lance_core.LanceDataset.commit(dataset, operation, read_version=1)
     assert after.to_table() == lance.dataset(dataset.uri).to_table() == pa.table({"a": [10, 20], "b": ["x", "y"]})
