@@ -29,7 +29,6 @@ from lance_core.errors import (
     InvalidInputError,
     LanceError,
     StoreError,
-    UnsupportedError,
 )
 from pyspark_lance.plan import Mode, SchemaMode, WritePlan, plan_write
 from pyspark_lance.write_task import TaskReport, WriteTask
@@ -212,6 +211,7 @@ class WriteJob:
             storage_options=options.storage_options,
             data_storage_version=options.data_storage_version,
             table_config=options.table_config,
+            add_columns=options.schema_mode == "add_columns",
         )
 
 
@@ -295,15 +295,21 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
     )
     adds = base is not None and options.mode in ("append", "replace")
     if base is not None and adds:
-        options = replace(options, data_storage_version=_version_to_add(base, options, plan))
+        options = replace(options, data_storage_version=_version_to_add(base, options))
     return WriteJob(
         uri=uri,
         job=uuid.uuid4().hex,
         plan=plan,
         options=options,
         base_version=0 if base is None else base.version,
-        dataset_schema=base.lance_schema_bytes if base is not None and adds else None,
+        dataset_schema=_schema_to_add(base, plan) if base is not None and adds else None,
     )
+
+
+def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:
+    """The table's schema with its field ids, as it will be once the commit has added the new columns."""
+    new = [plan.stored.field(name) for name in plan.new_columns]
+    return base.lance_schema_with(new) if new else base.lance_schema_bytes
 
 
 def _absolute(uri: str | PathLike[str]) -> str:
@@ -312,13 +318,8 @@ def _absolute(uri: str | PathLike[str]) -> str:
     return text if "://" in text else str(Path(text).expanduser().absolute())
 
 
-def _version_to_add(base: LanceDataset, options: WriteOptions, plan: WritePlan) -> str:
+def _version_to_add(base: LanceDataset, options: WriteOptions) -> str:
     """The file version of fragments that are added to a table: the table's."""
-    if plan.new_columns:
-        raise UnsupportedError(
-            f"adding the columns {list(plan.new_columns)} while other rows stay is not offered; add them to the table "
-            "first (LanceDataset.add_columns)"
-        )
     wanted = options.data_storage_version
     if wanted is not None and wanted != base.data_storage_version:
         raise InvalidInputError(f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}")

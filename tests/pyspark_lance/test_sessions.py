@@ -171,7 +171,8 @@ def test_a_vector_of_another_length_changes_nothing(spark, uri, known_by, lance)
 def by_day(*days):
     start = dt.date(2013, 1, 1)
     return Slices(
-        Slice(name=str(start + dt.timedelta(day)), conditions={"day": Equals(start + dt.timedelta(day))}) for day in days
+        Slice(name=str(start + dt.timedelta(day)), conditions={"day": Equals(start + dt.timedelta(day))})
+        for day in days
     )
 
 
@@ -180,7 +181,8 @@ DAYS = "select id, date_add(date'2013-01-01', cast(id % {} as int)) as day, id *
 
 def days_by_fragment(uri, lance):
     return [
-        set(fragment.to_table(columns=["day"]).column("day").to_pylist()) for fragment in lance.dataset(uri).get_fragments()
+        set(fragment.to_table(columns=["day"]).column("day").to_pylist())
+        for fragment in lance.dataset(uri).get_fragments()
     ]
 
 
@@ -249,8 +251,10 @@ def test_add_columns(spark, uri, lance):
     pyspark_lance.write(spark.sql("select id, id as x from range(10)"), uri)
     pyspark_lance.write(spark.sql("select id from range(10, 20)"), uri, schema_mode="add_columns")
     assert lance.dataset(uri).to_table(filter="id >= 10").column("x").null_count == 10
-    with pytest.raises(UnsupportedError, match="'y'"):
-        pyspark_lance.write(with_new, uri, schema_mode="add_columns")
+    pyspark_lance.write(with_new, uri, schema_mode="add_columns")
+    table = lance.dataset(uri).to_table()
+    assert table.column("y").to_pylist() == [None] * 20 + [0, 1, 2]
+    assert table.column("x").null_count == 13
     pyspark_lance.write(with_new, uri, mode="overwrite", schema_mode="add_columns")
     assert lance.dataset(uri).schema.names == ["id", "x", "y"]
 
