@@ -1,5 +1,6 @@
 """Files of one mini-block page, put together by hand around what the compressions write, read by pylance."""
 
+import itertools
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -150,15 +151,16 @@ def test_values(name: str, version: tuple[int, int], tmp_path: Path) -> None:
     assert taken.to_pylist() == [array[i].as_py() for i in (0, 1, 4095, 5000, ROWS - 1)]
 
 
-@pytest.mark.parametrize("version", [(2, 1), (2, 2)])
+LEVELS = ["flat", "out_of_line_bitpacking", "out_of_line_bitpacking:3", "inline_bitpacking"]
+
+
 @pytest.mark.parametrize(
-    "compression", ["flat", "out_of_line_bitpacking", "out_of_line_bitpacking:3", "inline_bitpacking", "rle"]
+    ("compression", "version"),
+    [*itertools.product(LEVELS, [(2, 1), (2, 2)]), ("rle", (2, 2))],  # levels are stored as runs since 2.2
 )
 @pytest.mark.parametrize("rows", [ROWS, 1100, 1700])
 def test_levels(compression: str, version: tuple[int, int], rows: int, tmp_path: Path) -> None:
     large = version == (2, 2)
-    if compression == "rle" and not large:
-        pytest.skip("levels are stored as runs since 2.2")
     array = pa.array(np.arange(rows), mask=np.random.default_rng(0).random(rows) < 0.1)
     page = encode_miniblock(array_to_block(array), "inline_bitpacking")
     definition = np.asarray(array.is_null()).astype(np.uint16)
