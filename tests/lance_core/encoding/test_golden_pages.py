@@ -46,7 +46,7 @@ def test_mini_block_of_lists():
     assert chunk[:16] == bytes.fromhex("05000a000a0003000000fefefefefefe")
     assert np.frombuffer(chunk[16:26], "<u2").tolist() == [1, 0, 1, 1, 1]
     assert np.frombuffer(chunk[32:42], "<u2").tolist() == [0, 0, 1, 2, 0]
-    assert chunk[48:56] == bytes.fromhex("010203" "fefefefefe")
+    assert chunk[48:56] == bytes.fromhex("010203fefefefefe")
     assert np.frombuffer(index, "<u8").tolist() == [4, 0]
 
 
