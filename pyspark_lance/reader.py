@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
@@ -70,10 +70,15 @@ def read(
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Tasks that the session runs at once: those that it would cut a range of numbers into.
+    """Tasks that the session runs at once."""
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        return _connect_parallelism(spark)
+    return spark.sparkContext.defaultParallelism
 
-    A Connect session has no other way to tell; no job is run.
-    """
+
+@lru_cache(maxsize=8)
+def _connect_parallelism(spark: SparkSession) -> int:
+    """The parts that a range of numbers would be cut into: a Connect session tells in no other way. No job is run."""
     plan = spark.sql("explain select * from range(1)").collect()[0][0]
     found = re.search(r"splits=(?:Some\()?(\d+)", plan)
     return int(found.group(1)) if found else _UNKNOWN_PARALLELISM
