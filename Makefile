@@ -14,8 +14,6 @@ LOWEST_SPARK := 4.1.0
 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
-# Generated stubs name a plugin beside the interpreter.
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: help
 help: ## List the targets

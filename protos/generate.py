@@ -27,6 +27,7 @@ def generate(out: Path) -> None:
         "protoc",
         f"-Ilance_core/_proto={HERE}",
         f"-I{bundled}",
+        f"--plugin=protoc-gen-mypy={Path(sys.executable).with_name('protoc-gen-mypy')}",
         f"--python_out={out}",
         f"--mypy_out=quiet:{out}",
     ]

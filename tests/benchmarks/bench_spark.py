@@ -32,7 +32,9 @@ def main() -> None:
         return
     for part in (["classic"], ["connect"], ["memory", "1"], ["memory", "8"]):
         environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-        subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_spark", "part", *part], check=True, env=environment)
+        subprocess.run(
+            [sys.executable, "-m", "tests.benchmarks.bench_spark", "part", *part], check=True, env=environment
+        )
 
 
 def sessions(kind: str) -> None:
@@ -156,7 +158,9 @@ def memory(_: str, factor: str) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         task.run(0, 0, batches(100 * int(factor)))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"writer task, {factor:>2} M rows: peak {peak / 1024:.0f} MiB, {(peak - before) / 1024:+.0f} by the partition")
+    print(
+        f"writer task, {factor:>2} M rows: peak {peak / 1024:.0f} MiB, {(peak - before) / 1024:+.0f} by the partition"
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ from pyspark_lance.session import JavaMissingError, ensure_java, ensure_python
 
 def modules_after(statement):
     done = subprocess.run(
-        [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return {name.split(".")[0] for name in done.stdout.split()}
 
@@ -63,7 +66,9 @@ def test_without_java_the_error_says_how_to_get_one(monkeypatch, tmp_path):
         pyspark_lance.local_session()
 
 
-@pytest.mark.parametrize(("version", "enough"), [("1.8.0_402", False), ("11.0.2", False), ("17.0.15", True), ("21", True)])
+@pytest.mark.parametrize(
+    ("version", "enough"), [("1.8.0_402", False), ("11.0.2", False), ("17.0.15", True), ("21", True)]
+)
 def test_the_version_of_java_is_checked(monkeypatch, tmp_path, version, enough):
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, version)))
     if enough:

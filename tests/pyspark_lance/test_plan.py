@@ -66,7 +66,9 @@ def test_every_stored_type_goes_back_to_the_spark_type_that_made_it():
 
 
 def test_metadata_of_columns_is_kept_as_texts():
-    field = plan_write(frame(c=(t.LongType(), {"comment": "n", "__CHAR_VARCHAR_TYPE_STRING": "char(3)", "n": 1})), None).stored
+    field = plan_write(
+        frame(c=(t.LongType(), {"comment": "n", "__CHAR_VARCHAR_TYPE_STRING": "char(3)", "n": 1})), None
+    ).stored
     assert field.field("c").metadata == {b"comment": b"n"}
 
 
@@ -115,9 +117,7 @@ def vector_table(width):
     return pa.schema([("v", pa.list_(pa.float32(), width))])
 
 
-@pytest.mark.parametrize(
-    ("kind", "widths"), [(FLOATS, None), ((FLOATS, {VECTOR_WIDTH: 2}), None), (FLOATS, {"v": 2})]
-)
+@pytest.mark.parametrize(("kind", "widths"), [(FLOATS, None), ((FLOATS, {VECTOR_WIDTH: 2}), None), (FLOATS, {"v": 2})])
 def test_a_table_knows_the_width_of_its_vectors(kind, widths):
     assert plan_write(frame(v=kind), vector_table(2), vector_columns=widths).stored == vector_table(2)
 
@@ -163,7 +163,9 @@ def test_a_schema_that_does_not_fit_is_refused_by_name(mode, source, message):
 
 def test_overwrite_of_the_schema_takes_any():
     source = frame(x=t.StringType())
-    assert plan_write(source, TABLE, mode="overwrite", schema_mode="overwrite").stored == pa.schema([("x", pa.string())])
+    assert plan_write(source, TABLE, mode="overwrite", schema_mode="overwrite").stored == pa.schema(
+        [("x", pa.string())]
+    )
     with pytest.raises(InvalidInputError, match="'append'"):
         plan_write(source, TABLE, mode="append", schema_mode="overwrite")
 

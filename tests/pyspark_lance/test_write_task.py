@@ -21,7 +21,9 @@ JOB = "0123456789abcdef"
 def batches(*keys):
     start = 0
     for text in keys:
-        yield pa.record_batch([pa.array(list(text), pa.string()), pa.array(range(start, start + len(text)))], schema=SCHEMA)
+        yield pa.record_batch(
+            [pa.array(list(text), pa.string()), pa.array(range(start, start + len(text)))], schema=SCHEMA
+        )
         start += len(text)
 
 
@@ -146,7 +148,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 def test_memory_does_not_grow_with_the_partition(tmp_path):
     def peak_mib(count):
         done = subprocess.run(
-            [sys.executable, "-c", PEAK, str(tmp_path / str(count)), str(count)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", PEAK, str(tmp_path / str(count)), str(count)],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return int(done.stdout)
 
