@@ -1,0 +1,54 @@
+"""The examples of the README run as they stand."""
+
+import json
+import re
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+
+README = Path(__file__).parents[2] / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_there_are_two_examples():
+    assert len(EXAMPLES) == 2
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_the_dagster_example_replaces_the_days_of_a_run(spark, here):
+    rows = [{"id": i, "day": f"2026-01-{1 + i % 4:02}", "kind": "a"} for i in range(40)]
+    raw = here / "raw" / "events"
+    raw.mkdir(parents=True)
+    (raw / "part.json").write_text("\n".join(map(json.dumps, rows)))
+    names: dict[str, object] = {}
+    # The asset lives in a Spark of this process, whose working directory is not the test's.
+    exec(EXAMPLES[0].replace('"raw/events"', repr(str(raw))), names)
+    job = (
+        names["defs"].resolve_implicit_global_asset_job_def()
+        if hasattr(names["defs"], "resolve_implicit_global_asset_job_def")
+        else names["defs"].get_implicit_global_asset_job_def()
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        span = {"dagster/asset_partition_range_start": "2026-01-02", "dagster/asset_partition_range_end": "2026-01-03"}
+        for _ in range(2):
+            assert job.execute_in_process(instance=instance, tags=span).success
+    dataset = lance_core.dataset(here / "lake" / "public" / "events.lance")
+    assert dataset.version == 2
+    assert sorted(dataset.to_table()["id"].to_pylist()) == [row["id"] for row in rows if row["day"][-1] in "23"]
+    assert "dagster.run_id" in dataset.read_transaction(2).transaction_properties
+
+
+def test_the_plain_example(here):
+    table = pa.table({"carrier": ["UA", "AA"], "delay": [1, 2], "other": [0, 0]})
+    exec(EXAMPLES[1], {"table": table})
+    assert lance_core.dataset("flights.lance").version == 1
