@@ -605,3 +605,47 @@ def test_any_value(both, sql):
         assume(False)
     found = ours.to_table(columns={"x": sql, "id": "id"}).column("x")
     assert [rounded(x) for x in found.to_pylist()] == [rounded(x) for x in expected.to_pylist()]
+
+
+KEYWORDS = (
+    "where",
+    "Select",
+    "from",
+    "order",
+    "group",
+    "not",
+    "case",
+    "and",
+    "like",
+    "union",
+    "as",
+    "set",
+    "fetch",
+    "for",
+    "drop",
+)
+
+
+@pytest.mark.parametrize("word", KEYWORDS)
+def test_keywords_are_names_beside_a_dot(word, tmp_path):
+    struct = pa.struct([("gate", pa.int32()), (word, pa.int32())])
+    table = pa.table({"name": ["a", "b"], word: pa.array([{"gate": 3, word: 1}, {"gate": 4, word: 2}], struct)})
+    lance.write_dataset(table, tmp_path / "t")
+    for sql in (f"{word}.gate = 3", f"4 > {word}.gate AND {word}.{word} = 1", f"NOT {word}.gate IN (4, 5)"):
+        for library in (lance, lance_core):
+            got = library.dataset(str(tmp_path / "t")).to_table(filter=sql, columns=["name"])
+            assert got.column("name").to_pylist() == ["a"], (library, sql)
+
+
+@pytest.mark.parametrize("word", sorted({*KEYWORDS} - {"Select", "not", "case", "and"}))
+def test_keywords_are_names_where_a_value_must_stand(word, tmp_path):
+    lance.write_dataset(pa.table({word: pa.array([3, 4, None], pa.int32())}), tmp_path / "t")
+    for sql in (
+        f"{word} = 3",
+        f"3 = {word}",
+        f"{word} IS NOT NULL AND {word} IN (3, 5)",
+        f"({word}) < 4 OR 1 > {word}",
+    ):
+        for library in (lance, lance_core):
+            got = library.dataset(str(tmp_path / "t")).to_table(filter=sql)
+            assert got.column(word).to_pylist() == [3], (library, sql)
