@@ -2,6 +2,7 @@
 
     pyspark_lance.write(df, uri, mode="append")            -> WriteResult: version, rows, bytes, files
     pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
+    pyspark_lance.compact(spark, uri)                      -> CompactionReport: metrics, failed tasks
     df.write.format("lance").mode("append").save(uri)
     spark.read.format("lance").load(uri)
 
@@ -16,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact
     from pyspark_lance.datasource import LanceDataSource as DefaultSource
     from pyspark_lance.datasource import register
     from pyspark_lance.reader import read
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
     from pyspark_lance.writer import WriteResult, write
 
 __all__ = [
+    "CompactionFailure",
+    "CompactionReport",
     "DefaultSource",
     "WriteResult",
+    "compact",
     "ensure_java",
     "ensure_python",
     "local_session",
@@ -34,6 +39,9 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "CompactionFailure": ("pyspark_lance.compaction", "CompactionFailure"),
+    "CompactionReport": ("pyspark_lance.compaction", "CompactionReport"),
+    "compact": ("pyspark_lance.compaction", "compact"),
     "DefaultSource": ("pyspark_lance.datasource", "LanceDataSource"),
     "WriteResult": ("pyspark_lance.writer", "WriteResult"),
     "ensure_java": ("pyspark_lance.session", "ensure_java"),

@@ -1,4 +1,4 @@
-"""`test_sessions.py` once more over Spark Connect, in a process of its own: one process has one kind of session."""
+"""`test_sessions.py` and `test_compaction.py` once more over Spark Connect, in a process of its own: one process has one kind of session."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 def test_sessions_over_connect():
     pytest.importorskip("pyspark.sql.connect.session")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", str(Path(__file__).with_name("test_sessions.py"))],
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", *map(str, map(Path(__file__).with_name, ("test_sessions.py", "test_compaction.py")))],
         cwd=Path(__file__).parents[2],
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},

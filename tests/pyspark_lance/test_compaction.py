@@ -1,0 +1,123 @@
+"""Compaction on a real session, classic or Connect, with pylance reading the result."""
+
+import pathlib
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError
+
+# Two tasks: a fragment that may not be touched lies between them.
+TWO_TASKS = {"excluded_fragment_ids": [3]}
+
+
+@pytest.fixture
+def table(uri):
+    for start in range(0, 70, 10):
+        lance_core.write_dataset(pa.table({"id": range(start, start + 10)}), uri, mode="append")
+    return lance_core.dataset(uri)
+
+
+def ids_of(lance, uri):
+    return lance.dataset(uri).to_table().column("id").to_pylist()
+
+
+def data_file(dataset, fragment_id):
+    (file,) = dataset.get_fragment(fragment_id).metadata.files
+    return pathlib.Path(dataset.uri, "data", file.path)
+
+
+def test_tasks_run_on_executors_and_are_committed_at_once(spark, table, uri, lance):
+    table.delete("id = 5")
+    calls = []
+    report = pyspark_lance.compact(
+        spark,
+        uri,
+        TWO_TASKS,
+        transaction_properties={"why": "tidy"},
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert (report.tasks, report.failures) == (2, ())
+    assert (report.metrics.fragments_removed, report.metrics.fragments_added) == (6, 2)
+    assert report.dataset.version == lance.dataset(uri).version == table.version + 2  # ids are reserved first
+    assert ids_of(lance, uri) == [*range(30, 40), *(n for n in range(30) if n != 5), *range(40, 70)]
+    assert report.dataset.read_transaction(report.dataset.version).transaction_properties["why"] == "tidy"
+    assert calls[-1] == (2, 2)
+    assert calls == sorted(set(calls))
+
+
+def test_a_plan_without_tasks_commits_nothing(spark, uri):
+    before = lance_core.write_dataset(pa.table({"id": range(10)}), uri)
+    report = pyspark_lance.compact(spark, uri)
+    assert (report.tasks, report.metrics.fragments_removed) == (0, 0)
+    assert lance_core.dataset(uri).version == report.dataset.version == before.version
+
+
+def test_tasks_that_fail_are_reported_and_the_others_committed(spark, table, uri):
+    lost = data_file(table, 1)
+    saved = lost.read_bytes()
+    lost.unlink()
+    report = pyspark_lance.compact(spark, uri, TWO_TASKS)
+    (failure,) = report.failures
+    assert failure.fragment_ids == (0, 1, 2)
+    assert lost.name in failure.error
+    assert report.metrics.fragments_removed == 3
+    lost.write_bytes(saved)
+    left = [fragment.fragment_id for fragment in lance_core.dataset(uri).get_fragments()]
+    assert left[:4] == [0, 1, 2, 3]
+    assert len(left) == 5
+    assert sorted(lance_core.dataset(uri).to_table().column("id").to_pylist()) == list(range(70))
+
+
+def test_when_all_tasks_fail_that_is_an_error(spark, table, uri):
+    for fragment_id in (1, 5):
+        data_file(table, fragment_id).unlink()
+    with pytest.raises(LanceError, match="all 2 tasks failed"):
+        pyspark_lance.compact(spark, uri, TWO_TASKS)
+    assert lance_core.dataset(uri).version == table.version
+
+
+def test_a_concurrent_change_is_not_undone(spark, table, uri, lance, monkeypatch):
+    import pyspark_lance.compaction as module
+
+    run = module._run
+
+    def and_then_delete(*arguments):
+        found = run(*arguments)
+        lance_core.dataset(uri).delete("id = 5")
+        return found
+
+    monkeypatch.setattr(module, "_run", and_then_delete)
+    report = pyspark_lance.compact(spark, uri, TWO_TASKS)
+    assert (report.metrics.tasks_skipped, report.metrics.fragments_removed) == (1, 3)
+    assert sorted(ids_of(lance, uri)) == [n for n in range(70) if n != 5]
+
+
+def test_if_all_fragments_were_changed_that_is_an_error(spark, table, uri, lance, monkeypatch):
+    import pyspark_lance.compaction as module
+
+    run = module._run
+
+    def and_then_delete(*arguments):
+        found = run(*arguments)
+        lance_core.dataset(uri).delete("id % 10 = 5")
+        return found
+
+    monkeypatch.setattr(module, "_run", and_then_delete)
+    with pytest.raises(RetryableConflictError):
+        pyspark_lance.compact(spark, uri, TWO_TASKS)
+    assert sorted(ids_of(lance, uri)) == [n for n in range(70) if n % 10 != 5]
+
+
+def test_options_are_checked_before_anything_runs(spark, table, uri):
+    with pytest.raises(InvalidInputError, match="compaction mode"):
+        pyspark_lance.compact(spark, uri, {"compaction_mode": "magic"})
+
+
+def test_storage_options_are_not_shown():
+    from pyspark_lance.compaction import _Tasks
+
+    tasks = _Tasks(uri="x", read_version=1, fragment_ids=(), options=None, storage_options={"secret": "hidden"})
+    assert "hidden" not in repr(tasks)
