@@ -63,6 +63,10 @@ class DynamoDbIndex:
         if not self._put(version, key, size, "attribute_exists(base_uri) AND attribute_exists(version)"):
             raise StoreError(f"DynamoDB table {self._table}: the row of version {version} is gone")
 
+    def remove(self, version: int) -> None:
+        """Delete a row."""
+        self._call("delete_item", Key=self._row(version))
+
     def _put(self, version: int, key: str, size: int, condition: str) -> bool:
         item = {
             **self._row(version),

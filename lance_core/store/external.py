@@ -11,10 +11,14 @@ Which manifest is a version's is decided by inserting a row (place, version) in 
 A writer can die after step 2, so a reader that meets a staging key does steps 3 to 5 itself. All writers of a dataset
 must go through the same database.
 
+When a manifest is deleted its row goes first; what is interrupted there can be run again. The highest row stays for
+good, and versions are only ever given above it, so that no number is given twice.
+
     s3+ddb://bucket/path?ddbTableName=T              DynamoDB, with the rows that pylance reads and writes:
                                                      base_uri S (path without bucket), version N, path S, size N,
                                                      committer S; hash key base_uri, range key version
     storage option manifest_store=sqlite:///file     SQLite, for the writers of one host; pylance cannot join
+    storage option manifest_store=postgresql://...   PostgreSQL, for the writers of many; pylance cannot join
 """
 
 import logging
@@ -60,6 +64,10 @@ class ManifestIndex(Protocol):
         """Insert a row; False if there is one with another key."""
         ...
 
+    def remove(self, version: int) -> None:
+        """Delete a row; a missing one is fine. The highest one is never asked for."""
+        ...
+
     def finalize(self, version: int, key: str, size: int) -> None:
         """Set the key of a row that exists."""
         ...
@@ -78,6 +86,7 @@ class ExternallyCommittedStore:
         self._store = store
         self._index = index
         self._root = root if root is not None else store.root
+        self._newest = 0  # the highest version that was seen; it only grows
 
     @property
     def root(self) -> str:
@@ -128,7 +137,7 @@ class ExternallyCommittedStore:
             self._store.put_if_absent(key, data, durable=durable)
             return
         staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
-        if self._index.get(version) is not None or self._exists(key):
+        if self._has_reached(version) or self._exists(key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         self._store.put(staging, data)
         if not self._index.add(version, staging, size):
@@ -155,12 +164,22 @@ class ExternallyCommittedStore:
         return self._store.list(prefix, start_after=start_after, limit=limit)
 
     def delete(self, key: str) -> None:
-        """Remove an object; the row of a manifest stays, so that its number is never given again."""
+        """Remove an object, and with a manifest its row, unless it is the highest."""
+        version = _version_of(key)
+        if version is not None and self._has_reached(version + 1):
+            self._index.remove(version)
         self._store.delete(key)
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object."""
         self._store.copy(source_key, target_key)
+
+    def _has_reached(self, version: int) -> bool:
+        """Whether this version or a higher one was committed."""
+        if self._newest < version:
+            latest = self._index.latest()
+            self._newest = latest[0] if latest is not None else 0
+        return self._newest >= version
 
     def _settle_key(self, key: str) -> None:
         version = _version_of(key)
@@ -215,9 +234,17 @@ class SqliteIndex:
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def add(self, version: int, key: str, size: int) -> bool:
-        """Insert a row unless there is one."""
-        self._run("INSERT OR IGNORE INTO manifests VALUES (?, ?, ?, ?)", self._place, version, key, size)
+        """Insert a row unless there is one of this or a higher version."""
+        statement = (
+            "INSERT INTO manifests SELECT ?, ?, ?, ? "
+            "WHERE NOT EXISTS (SELECT 1 FROM manifests WHERE place = ? AND version >= ?)"
+        )
+        self._run(statement, self._place, version, key, size, self._place, version)
         return self.get(version) == key
+
+    def remove(self, version: int) -> None:
+        """Delete a row."""
+        self._run("DELETE FROM manifests WHERE place = ? AND version = ?", self._place, version)
 
     def finalize(self, version: int, key: str, size: int) -> None:
         """Set the key of a row."""

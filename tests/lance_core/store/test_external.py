@@ -1,16 +1,20 @@
 """Commits through a database."""
 
+import sqlite3
 import threading
 import uuid
+from contextlib import closing
 
 import lance
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_core.commit import commit, latest_version, list_versions, load_latest, load_manifest
 from lance_core.errors import AlreadyExistsError, InvalidInputError, StoreError
 from lance_core.store import join_uri, open_store
-from lance_core.store.external import ExternallyCommittedStore
+from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
+from lance_core.table.paths import manifest_key
 from tests.lance_core.commit.tables import appending, creation
 from tests.lance_core.store.conformance import StoreConformance
 
@@ -56,6 +60,68 @@ def test_versions_are_decided_by_the_database(sqlite_store):
     with pytest.raises(AlreadyExistsError):
         sqlite_store.put_if_absent(key, b"again")
     assert not [found.key for found in sqlite_store.list("_versions/") if not found.key.endswith(".manifest")]
+
+
+def test_rows_go_with_their_versions_in_sqlite(tmp_path):
+    options = {"manifest_store": f"sqlite://{tmp_path}/index.db"}
+    uri = str(tmp_path / "t")
+    for number in range(5):
+        lance_core.write_dataset(pa.table({"a": [number]}), uri, mode="append", storage_options=options)
+    dataset = lance_core.dataset(uri, storage_options=options)
+    assert dataset.cleanup_old_versions(retain_versions=2).old_versions == 3
+    with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
+        rows = [row[0] for row in connection.execute("SELECT version FROM manifests ORDER BY version")]
+    assert rows == [4, 5]
+    added = lance_core.write_dataset(pa.table({"a": [5]}), uri, mode="append", storage_options=options)
+    assert (added.version, added.count_rows()) == (6, 6)
+
+
+def test_rows_go_with_their_versions_in_dynamodb(dynamodb):
+    uri, options, scan = dynamodb
+    for number in range(3):
+        lance.write_dataset(pa.table({"a": [number]}), uri, mode="append", storage_options=options)
+    for number in range(2):
+        lance_core.write_dataset(pa.table({"a": [number]}), uri, mode="append", storage_options=options)
+    dataset = lance_core.dataset(uri, storage_options=options)
+    assert dataset.cleanup_old_versions(retain_versions=1).old_versions == 4
+    rows = [int(row["version"]["N"]) for row in scan()]
+    assert rows == [5]
+    lance.write_dataset(pa.table({"a": [5]}), uri, mode="append", storage_options=options)
+    assert lance.dataset(uri, storage_options=options).count_rows() == 6
+    assert lance_core.dataset(uri, storage_options=options).version == 6
+
+
+def test_the_highest_row_stays_and_no_number_is_given_twice(sqlite_store):
+    manifest = None
+    for number in range(3):
+        done = commit(sqlite_store, appending(number) if manifest else creation(), base=manifest)
+        manifest = done.manifest
+    for version in (1, 2, 3):
+        sqlite_store.delete(manifest_key(version))
+    index = sqlite_store._index
+    assert [index.get(version) is not None for version in (1, 2, 3)] == [False, False, True]
+    assert not index.add(2, manifest_key(2), 1)
+    for version in (1, 2, 3):
+        with pytest.raises(AlreadyExistsError):
+            sqlite_store.put_if_absent(manifest_key(version), b"again")
+
+
+def test_rows_that_an_interrupted_cleanup_left_are_removed_by_the_next(tmp_path, monkeypatch):
+    options = {"manifest_store": f"sqlite://{tmp_path}/index.db"}
+    uri = str(tmp_path / "t")
+    for number in range(3):
+        lance_core.write_dataset(pa.table({"a": [number]}), uri, mode="append", storage_options=options)
+    dataset = lance_core.dataset(uri, storage_options=options)
+
+    def failing(self, version):
+        raise StoreError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteIndex, "remove", failing)
+        assert dataset.cleanup_old_versions(retain_versions=1).failed_deletes == 2
+    assert dataset.cleanup_old_versions(retain_versions=1).old_versions == 2
+    with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
+        assert connection.execute("SELECT version FROM manifests").fetchall() == [(3,)]
 
 
 def test_racing_writers_lose_nothing(sqlite_store):
