@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.commit import load_manifest
-from lance_core.errors import InvalidInputError, VersionNotFoundError
+from lance_core.api.branches import FORK_TAG_PREFIX
+from lance_core.errors import CorruptFileError, InvalidInputError, ObjectNotFoundError
 from lance_core.maintenance.references import References
-from lance_core.store import ObjectMeta, ObjectStore, open_store
+from lance_core.store import ObjectMeta, ObjectStore, join_uri, open_store
 from lance_core.table.manifest import Manifest
+from lance_core.table.outline import ManifestOutline
 from lance_core.table.paths import (
     BRANCHES_PREFIX,
     DATA_PREFIX,
@@ -68,7 +69,7 @@ class Selectors:
     delete_unverified: bool = False
     error_if_tagged: bool = True
 
-    def takes(self, manifest: Manifest, newest: Collection[int]) -> bool:
+    def takes(self, manifest: ManifestOutline, newest: Collection[int]) -> bool:
         """Whether the selectors take a version.
 
         Args:
@@ -145,7 +146,7 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         InvalidInputError: A tagged version is taken, and that is an error.
     """
     listed = {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
-    manifests = _load_all(store, (name.version for key in listed if (name := parse_manifest_key(key)) is not None))
+    manifests = _load_all(store, listed)
     numbers = sorted(version for version in manifests if not is_detached(version))
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
     taken = {
@@ -233,18 +234,22 @@ def _owner(key: str, pattern: re.Pattern[str]) -> str | None:
     return key
 
 
-def _load_all(store: ObjectStore, versions: Iterable[int]) -> dict[int, Manifest]:
-    """The manifests of versions, ascending; those that vanish meanwhile are left out."""
+def _load_all(store: ObjectStore, keys: Iterable[str]) -> dict[int, ManifestOutline]:
+    """The manifests among some keys by version, ascending; those that vanish meanwhile are left out."""
 
-    def load(version: int) -> Manifest | None:
+    def load(pair: tuple[int, str]) -> ManifestOutline | None:
+        version, key = pair
         try:
-            return load_manifest(store, version)
-        except VersionNotFoundError:
+            manifest = ManifestOutline.from_bytes(store.get(key), key)
+        except ObjectNotFoundError:
             return None
+        if manifest.version != version:
+            raise CorruptFileError(f"{key}: holds version {manifest.version}")
+        return manifest
 
-    ordered = sorted(versions)
+    ordered = sorted((name.version, key) for key in keys if (name := parse_manifest_key(key)) is not None)
     if "://" not in store.root:
-        loaded = [load(version) for version in ordered]
+        loaded = [load(pair) for pair in ordered]
     else:
         with ThreadPoolExecutor(READ_AHEAD) as pool:
             loaded = list(pool.map(load, ordered))
@@ -256,25 +261,29 @@ def _root_of(store: ObjectStore, current: Manifest) -> ObjectStore:
     if current.branch is None:
         return store
     suffix = "/" + branch_root(current.branch)
-    if not store.root.endswith(suffix):
+    place, mark, query = store.root.partition("?") if "://" in store.root else (store.root, "", "")
+    if not place.endswith(suffix):
         return store
-    return open_store(store.root.removesuffix(suffix), store.options)
+    return open_store(place.removesuffix(suffix) + mark + query, store.options)
 
 
 def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
     """Take tagged versions and those in use off the list."""
     warnings = []
     tagged: dict[int, list[str]] = {}
+    named: dict[int, list[str]] = {}  # by users; the tags of forks are nothing that one need be told of
     for meta in main.list(TAGS_PREFIX):
         name = tag_of_ref_key(meta.key)
         if name is not None:
             ref = TagRef.from_bytes(main.get(meta.key))
             if (None if ref.branch == MAIN else ref.branch) == branch and ref.version in taken:
                 tagged.setdefault(ref.version, []).append(name)
-    if tagged and selectors.error_if_tagged:
-        names = sorted(name for names in tagged.values() for name in names)
+                if not _is_fork_tag(name, ref):
+                    named.setdefault(ref.version, []).append(name)
+    if named and selectors.error_if_tagged:
+        names = sorted(name for names in named.values() for name in names)
         raise InvalidInputError(
-            f"Cleanup error: {len(tagged)} tagged version(s) have been marked for cleanup (tags: {', '.join(names)}); "
+            f"Cleanup error: {len(named)} tagged version(s) have been marked for cleanup (tags: {', '.join(names)}); "
             "set error_if_tagged_old_versions=False to keep them and go on"
         )
     for version, names in sorted(tagged.items()):
@@ -287,8 +296,13 @@ def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selector
     return warnings
 
 
+def _is_fork_tag(name: str, ref: TagRef) -> bool:
+    """Whether a tag was made with a branch, to keep the version that it was forked from."""
+    return name.startswith(FORK_TAG_PREFIX) and "lance.branch" in ref.metadata
+
+
 def _branches(
-    main: ObjectStore, branch: str | None, manifests: Mapping[int, Manifest], taken: set[int]
+    main: ObjectStore, branch: str | None, manifests: Mapping[int, ManifestOutline], taken: set[int]
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
     """What branches find in other places than their own, and those forked from this one.
 
@@ -300,7 +314,7 @@ def _branches(
         if name is None or name == branch:
             continue
         ref = BranchRef.from_bytes(main.get(meta.key))
-        needed = _borrowed_by(open_store(f"{main.root}/{branch_root(name)}", main.options))
+        needed = _borrowed_by(open_store(join_uri(main.root, branch_root(name)), main.options))
         borrowed.append(needed)
         if ref.parent_branch != branch:
             continue
@@ -317,7 +331,6 @@ def _branches(
 def _borrowed_by(store: ObjectStore) -> References:
     """What all versions of a branch find by base paths."""
     result = References()
-    versions = (name.version for meta in store.list(VERSIONS_PREFIX) if (name := parse_manifest_key(meta.key)))
-    for manifest in _load_all(store, versions).values():
+    for manifest in _load_all(store, (meta.key for meta in store.list(VERSIONS_PREFIX))).values():
         result.add_borrowed(manifest)
     return result

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from lance_core._proto import table_pb2
 from lance_core.table.deletion import DeletionFile
-from lance_core.table.manifest import Manifest
+from lance_core.table.outline import ManifestOutline
 from lance_core.table.paths import INDICES_PREFIX, data_key, transaction_key
 
 __all__ = ["References"]
@@ -31,15 +31,15 @@ class References:
         self.indices: set[str] = set()
         self._seen: set[bytes] = set()
 
-    def add(self, manifest: Manifest) -> None:
+    def add(self, manifest: ManifestOutline) -> None:
         """Add all that a version refers to, in whatever base path it lies."""
         self.add_borrowed(manifest, own=True)
         if manifest.transaction_file:
             self.files.add(transaction_key(manifest.transaction_file))
 
-    def add_borrowed(self, manifest: Manifest, *, own: bool = False) -> None:
+    def add_borrowed(self, manifest: ManifestOutline, *, own: bool = False) -> None:
         """Add what a version of another branch finds by base paths, or with `own` what it refers to at all."""
-        for raw in manifest.fragments.raw:
+        for raw in manifest.raw_fragments:
             if raw in self._seen:
                 continue
             self._seen.add(raw)

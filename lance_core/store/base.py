@@ -176,6 +176,7 @@ def check_key(key: str) -> str:
     Raises:
         InvalidInputError: The key is empty, absolute, or has an empty, `.` or `..` part.
     """
-    if not key or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+    parts = key.split("/")
+    if "" in parts or "." in parts or ".." in parts or "\0" in key:
         raise InvalidInputError(f"not a key of an object: {key!r}")
     return key

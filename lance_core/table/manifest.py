@@ -32,7 +32,7 @@ from lance_core.table.fragment import BasePath, FragmentList, data_file_version
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
 from lance_core.table.paths import Naming
 
-__all__ = ["WRITER", "Manifest", "ManifestLocation", "WriterVersion"]
+__all__ = ["WRITER", "Manifest", "ManifestLocation", "WriterVersion", "message_range", "section_at"]
 
 _FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
@@ -230,7 +230,7 @@ class Manifest:
         """
         try:
             view = memoryview(data)
-            start, end = _message_range(view)
+            start, end = message_range(view)
             shallow = _Shallow.FromString(bytes(view[start:end]))
             fragments = list(shallow.fragments)  # type: ignore[attr-defined]
             shallow.ClearField("fragments")
@@ -247,7 +247,7 @@ class Manifest:
     ) -> "Manifest":
         has_deletions = None if message.reader_feature_flags & flags.DELETION_FILES else False
         indices = (
-            decode_index_section(_section(view, message.index_section)) if message.HasField("index_section") else ()
+            decode_index_section(section_at(view, message.index_section)) if message.HasField("index_section") else ()
         )
         storage_version = _data_storage_version(message, raw)
         schema = schema_from_protobuf(message.fields, message.schema_metadata)
@@ -303,7 +303,7 @@ def _append_section(parts: list[bytes], data: bytes) -> int:
     return _LENGTH.size + len(data)
 
 
-def _section(view: memoryview, position: int) -> bytes:
+def section_at(view: memoryview, position: int) -> bytes:
     """Return the bytes of the length-prefixed section at a position."""
     if not 0 <= position <= len(view) - _LENGTH.size:
         raise CorruptFileError(f"a section at byte {position} of {len(view)}")
@@ -314,7 +314,7 @@ def _section(view: memoryview, position: int) -> bytes:
     return bytes(view[start : start + length])
 
 
-def _message_range(view: memoryview) -> tuple[int, int]:
+def message_range(view: memoryview) -> tuple[int, int]:
     """Find the Manifest message."""
     if len(view) < _FOOTER.size + _LENGTH.size:
         raise CorruptFileError(f"{len(view)} bytes are too few for a manifest")
@@ -332,9 +332,9 @@ def _message_range(view: memoryview) -> tuple[int, int]:
 
 def _transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes | None:
     if message.HasField("transaction_section"):
-        return _section(view, message.transaction_section)
+        return section_at(view, message.transaction_section)
     if message.HasField("transaction_section_deprecated"):
-        return _section(view, message.transaction_section_deprecated)
+        return section_at(view, message.transaction_section_deprecated)
     return None
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import InvalidInputError, StoreError
+from lance_core._proto import table_pb2
+from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
 from lance_core.maintenance import auto_cleanup
 from lance_core.maintenance.auto_cleanup import parse_age
 from lance_core.store.local import LocalStore
@@ -126,6 +127,44 @@ def test_forced_it_takes_young_orphans_too(tmp_path):
     assert not {"data/abc.lance", "_transactions/3-abc.txn", "_deletions/0-1-99.arrow"} & referenced
     assert len(referenced) == 2 + 1 + 1 + 2  # data, transaction, manifest, index
     lance.dataset(path).validate()
+
+
+def test_the_tag_of_a_fork_protects_without_a_word(tmp_path):
+    path = tmp_path / "t"
+    make(path)
+    ours = lance_core.dataset(path)
+    ours.create_branch("work", 2)
+    assert [name for name in ours.tags.list() if name.startswith("fork.")]
+    ours.cleanup_old_versions(retain_versions=1)
+    left = [version["version"] for version in lance.dataset(path).versions()]
+    assert left == [2, ours.version]
+    assert lance.dataset(path).checkout_version(("work", None)).count_rows() == 40
+
+
+def test_a_tag_that_only_looks_like_a_forks_does_not(tmp_path):
+    path = tmp_path / "t"
+    make(path)
+    ours = lance_core.dataset(path)
+    ours.tags.create("fork.lift", 2)
+    with pytest.raises(InvalidInputError, match=r"1 tagged version\(s\).*fork.lift"):
+        ours.cleanup_old_versions(retain_versions=1)
+
+
+def test_manifests_that_need_unknown_features_stop_a_cleanup(tmp_path):
+    path = tmp_path / "t"
+    make(path)
+    newest, second = sorted((path / "_versions").glob("*.manifest"))[:2]
+    data = bytearray(second.read_bytes())
+    start = int.from_bytes(data[-16:-8], "little")
+    message = table_pb2.Manifest.FromString(bytes(data[start + 4 : -16]))
+    message.reader_feature_flags = 1 << 40
+    raw = message.SerializeToString()
+    second.write_bytes(bytes(data[:start]) + len(raw).to_bytes(4, "little") + raw + bytes(data[-16:]))
+    before = sorted(path.rglob("*"))
+    with pytest.raises(UnsupportedError):
+        lance_core.dataset(path).cleanup_old_versions(retain_versions=1)
+    assert sorted(path.rglob("*")) == before
+    assert newest.exists()
 
 
 def test_tagged_versions_stay(tmp_path):
