@@ -7,6 +7,8 @@ import pytest
 
 import lance_core
 import lance_core.errors
+import lance_core.maintenance
+import lance_core.optimize
 import lance_dagster
 import pyspark_lance
 
@@ -17,7 +19,18 @@ NAMES = {
         "LanceOperation", "LanceScanner", "MergeInsertBuilder", "Slice", "Slices", "Transaction", "batch_udf",
         "commit_fragments", "dataset", "delete_uncommitted_files", "write_dataset", "write_fragments",
     ],
-    pyspark_lance: pyspark_lance.__all__,
+    lance_core.maintenance: [
+        "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",
+        "CompactionPlan", "CompactionTask", "ReferencedBranch", "RewriteResult", "Selectors", "auto_cleanup",
+        "cleanup_old_versions", "commit_what_fits", "compact", "explain_cleanup_old_versions", "select",
+    ],
+    lance_core.optimize: [
+        "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
+    ],
+    pyspark_lance: [
+        "CompactionFailure", "CompactionReport", "DefaultSource", "WriteResult", "compact", "ensure_java",
+        "ensure_python", "local_session", "read", "register", "write",
+    ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip
 
