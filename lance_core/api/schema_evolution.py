@@ -91,7 +91,10 @@ class _Change:
     def apply(self, field: Field) -> Field:
         """The changed field."""
         if self.cast is not None:
-            field = replace(self.cast, name=field.name, nullable=field.nullable, metadata=field.metadata, id=UNASSIGNED)
+            # What the values are, beyond their storage, goes with the type that is left.
+            metadata = {key: value for key, value in field.metadata.items() if not key.startswith("ARROW:extension:")}
+            metadata |= self.cast.metadata
+            field = replace(self.cast, name=field.name, nullable=field.nullable, metadata=metadata, id=UNASSIGNED)
         return replace(
             field,
             name=field.name if self.name is None else self.name,

@@ -38,7 +38,8 @@ MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
 
 ReaderLike = Any
-"""A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, or an iterable of batches."""
+"""A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
+an iterable of batches."""
 
 
 class FragmentWriter:
@@ -175,8 +176,8 @@ def to_batches(
         return data.schema, [data]
     if isinstance(data, pa.RecordBatchReader):
         return data.schema, data
-    if type(data).__module__.split(".")[0] == "pandas":
-        table = pa.Table.from_pandas(data, schema=schema, preserve_index=False)
+    table = _from_python(data, schema)
+    if table is not None:
         return table.schema, [table]
     if hasattr(data, "to_reader"):
         return to_batches(data.to_reader())
@@ -189,6 +190,17 @@ def to_batches(
             raise InvalidInputError("an iterable of batches needs a schema")
         return schema, _checked(data)
     raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
+
+
+def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
+    """The rows of a pandas frame, of columns by name or of a list of dicts; None if it is something else."""
+    if type(data).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, schema=schema, preserve_index=False)
+    if isinstance(data, dict):
+        return pa.Table.from_pydict(data, schema=schema)
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        return pa.Table.from_pylist(data, schema=schema)
+    return None
 
 
 def lance_schema(

@@ -21,7 +21,7 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from lance_core.errors import (
@@ -63,6 +63,14 @@ def s3_client(options: StorageOptions) -> "S3Client":
     return client
 
 
+_ENVIRONMENT: Final = (
+    ("AWS_ENDPOINT", "aws_endpoint"),
+    ("AWS_ALLOW_HTTP", "aws_allow_http"),
+    ("AWS_DEFAULT_REGION", "aws_region"),
+    ("AWS_REGION", "aws_region"),
+)
+
+
 class S3Client:
     """A client and its retry policy; not to be shared with a forked child, and never pickled.
 
@@ -75,7 +83,7 @@ class S3Client:
     """
 
     def __init__(self, options: StorageOptions) -> None:
-        settings = options.for_s3()
+        settings = {**_environment(), **options.for_s3()}
         self.endpoint = settings.get("aws_endpoint", "")
         self.conditional_put = settings.get("aws_conditional_put", "")
         self._attempts = _attempts(settings)
@@ -196,6 +204,11 @@ def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
 def _final(place: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
     text = f"{place}: {method} failed with {f'HTTP {status} {code}'.strip() if status else f'no answer ({code})'}"
     return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
+
+
+def _environment() -> dict[str, str]:
+    """Where the endpoint is, as far as the environment tells; credentials are looked up there by the session."""
+    return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
 def _filesystem(settings: dict[str, str]) -> Any:
