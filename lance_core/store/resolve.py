@@ -6,7 +6,8 @@
     s3+ddb://...?ddbTableName=T    S3Store, commits through DynamoDB (`store.external`)
     <scheme>://...                 FsspecStore, for any other scheme that fsspec knows (gs, az, abfs, ...)
 
-The storage option `manifest_store=sqlite:///path` lets commits to any of them go through a SQLite file.
+The storage option `manifest_store` lets commits to any of them go through a database: `sqlite:///path` names a file,
+`postgresql://user@host/name` a server.
 
 One line in `_STORES` adds a store.
 """
@@ -28,6 +29,7 @@ from lance_core.store.fsspec import FsspecStore
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore
 from lance_core.store.options import StorageOptions
+from lance_core.store.postgres import PostgresIndex
 from lance_core.store.s3 import S3Store
 
 __all__ = ["canonical_uri", "join_uri", "open_store", "split_uri"]
@@ -53,9 +55,11 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     if database is None:
         return store
     kind, path = split_uri(database)
-    if kind != "sqlite":
-        raise InvalidInputError("storage option 'manifest_store' must be sqlite:///path")
-    return ExternallyCommittedStore(store, SqliteIndex(path, store.root))
+    if kind == "sqlite":
+        return ExternallyCommittedStore(store, SqliteIndex(path, store.root))
+    if kind in ("postgresql", "postgres"):
+        return ExternallyCommittedStore(store, PostgresIndex(database, store.root))
+    raise InvalidInputError("storage option 'manifest_store' must be sqlite:///path or postgresql://host/name")
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:

@@ -1,0 +1,108 @@
+"""A PostgreSQL server on a loopback port, for tests: the programs of the system's package, a new data folder."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PASSWORD = "test-password-canary"
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A running server."""
+
+    port: int
+
+    def uri(self, database: str = "postgres", password: str = PASSWORD) -> str:
+        return f"postgresql://tester:{password}@127.0.0.1:{self.port}/{database}"
+
+    def run(self, statement: str, database: str = "postgres") -> list[tuple]:
+        import psycopg
+
+        with psycopg.connect(self.uri(database), autocommit=True, client_encoding="utf8") as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self) -> str:
+        name = f"d{uuid.uuid4().hex[:12]}"
+        self.run(f"CREATE DATABASE {name}")
+        return name
+
+
+def postgres_programs() -> Path | None:
+    """Return the folder of the newest server that is installed."""
+    found = [*Path("/usr/lib/postgresql").glob("*/bin/postgres"), *Path("/usr/pgsql").glob("*/bin/postgres")]
+    on_path = shutil.which("postgres")
+    if on_path:
+        found.append(Path(on_path))
+    return max((path.parent for path in found), key=lambda path: path.parent.name, default=None)
+
+
+@contextlib.contextmanager
+def postgres_server(programs: Path) -> Iterator[PostgresServer]:
+    """Start a server in a process of its own, and stop it afterwards."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+    process = None
+    try:
+        user = _unprivileged_user()
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        if user is not None:
+            for path in (folder, secret):
+                os.chown(path, user, user)
+        initdb = [programs / "initdb", "-D", folder / "data", "-U", "tester", "-A", "scram-sha-256", "--no-sync"]
+        _run_as(user, [*initdb, f"--pwfile={secret}"], folder).communicate()
+        settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        process = _run_as(user, [programs / "postgres", "-D", folder / "data", *options], folder)
+        server = PostgresServer(port)
+        _wait_for(server, process, folder)
+        yield server
+    finally:
+        if process is not None:
+            process.terminate()
+            process.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for(server: PostgresServer, process: subprocess.Popen, folder: Path) -> None:
+    import psycopg
+
+    for _ in range(300):
+        with contextlib.suppress(psycopg.OperationalError):
+            server.run("SELECT 1")
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(f"PostgreSQL did not start: {(folder / 'log').read_text()}")
+
+
+def _unprivileged_user() -> int | None:
+    """Return a user to become, since the server refuses root; None if we are none."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_uid
+    raise RuntimeError("PostgreSQL does not run as root, and there is no user to become")
+
+
+def _run_as(user: int | None, command: list, folder: Path) -> subprocess.Popen:
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [str(word) for word in command], cwd=folder, user=user, group=user, extra_groups=[] if user else None,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={"LC_ALL": "C", "PATH": os.defpath},
+        )  # fmt: skip
