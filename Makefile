@@ -65,11 +65,9 @@ test-ui: java setup ## Run the tests of the Dagster UI in headless Chromium
 	$(RUN)/pytest -m ui
 
 .PHONY: test-heavy
-test-heavy: setup ## Run the tests with PostgreSQL and Ceph, whose servers are not on PyPI
+test-heavy: setup ## Run the tests with a PostgreSQL server, from the system's package
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
 	  { echo "PostgreSQL is missing; on Debian: apt-get install postgresql"; exit 1; }
-	@command -v radosgw >/dev/null && command -v ceph-mon >/dev/null && command -v ceph-osd >/dev/null || \
-	  echo "Ceph is missing, its tests are skipped; on Debian: apt-get install radosgw ceph-mon ceph-osd"
 	$(RUN)/pytest -m heavy
 
 LOWEST := .venv-lowest
