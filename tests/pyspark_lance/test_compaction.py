@@ -121,3 +121,22 @@ def test_storage_options_are_not_shown():
 
     tasks = _Tasks(uri="x", read_version=1, fragment_ids=(), options=None, storage_options={"secret": "hidden"})
     assert "hidden" not in repr(tasks)
+
+
+def test_progress_is_told_while_tasks_run(spark):
+    from pyspark_lance.compaction import _watched
+
+    def last_one_sleeps(batches):
+        import time
+
+        for batch in batches:
+            if batch.column(0)[0].as_py() == 2:
+                time.sleep(6)  # a Connect server tells every other second
+            yield batch
+
+    calls = []
+    with _watched(spark, 3, lambda done, total: calls.append((done, total))):
+        spark.range(0, 3, 1, 3).mapInArrow(last_one_sleeps, "id long").collect()
+    assert calls
+    assert set(calls) <= {(1, 3), (2, 3)}
+    assert calls == sorted(set(calls))
