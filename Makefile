@@ -53,7 +53,7 @@ ui: java setup ## Open the Dagster UI on the example project
 
 .PHONY: test
 test: java setup ## Run the tests
-	$(RUN)/pytest
+	$(RUN)/pytest -n 2 --dist loadfile
 
 .PHONY: test-slow
 test-slow: java setup ## Run the tests that take minutes
