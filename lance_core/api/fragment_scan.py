@@ -32,7 +32,7 @@ __all__ = ["FragmentScan", "live_count"]
 TWO_STEP_SHARE: Final = 1 / 16
 """A filter that keeps less than this of the rows has the other columns read for those rows alone."""
 
-NEAR_TWO_STEP_SHARE: Final = 1 / 512
+NEAR_TWO_STEP_SHARE: Final = 1 / 64
 """The same where bytes cost nothing but decoding: on a local disk, or in memory."""
 
 FIRST_WINDOW_ROWS: Final = 65_536

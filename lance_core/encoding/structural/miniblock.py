@@ -38,6 +38,7 @@ from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, P
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
+from lance_core.encoding.structural.picked import can_pick, decode_picked
 from lance_core.errors import CorruptFileError
 
 _MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
@@ -227,7 +228,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         data = np.concatenate([as_bytes(piece) for piece in pieces]) if len(pieces) > 1 else as_bytes(pieces[0])
         sizes = chunks.sizes[wanted]
         starts = np.cumsum(sizes) - sizes
-    decoded = _decode_chunks(chunks, data, starts, wanted, index)
+    decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
     return _with_items(decoded, items, chunks, wanted)
 
 
@@ -350,7 +351,7 @@ def _read_index(buffers: Sequence[BytesLike], chunks: _Chunks, num_rows: Counts)
 
 
 def _decode_chunks(
-    chunks: _Chunks, data: Bytes, starts: Counts, wanted: Counts, index: _RowIndex | None
+    chunks: _Chunks, data: Bytes, starts: Counts, wanted: Counts, index: _RowIndex | None, rows: RowRuns
 ) -> DecodedRows:
     layout = chunks.layout
     has_levels = layout.HasField("rep_compression"), layout.HasField("def_compression")
@@ -370,17 +371,31 @@ def _decode_chunks(
         repetition=_decode_levels(layout.rep_compression, parts.repetition, num_levels),
         definition=_decode_levels(layout.def_compression, parts.definition, num_levels),
     )
-    values = decode_miniblock(layout.value_compression, parts.values, counts)
-    if wanted.size == chunks.counts.size:
-        total = int(chunks.counts.sum()) if index is None else int(index.ended_before[-1])
-        covered = RowRuns.of_range(0, total)
-    elif index is not None:
-        levels, covered = _cover_lists(levels, num_levels, wanted, index)
+    if index is None:
+        covered = _rows_of_chunks(chunks, wanted)
+        if can_pick(layout.value_compression, rows.count, int(counts.sum())):
+            positions = rows.positions_in(covered)
+            values = decode_picked(layout.value_compression, parts.values, counts, positions)
+            return DecodedRows(covered=rows, levels=_picked_levels(levels, positions), values=values)
+    elif wanted.size == chunks.counts.size:
+        covered = RowRuns.of_range(0, int(index.ended_before[-1]))
     else:
-        ends = np.cumsum(chunks.counts)
-        runs = RowRuns.of_rows(wanted)
-        covered = RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
+        levels, covered = _cover_lists(levels, num_levels, wanted, index)
+    values = decode_miniblock(layout.value_compression, parts.values, counts)
     return DecodedRows(covered=covered, levels=levels, values=values)
+
+
+def _rows_of_chunks(chunks: _Chunks, wanted: Counts) -> RowRuns:
+    """The rows of some chunks of pages without lists."""
+    ends = np.cumsum(chunks.counts)
+    runs = RowRuns.of_rows(wanted)
+    return RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
+
+
+def _picked_levels(levels: Levels, positions: Counts) -> Levels:
+    """The levels of some rows of pages without lists."""
+    definition = None if levels.definition is None else levels.definition[positions]
+    return Levels(layers=levels.layers, num_levels=positions.size, repetition=None, definition=definition)
 
 
 def _with_items(decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts) -> DecodedRows:
