@@ -11,7 +11,7 @@ from lance_core.api.handle import Handle
 from lance_core.api.operations import LanceOperation
 from lance_core.api.transactions import Transaction, commit_options, commit_transaction, merged
 from lance_core.api.unsupported import refuse
-from lance_core.commit import Committed, commit, locate_latest
+from lance_core.commit import CommitLock, Committed, commit, locate_latest
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.store import ObjectStore, open_store
 from lance_core.table.manifest import Manifest
@@ -39,7 +39,7 @@ class CommittingVerbs(Handle):
         base_uri: str | PathLike[str] | Handle,
         operation: LanceOperation.BaseOperation | Transaction,
         read_version: int | None = None,
-        commit_lock: object = None,
+        commit_lock: CommitLock | None = None,
         storage_options: Mapping[str, str] | None = None,
         enable_v2_manifest_paths: bool | None = None,
         detached: bool | None = False,
@@ -58,7 +58,8 @@ class CommittingVerbs(Handle):
             base_uri: The dataset's root, or a dataset.
             operation: The change, or a transaction with the change in it.
             read_version: Version that the change was made from; it can be left out for Overwrite and Restore.
-            commit_lock: Not offered: stores need atomic commits.
+            commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
+                stores whose writers of pylance need one. It is entered once for each attempt.
             storage_options: Where and who, under object_store's names.
             enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
             detached: Commit beside the history: the version is found only by its number.
@@ -76,7 +77,7 @@ class CommittingVerbs(Handle):
             CommitConflictError: Another writer's commit rules this one out; `.retryable` tells whether doing the
                 change again on the latest version can help.
         """
-        refuse("commit", {**others, "commit_lock": commit_lock})
+        refuse("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
         uri, store, base, options = _place(base_uri, storage_options)
@@ -92,6 +93,7 @@ class CommittingVerbs(Handle):
                 detached=detached,
                 enable_v2_manifest_paths=enable_v2_manifest_paths,
                 enable_stable_row_ids=enable_stable_row_ids,
+                commit_lock=commit_lock,
             ),
         )
         return cls(uri, storage_options=options, manifest=done.manifest)
@@ -101,7 +103,7 @@ class CommittingVerbs(Handle):
         cls,
         dest: str | PathLike[str] | Handle,
         transactions: Sequence[Transaction],
-        commit_lock: object = None,
+        commit_lock: CommitLock | None = None,
         storage_options: Mapping[str, str] | None = None,
         enable_v2_manifest_paths: bool | None = None,
         detached: bool | None = False,
@@ -117,13 +119,14 @@ class CommittingVerbs(Handle):
         Raises:
             UnsupportedError: A transaction is no append.
         """
-        refuse("commit_batch", {**others, "commit_lock": commit_lock})
+        refuse("commit_batch", others)
         uri, store, base, options = _place(dest, storage_options)
         settings = commit_options(
             max_retries=max_retries,
             commit_timeout=commit_timeout,
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
+            commit_lock=commit_lock,
         )
         done: Committed = commit(store, merged(transactions), base=base, options=settings)
         opened = cls(uri, storage_options=options, manifest=done.manifest)

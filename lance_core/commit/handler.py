@@ -7,7 +7,10 @@ exists already is read back and its transaction's uuid compared before it counts
 
 import json
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from lance_core.errors import AlreadyExistsError, LanceError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store import ObjectStore
@@ -15,7 +18,10 @@ from lance_core.table.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
 
-__all__ = ["VersionWriter"]
+__all__ = ["CommitLock", "VersionWriter"]
+
+CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
+"""Given the version that is about to be committed, a context to commit it in."""
 
 _logger = logging.getLogger(__name__)
 
@@ -31,11 +37,13 @@ class VersionWriter:
         store: The dataset's store.
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
+        lock: Entered around the put of a manifest.
     """
 
     store: ObjectStore
     naming: Naming
     durable: bool
+    lock: CommitLock | None = None
     _transaction_file: str = ""
     _record: bytes = b""
 
@@ -56,7 +64,9 @@ class VersionWriter:
         self._put_transaction_file(transaction, record)
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
-        if not self._put_manifest(key, data, transaction.uuid):
+        with nullcontext() if self.lock is None else self.lock(manifest.version):
+            is_committed = self._put_manifest(key, data, transaction.uuid)
+        if not is_committed:
             return None
         if not is_detached(manifest.version):
             self._put_hint(manifest.version)

@@ -1,5 +1,6 @@
 """Operations in pylance's shapes: what it committed is read as it reads it, and what we commit it understands."""
 
+import contextlib
 import dataclasses
 import uuid
 import warnings
@@ -205,8 +206,6 @@ def test_what_is_refused(dataset):
         commit(dataset, "append", read_version=1)
     with pytest.raises(TypeError):
         commit(3, append, read_version=1)
-    with pytest.raises(NotImplementedError, match="commit_lock"):
-        commit(dataset, append, read_version=1, commit_lock=print)
     with pytest.raises(NotImplementedError, match="table_id"):
         commit(dataset, append, read_version=1, table_id=["x"])
     with pytest.raises(UnsupportedError, match="Clone"):
@@ -259,3 +258,34 @@ def test_list_indices_is_deprecated(history):
             getattr(ours, verb)("a", "BTREE")
     with pytest.raises(ValueError, match="nope"):
         lance_core.dataset(history).drop_index("nope")
+
+
+def test_a_commit_lock_is_held_around_each_attempt(dataset):
+    events = []
+
+    @contextlib.contextmanager
+    def lock(version):
+        events.append(("locked", version, lance_core.dataset(dataset.uri).version))
+        try:
+            yield
+        finally:
+            events.append(("freed", version, lance_core.dataset(dataset.uri).version))
+
+    append = Operation.Append(lance_core.write_fragments(dataset.to_table(), dataset))
+    lance_core.LanceDataset.commit(dataset, append, read_version=1, commit_lock=lock)
+    assert events == [("locked", 2, 1), ("freed", 2, 2)]
+    events.clear()
+    transaction = lance_core.Transaction(1, append, uuid=str(uuid.uuid4()))
+    done = lance_core.LanceDataset.commit_batch(dataset.uri, [transaction], commit_lock=lock)
+    assert done["dataset"].version == 3
+    assert events == [("locked", 3, 2), ("freed", 3, 3)]
+
+
+def test_a_commit_lock_that_fails_commits_nothing(dataset):
+    def refused(version):
+        raise ConnectionError(f"no lock for {version}")
+
+    append = Operation.Append(lance_core.write_fragments(dataset.to_table(), dataset))
+    with pytest.raises(ConnectionError, match="no lock for 2"):
+        lance_core.LanceDataset.commit(dataset, append, read_version=1, commit_lock=refused)
+    assert lance_core.dataset(dataset.uri).version == 1
