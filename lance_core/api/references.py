@@ -7,7 +7,7 @@ from typing import Final
 
 from lance_core.commit import latest_version, load_manifest
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
-from lance_core.store import ObjectStore, open_store
+from lance_core.store import ObjectStore, join_uri, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, check_tag_name
@@ -84,7 +84,11 @@ class Place:
 
     def store_of(self, branch: str | None) -> ObjectStore:
         """Store of a branch."""
-        return self.root if branch is None else open_store(f"{self.root.root}/{branch_root(branch)}", self.root.options)
+        return (
+            self.root
+            if branch is None
+            else open_store(join_uri(self.root.root, branch_root(branch)), self.root.options)
+        )
 
     def _at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:
