@@ -1,0 +1,126 @@
+"""Processes of both libraries that append, delete, update and compact one table, undisturbed and killed at random."""
+
+import collections
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.commit import list_versions
+from lance_core.store import open_store
+from tests.faults.mixer import KEYS_PER_WRITER, SCHEMA
+
+ROOT = Path(__file__).parents[2]
+
+
+class Writers:
+    """The processes, and what their logs say."""
+
+    def __init__(self, uri, folder, options, seconds):
+        self.uri, self.folder, self.options = uri, folder, options
+        self.until = time.time() + seconds
+        self.started = 0
+        self.killed = set()
+
+    def log(self, writer):
+        return self.folder / f"writer-{writer}.log"
+
+    def start(self, library):
+        self.started += 1
+        arguments = [library, self.uri, self.started, self.until, self.log(self.started), json.dumps(self.options)]
+        command = [sys.executable, "-m", "tests.faults.mixer", *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        return self.started, process
+
+    def run(self, kill):
+        ours = [self.start("lance_core") for _ in range(4)]
+        theirs = [self.start("lance") for _ in range(2)]
+        try:
+            while kill and time.time() < self.until - 3 and ours[0][1].poll() is None:
+                self.kill_one(ours)
+            for writer, process in ours + theirs:
+                _, errors = process.communicate(timeout=60)
+                assert process.returncode == 0, f"writer {writer}: {errors}"
+        finally:
+            for _, process in ours + theirs:
+                process.kill()
+                process.wait()
+
+    def kill_one(self, ours):
+        """Kill the oldest writer of ours once it works, at any point of what it does, and start another."""
+        writer, process = ours[0]
+        while not (self.log(writer).exists() and self.log(writer).read_text()):
+            if time.time() > self.until or process.poll() is not None:
+                return
+            time.sleep(0.02)
+        time.sleep(random.random() * 0.5)
+        if process.poll() is not None:
+            return
+        del ours[0]
+        process.kill()
+        process.communicate(timeout=30)
+        self.killed.add(writer)
+        ours.append(self.start("lance_core"))
+
+    def entries(self, writer):
+        return [json.loads(line) for line in self.log(writer).read_text().splitlines() if line.endswith("}")]
+
+    def check(self, rows):
+        """Compare the rows that there are with the logs; returns how often each verb was acknowledged and refused."""
+        found = collections.defaultdict(dict)
+        for k, v in rows:
+            assert k not in found[k // KEYS_PER_WRITER], f"row {k} is there twice"
+            found[k // KEYS_PER_WRITER][k] = v
+        counts = collections.Counter()
+        for writer in range(1, self.started + 1):
+            expected, pending = {}, None
+            for entry in self.entries(writer):
+                if "verb" in entry:
+                    pending = {int(k): v for k, v in entry["rows"].items()}
+                    continue
+                (outcome, verb), *_ = entry.items()
+                counts[f"{verb} {outcome}"] += 1
+                expected = pending if outcome == "done" else expected
+                pending = None
+            assert pending is None or writer in self.killed
+            assert found.pop(writer, {}) in ([expected] if pending is None else [expected, pending]), writer
+        assert not found
+        return counts
+
+
+def mix(uri, folder, options, *, kill, seconds):
+    lance.write_dataset(pa.table({"k": [-1], "v": [0]}, schema=SCHEMA), uri, storage_options=options)
+    writers = Writers(uri, folder, options, seconds)
+    writers.run(kill)
+    ours, theirs = (library.dataset(uri, storage_options=options) for library in (lance_core, lance))
+    assert list_versions(open_store(uri, options)) == list(range(1, theirs.version + 1))
+    assert ours.version == theirs.version
+    tables = [dataset.to_table() for dataset in (ours, theirs)]
+    assert tables[0] == tables[1]
+    theirs.validate()
+    rows = set(zip(*tables[0].to_pydict().values(), strict=True))
+    assert len(rows) == tables[0].num_rows == theirs.count_rows() == ours.count_rows()
+    counts = writers.check(rows - {(-1, 0)})
+    assert len(writers.killed) > 1 if kill else not writers.killed
+    for verb in ("append", "delete", "update"):
+        assert counts[f"{verb} done"] > 0, counts
+    print(f"{theirs.version} versions, {len(writers.killed)} killed, {dict(sorted(counts.items()))}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True], ids=["undisturbed", "killed"])
+def test_on_a_local_disk(tmp_path, kill):
+    mix(str(tmp_path / "t"), tmp_path, {}, kill=kill, seconds=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True], ids=["undisturbed", "killed"])
+def test_on_s3(s3, tmp_path, kill):
+    mix(f"s3://{s3.new_bucket()}/t", tmp_path, s3.storage_options, kill=kill, seconds=40)
