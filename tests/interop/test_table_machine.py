@@ -204,5 +204,5 @@ def test_short_histories():
 
 @pytest.mark.slow
 def test_long_histories():
-    chosen = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+    chosen = settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Tables, settings=chosen)
