@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError, SchemaError
+from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
 from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.location import TableLocation
@@ -59,7 +59,9 @@ def read_request(
     return ReadRequest(
         dataset=dataset,
         columns=_columns(metadata.get("columns"), schema, where),
-        filter=_both(_partition_filter(context, partition_expr, schema), _filter(metadata.get("lance/filter"), where)),
+        filter=_both(
+            _partition_filter(context, partition_expr, schema), _filter(metadata.get("lance/filter"), dataset, where)
+        ),
         table=settings,
         load_as=load_as,
     )
@@ -136,19 +138,24 @@ def _partition_filter(context: dg.InputContext, partition_expr: object, schema: 
     return plan.slices.expression(schema)
 
 
-def _filter(value: object, where: str) -> pc.Expression | None:
+def _filter(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
     if value is None:
         return None
     if isinstance(value, LanceFilter):
         return value.expression
+    if isinstance(value, str):
+        try:
+            return dataset.parse_filter(value)
+        except LanceError as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
     if isinstance(value, list | tuple):
         try:
             return pq.filters_to_expression(_as_tuples(value))
         except (ValueError, TypeError) as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
     raise dg.DagsterInvalidDefinitionError(
-        f"{where}: metadata lance/filter must be lance_filter(expression) of a pyarrow expression, or a list of "
-        f'[column, operator, value] such as [["carrier", "==", "UA"]]; SQL text is not taken: {value!r}'
+        f"{where}: metadata lance/filter must be SQL text, lance_filter(expression) of a pyarrow expression, or a list "
+        f'of [column, operator, value] such as [["carrier", "==", "UA"]], not {value!r}'
     )
 
 

@@ -31,7 +31,7 @@ def read(
     version: int | str | None = None,
     asof: dt.datetime | str | None = None,
     columns: Sequence[str] | None = None,
-    filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
+    filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """A lazy DataFrame over a Lance table, classic or Spark Connect as the session is.
@@ -45,7 +45,7 @@ def read(
         version: Version number or tag; None for the latest.
         asof: Take the version that was the latest at this time instead.
         columns: Names of the columns; None for all of them.
-        filter: An Arrow expression over columns of the table, which need not be among `columns`.
+        filter: SQL text, or an Arrow expression, over columns of the table, which need not be among `columns`.
         storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
             executors.
 
@@ -58,10 +58,12 @@ def read(
         VersionNotFoundError: It has no such version.
         SchemaError: It has no such column.
         UnsupportedError: Spark has no type for a column; the message names it.
-        InvalidInputError: The filter does not fit the columns.
+        InvalidInputError: The filter does not fit the columns, or is no SQL.
     """
     dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options)
     schema = table_schema(dataset, columns)
+    if isinstance(filter, str):
+        filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
     plan = plan_read(dataset, schema, filter=filter, storage_options=storage_options)
     tasks = plan_tasks(dataset, plan, parallelism=_parallelism(spark))
     if not tasks:

@@ -105,6 +105,21 @@ class ReadingVerbs(Handle):
         """Number of rows; without a filter only metadata is read. Arguments as `scanner`."""
         return self.scanner(filter=filter, **options).count_rows()
 
+    def parse_filter(self, text: str) -> pc.Expression:
+        """A filter in SQL as an Arrow expression, to be joined with others or sent elsewhere.
+
+        Args:
+            text: As the `filter` of `scanner`.
+
+        Raises:
+            InvalidInputError: It is no condition; tells where.
+            SchemaError: A column does not exist.
+            UnsupportedError: It uses something that is not known; names it and tells where.
+        """
+        from lance_core.api.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
+
+        return parse_filter(text, self._manifest.schema)
+
     def count_deleted_rows(self) -> int:
         """Rows that deletion files hide."""
         return sum(message.deletion_file.num_deleted_rows for message in self._manifest.fragments.messages())

@@ -160,8 +160,22 @@ class TestMetadata:
         got = loaded(filled, pa.Table, events, definition=DAYS, span=("2024-01-03", "2024-01-06"), metadata=metadata)
         assert got.to_pydict() == {"s": ["s5", "s6"]}
 
-    def test_a_filter_in_sql_is_refused(self, filled):
-        assert "SQL text is not taken" in loaded(filled, pa.Table, metadata={"lance/filter": "n > 1"}, fails=True)
+    @pytest.mark.parametrize("sql", ["n > 1", "n BETWEEN 2 AND 3", "s = 'b' OR s IS NULL"])
+    def test_a_filter_in_sql(self, filled, sql):
+        assert loaded(filled, pa.Table, metadata={"lance/filter": sql}).column("n").to_pylist() == [2, 3]
+
+    def test_a_filter_in_sql_and_partitions(self, filled):
+        metadata = {"lance/filter": "n > 4", "columns": ["s"]}
+        got = loaded(filled, pa.Table, events, definition=DAYS, span=("2024-01-03", "2024-01-06"), metadata=metadata)
+        assert got.to_pydict() == {"s": ["s5", "s6"]}
+
+    @pytest.mark.parametrize(
+        ("value", "message"), [("n >", "cannot read SQL"), ("m > 1", "'m'"), ("n + 1", "boolean"), (7, "must be SQL")]
+    )
+    def test_filters_that_are_none(self, filled, value, message):
+        text = loaded(filled, pa.Table, metadata={"lance/filter": value}, fails=True)
+        assert "lance/filter" in text
+        assert message in text
 
     def test_version_and_time(self, filled):
         @dg.asset(name="numbers")

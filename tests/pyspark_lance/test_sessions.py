@@ -280,6 +280,16 @@ def test_a_read_is_lazy_pinned_and_pruned(spark, frame, uri, lance):
     assert first.join(pyspark_lance.read(spark, uri), "id").count() == 1000
 
 
+def test_a_filter_in_sql(spark, frame, uri):
+    pyspark_lance.write(frame, uri)
+    wanted = pyspark_lance.read(spark, uri, columns=["id"], filter="i32 >= 10 AND id < 20 AND text IS NOT NULL")
+    assert {row.id for row in wanted.collect()} < set(range(10, 20))
+    by_function = pyspark_lance.read(spark, uri, columns=["id"], filter="id IN (3, 4) AND lower('A') = 'a'")
+    assert sorted(row.id for row in by_function.collect()) == [3, 4]
+    with pytest.raises(InvalidInputError, match="cannot read SQL"):
+        pyspark_lance.read(spark, uri, filter="id >")
+
+
 def test_a_table_that_was_dropped_and_made_anew_is_read_anew(spark, uri):
     # Workers live on and must not take version 1 of the new table for that of the old one.
     pyspark_lance.write(spark.range(10), uri)
