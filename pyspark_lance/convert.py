@@ -74,8 +74,8 @@ def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: b
     types = pa.types
     if source == target:
         return None
-    if isinstance(source, pa.BaseExtensionType) or types.is_dictionary(source):
-        return _unwrapped(source, target, column, exact=exact)
+    if types.is_dictionary(source) or any(isinstance(kind, pa.BaseExtensionType) for kind in (source, target)):
+        return _through_storage(source, target, column, exact=exact)
     if types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if types.is_fixed_size_list(target):
@@ -101,11 +101,14 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _unwrapped(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    """From what an extension type is stored as, or from the values of a dictionary."""
+def _through_storage(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
+    """By way of what an extension type is stored as, or of the values of a dictionary."""
     if isinstance(source, pa.BaseExtensionType):
         storage = converter(source.storage_type, target, column, exact=exact)
         return lambda array: _apply(storage, array.storage)
+    if isinstance(target, pa.BaseExtensionType):
+        inner = converter(source, target.storage_type, column, exact=exact)
+        return lambda array: pa.ExtensionArray.from_storage(target, _apply(inner, array))
     values = converter(source.value_type, target, column, exact=exact)
     return lambda array: _apply(values, array.dictionary_decode())
 

@@ -80,6 +80,7 @@ def test_half_precision_vectors():
         (pa.array(["a", None, "a"]).dictionary_encode(), pa.string()),
         (pa.array(["a", None, "a"]), pa.dictionary(pa.int8(), pa.string())),
         (pa.array([None, None]), pa.int64()),
+        (pa.array(['{"a": 1}', None]), pa.json_()),
         (pa.array([[1], None, [], [2, 3]], pa.large_list(pa.int8())), pa.list_(pa.int16())),
         (pa.array([[1], None, [], [2, 3]], pa.list_(pa.int8())), pa.large_list(pa.int16())),
         (pa.array([[(1, 1)], None, [(2, None)]], pa.map_(pa.int32(), pa.int8())), pa.map_(pa.int64(), pa.int16())),
@@ -93,6 +94,12 @@ def test_half_precision_vectors():
 def test_values_survive_a_change_of_type(array, target):
     for start in range(len(array) + 1):
         assert convert(array.slice(start), target).to_pylist() == array.to_pylist()[start:]
+
+
+def test_extension_types_are_put_on_and_taken_off():
+    values = pa.array([bytes(range(16)), None], pa.binary())
+    typed = convert(values, pa.uuid())
+    assert convert(typed, pa.binary()).to_pylist() == values.to_pylist()
 
 
 def test_nanoseconds_are_cut_off_only_where_that_is_allowed():
