@@ -121,12 +121,13 @@ def test_arguments_are_pylances(ours, theirs):
     ]
 
 
-@pytest.mark.parametrize("verb", [lance_core.write_dataset, lance_core.LanceDataset.scanner])
+@pytest.mark.parametrize("verb", [lance_core.dataset, lance_core.write_dataset, lance_core.LanceDataset.scanner])
 def test_an_argument_that_is_not_offered_is_refused_by_name(verb, tmp_path):
     import pyarrow as pa
 
     dataset = lance_core.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
-    target = (pa.table({"a": [1]}), tmp_path / "u") if verb is lance_core.write_dataset else (dataset,)
+    targets = {lance_core.dataset: (dataset.uri,), lance_core.write_dataset: (pa.table({"a": [1]}), tmp_path / "u")}
+    target = targets.get(verb, (dataset,))
     with pytest.raises(NotImplementedError, match="prefilter_by_magic"):
         verb(*target, prefilter_by_magic=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
+from typing import Any
 
 from lance_core.api.branching import BranchingVerbs
 from lance_core.api.changing import ChangingVerbs
@@ -16,6 +17,7 @@ from lance_core.api.inspecting import InspectingVerbs
 from lance_core.api.maintaining import MaintainingVerbs
 from lance_core.api.reading import ReadingVerbs
 from lance_core.api.references import Reference
+from lance_core.api.unsupported import refuse
 from lance_core.errors import InvalidInputError
 
 __all__ = ["LanceDataset", "dataset"]
@@ -46,6 +48,7 @@ def dataset(
     asof: Timestamp | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
+    **others: Any,
 ) -> LanceDataset:
     """Open a dataset.
 
@@ -54,11 +57,14 @@ def dataset(
         version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
         storage_options: Where and who, under object_store's names.
+        **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
         VersionNotFoundError: There is no such version or tag, or none as old as `asof`.
+        UnsupportedError: An argument is not offered.
     """
+    refuse("dataset", others)
     opened = LanceDataset(uri, storage_options=storage_options)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")

@@ -170,9 +170,9 @@ def test_many_damaged_manifests():
     run_manifests(range(MANIFESTS))
 
 
-@pytest.mark.parametrize("path", sorted(CRASHERS.glob("*")), ids=lambda path: path.name)
-def test_files_that_once_did_harm(path):
-    data = path.read_bytes()
-    for seed in range(4):
-        rng = random.Random(seed)
-        check(path.name, data, read_manifest if path.suffix == ".manifest" else lambda d, rng=rng: read(d, rng))
+def test_files_that_once_did_harm():
+    for path in sorted(CRASHERS.glob("*")):
+        data = path.read_bytes()
+        for seed in range(4):
+            rng = random.Random(seed)
+            check(path.name, data, read_manifest if path.suffix == ".manifest" else lambda d, rng=rng: read(d, rng))
