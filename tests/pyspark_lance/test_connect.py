@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+NOT_AGAIN = "not (schemas_are_refused or wrong_options or wrong_reads or dropped)"
+"""What is decided before a session has a part in it."""
+
 
 @pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
 def test_sessions_over_connect():
     pytest.importorskip("pyspark.sql.connect.session")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", *map(str, map(Path(__file__).with_name, ("test_sessions.py", "test_compaction.py")))],
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, ("test_sessions.py", "test_compaction.py")))],
         cwd=Path(__file__).parents[2],
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},
@@ -24,4 +27,4 @@ def test_sessions_over_connect():
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed, done.stdout
-    assert int(passed.group(1)) > 30
+    assert int(passed.group(1)) > 25
