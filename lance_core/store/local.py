@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -205,8 +206,14 @@ class LocalStore:
                     yield ObjectMeta(key=key, size=status.st_size, modified=status.st_mtime)
 
 
+_SYNC_BYTES = 32 * 1024 * 1024
+"""What a durable writer lets pile up in memory before it starts to bring it to the disk."""
+
+
 class LocalWriter:
     """A staged file that becomes the object when closed.
+
+    A durable writer brings large files to the disk while they are written, so that closing has little left to wait for.
 
     Args:
         path: Where the object shall be.
@@ -217,6 +224,9 @@ class LocalWriter:
         self._path = path
         self._durable = durable
         self._size = 0
+        self._synced = 0
+        self._sync: threading.Thread | None = None
+        self._sync_error: OSError | None = None
         self.staging = f"{path}#{secrets.randbits(63)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
@@ -239,10 +249,32 @@ class LocalWriter:
         except OSError as error:
             self.abort()
             raise _failed(self._path, error) from error
+        if self._durable and self._size - self._synced >= _SYNC_BYTES:
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        """Bring what was written so far to the disk, beside what goes on here; one such thread at a time."""
+        if self._sync is None or not self._sync.is_alive():
+            self._synced = self._size
+            self._sync = threading.Thread(target=self._sync_now, name="lance-sync")
+            self._sync.start()
+
+    def _sync_now(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self._sync_error = error  # the system reports it once: a later fsync would succeed
+
+    def _end_sync(self) -> None:
+        if self._sync is not None:
+            self._sync.join()
 
     def flush(self) -> None:
         """Close the staging file, on disk if the writer is durable."""
+        self._end_sync()
         try:
+            if self._sync_error is not None:
+                raise self._sync_error
             if self._durable:
                 os.fsync(self._fd)
         except OSError as error:
@@ -266,6 +298,7 @@ class LocalWriter:
 
     def abort(self) -> None:
         """Remove the staging file; does nothing once it has its name."""
+        self._end_sync()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

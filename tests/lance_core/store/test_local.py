@@ -72,3 +72,35 @@ def test_a_mapped_read_outlives_the_file(tmp_path):
     (part,) = store.get_ranges("k", [(0, 2 << 20)])
     store.delete("k")
     assert bytes(part) == b"z" * (2 << 20)
+
+
+def test_a_large_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path))
+    syncs = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (syncs.append(fd), real(fd))[1])
+    with store.open_writer("big") as writer:
+        for _ in range(100):
+            writer.write(bytes(1 << 20))
+        assert syncs
+    assert store.head("big").size == 100 << 20
+
+
+def test_a_sync_that_fails_on_the_way_fails_the_file(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path))
+    failures = iter([OSError(5, "Input/output error")])
+    real = os.fsync
+
+    def broken(fd):
+        for failure in failures:
+            raise failure
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    writer = store.open_writer("big")
+    for _ in range(40):
+        writer.write(bytes(1 << 20))
+    with pytest.raises(StoreError, match="Input/output"):
+        writer.close()
+    writer.abort()
+    assert list(store.list("")) == []
