@@ -126,17 +126,18 @@ def test_storage_options_are_not_shown():
 def test_progress_is_told_while_tasks_run(spark):
     from pyspark_lance.compaction import _watched
 
-    def last_one_sleeps(batches):
+    def sleeps(batches):
         import time
 
         for batch in batches:
-            if batch.column(0)[0].as_py() == 2:
-                time.sleep(6)  # a Connect server tells every other second
+            # Spark's status takes note of the end of a task at most every tenth of a second, else at the next one's;
+            # a Connect server tells every other second.
+            time.sleep((0.5, 1.5, 6)[batch.column(0)[0].as_py()])
             yield batch
 
     calls = []
     with _watched(spark, 3, lambda done, total: calls.append((done, total))):
-        spark.range(0, 3, 1, 3).mapInArrow(last_one_sleeps, "id long").collect()
+        spark.range(0, 3, 1, 3).mapInArrow(sleeps, "id long").collect()
     assert calls
     assert set(calls) <= {(1, 3), (2, 3)}
     assert calls == sorted(set(calls))
