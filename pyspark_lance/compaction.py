@@ -32,6 +32,7 @@ from lance_core.maintenance import (
     RewriteResult,
     commit_what_fits,
 )
+from pyspark_lance.cores import use_cores_of_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,6 +147,7 @@ class _Tasks:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the tasks whose numbers come in, and answer with the result of each, or its error."""
+        use_cores_of_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 result = error = None

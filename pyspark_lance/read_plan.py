@@ -24,6 +24,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.convert import BatchConverter
+from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _LEAST_ROWS: Final = 1 << 16
 """Rows below which a task is not worth its start."""
 _SLIVER: Final = 0.02
 """Part of a fragment that rather goes to the neighbouring task."""
-_BATCH_ROWS: Final = 1 << 17
+_BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
 
@@ -88,6 +89,7 @@ class ReadPlan:
 
     def read(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces as batches of `expected`. Runs in a task."""
+        use_cores_of_task()
         dataset = self.open()
         convert: BatchConverter | None = None
         for piece in pieces:

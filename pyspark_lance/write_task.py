@@ -24,6 +24,7 @@ import pyarrow as pa
 from lance_core import FragmentMetadata, FragmentWriter, Slices
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from pyspark_lance.convert import BatchConverter
+from pyspark_lance.cores import use_cores_of_task
 
 __all__ = ["TaskReport", "WriteTask"]
 
@@ -111,6 +112,7 @@ class WriteTask:
         Raises:
             LanceError: The storage failed. What was written so far is deleted.
         """
+        use_cores_of_task()
         output = _Output(self, f"{self.job}-{partition}-{attempt}-")
         try:
             convert: BatchConverter | None = None

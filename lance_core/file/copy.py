@@ -33,7 +33,7 @@ from lance_core.encoding.structural import blob
 from lance_core.errors import UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.metadata import ColumnPages
-from lance_core.file.pool import NUM_WORKERS, submit
+from lance_core.file.pool import num_threads, submit
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, concatenate
@@ -348,7 +348,7 @@ class _Copier:
         arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
         if arrays:
             self._pending.append((column, submit(_encode, self._columns[column].top, arrays, self._limits)))
-            self._drain(NUM_WORKERS + 1)
+            self._drain(num_threads() + 1)
 
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most so many are still being encoded."""

@@ -1,6 +1,6 @@
 """The threads that encode and decode pages: numpy and pyarrow leave the interpreter lock for most of that work."""
 
-__all__ = ["NUM_WORKERS", "submit"]
+__all__ = ["num_threads", "submit"]
 
 import os
 import threading
@@ -8,23 +8,49 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
+from lance_core.errors import InvalidInputError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-NUM_WORKERS: Final = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2))
+_MOST_THREADS: Final = 4
 
 _lock = threading.Lock()
 _pools: dict[int, ThreadPoolExecutor] = {}
 
 
+def num_threads() -> int:
+    """The environment variable LANCE_CPU_THREADS if it is set; else one per core of this process, at most four.
+
+    Raises:
+        InvalidInputError: The variable is not a positive number.
+    """
+    wanted = os.environ.get("LANCE_CPU_THREADS")
+    if wanted is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(_MOST_THREADS, cores)
+    if not wanted.isdecimal() or not int(wanted):
+        raise InvalidInputError(f"LANCE_CPU_THREADS={wanted!r}: a number of threads from 1 on is expected")
+    return int(wanted)
+
+
 def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Run `work` in the pool of this process; a forked child gets a pool of its own."""
+    """Run `work` in the pool of this process, or at once if it is to have one thread only."""
     with _lock:
         pool = _pools.get(os.getpid())
-        if pool is None:
-            _pools.clear()
-            pool = _pools[os.getpid()] = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="lance-page")
-    return pool.submit(work, *args, **kwargs)
+        if pool is None and (threads := num_threads()) > 1:
+            _pools.clear()  # a forked child gets a pool of its own
+            pool = _pools[os.getpid()] = ThreadPoolExecutor(threads, thread_name_prefix="lance-page")
+    return _done(work, *args, **kwargs) if pool is None else pool.submit(work, *args, **kwargs)
+
+
+def _done(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    future: Future[T] = Future()
+    try:
+        future.set_result(work(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - raised by result(), as from a pool
+        future.set_exception(error)
+    return future
 
 
 def _after_fork() -> None:

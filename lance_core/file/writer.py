@@ -22,7 +22,7 @@ from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile, columns_of
 from lance_core.file.legacy import LegacyFileWriter
-from lance_core.file.pool import NUM_WORKERS, submit
+from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
@@ -189,7 +189,7 @@ class DataFileWriter:
         self._pending.append(
             (collected.first_column, submit(_encode, collected.field, arrays, self._limits, self._version))
         )
-        self._drain(NUM_WORKERS + 1)
+        self._drain(num_threads() + 1)
 
     def _flush_blobs(self, collected: _Collected, array: Any) -> None:
         """Write payloads, each aligned, and then the page that tells where they are."""

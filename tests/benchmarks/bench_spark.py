@@ -75,6 +75,7 @@ def measure(spark, kind: str, folder: Path) -> None:
     def pair(frame):
         def clear() -> None:
             shutil.rmtree(lance_uri, ignore_errors=True)
+            os.sync()  # we wait for the disk and parquet does not: what it left must not be on our bill
 
         return medians(
             {

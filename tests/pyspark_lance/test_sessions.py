@@ -14,6 +14,8 @@ import lance_core
 import pyspark_lance
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import DatasetExistsError, InvalidInputError, SchemaError, UnsupportedError, VersionNotFoundError
+from lance_core.file.pool import num_threads
+from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.spark_types import VECTOR_WIDTH
 
 EVERY_TYPE = """
@@ -484,3 +486,12 @@ def test_results_are_datasets_of_lance_core(spark, uri, lance):
     result = pyspark_lance.write(spark.range(5), uri)
     assert isinstance(result.dataset, lance_core.LanceDataset)
     assert result.dataset.version == result.version
+
+
+def test_a_task_uses_as_many_threads_as_it_has_cores(spark):
+    def tell(batches):
+        for batch in batches:
+            use_cores_of_task()
+            yield pa.RecordBatch.from_pydict({"threads": [num_threads()] * batch.num_rows})
+
+    assert [row.threads for row in spark.range(1).mapInArrow(tell, "threads long").collect()] == [1]

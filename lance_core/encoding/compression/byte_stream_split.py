@@ -32,17 +32,24 @@ def _transposed(data: Bytes, counts: Counts, width: int, *, split: bool) -> Byte
     even = counts.size > 1 and bool((counts[:-1] == per_chunk).all())
     at = 0
     if even:
-        full = counts.size - 1
-        at = full * per_chunk * width
-        shape = (full, per_chunk, width) if split else (full, width, per_chunk)
-        turned = (full, shape[2], shape[1])
-        out[:at].reshape(turned)[...] = data[:at].reshape(shape).transpose(0, 2, 1)
+        at = (counts.size - 1) * per_chunk * width
+        _turn(data[:at], out[:at], counts.size - 1, width, split=split)
     for count in counts[-1:].tolist() if even else counts.tolist():
         end = at + count * width
-        shape2 = (count, width) if split else (width, count)
-        out[at:end].reshape(shape2[::-1])[...] = data[at:end].reshape(shape2).T
+        _turn(data[at:end], out[at:end], 1, width, split=split)
         at = end
     return out
+
+
+def _turn(data: Bytes, out: Bytes, chunks: int, width: int, *, split: bool) -> None:
+    values, planes = (data, out) if split else (out, data)
+    rows = values.reshape(chunks, -1, width)
+    streams = planes.reshape(chunks, width, -1)
+    for byte in range(width):  # a byte at a time is faster than numpy's transposition of all
+        if split:
+            streams[:, byte] = rows[:, :, byte]
+        else:
+            rows[:, :, byte] = streams[:, byte]
 
 
 def _decode_miniblock(
