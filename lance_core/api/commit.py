@@ -23,7 +23,9 @@ import pyarrow as pa
 from lance_core.api.add_columns import add_null_columns
 from lance_core.api.bases import DatasetBasePath, numbered
 from lance_core.api.dataset import LanceDataset
+from lance_core.api.destination import Destination, destination
 from lance_core.api.dictionaries import check_dictionaries, with_dictionaries
+from lance_core.api.handle import Handle
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.removal import Removal
 from lance_core.api.replace import remove_slices
@@ -43,7 +45,7 @@ from lance_core.commit import (
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError
 from lance_core.file import FileVersion
 from lance_core.schema import Field, Schema, schema_to_bytes
-from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
+from lance_core.store import ObjectStore, StorageOptions, canonical_uri
 from lance_core.table.fragment import BasePath, Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
@@ -93,7 +95,7 @@ class CommitResult:
 
 
 def commit_fragments(
-    uri: str | PathLike[str],
+    uri: str | PathLike[str] | Handle,
     fragments: Sequence[FragmentMetadata],
     schema: pa.Schema,
     *,
@@ -115,18 +117,18 @@ def commit_fragments(
     """Make fragments part of a dataset.
 
     Args:
-        uri: The dataset's root.
+        uri: The dataset's root, or a dataset, whose version then need not be read again.
         fragments: What `FragmentWriter.finish` or `write_fragments` gave; all must have the same schema.
         schema: The Arrow schema they were written with.
         mode: "create", "append", "overwrite" or "replace".
         slices: For "replace": the rows that go.
         read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
-            latest now. 0: there was no dataset yet.
+            latest now, or that of the dataset given. 0: there was no dataset yet.
         transaction_properties: Texts for the history, by key.
         commit_message: A text for the history.
         once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
             `read_version` does, it is adopted and nothing is committed. It is set on the commit.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Where and who, under object_store's names; None for those of the dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set; keys that are there with that value are left alone.
@@ -151,9 +153,7 @@ def commit_fragments(
         slices.check(schema)
         properties[SLICES_KEY] = json.dumps(slices.identities())
     work = _Commit(
-        uri=canonical_uri(uri),
-        options=StorageOptions(storage_options),
-        store=open_store(uri, storage_options),
+        place=destination(uri, storage_options),
         fragments=tuple(fragment.to_record() for fragment in fragments),
         arrow_schema=schema,
         mode=mode,
@@ -189,9 +189,7 @@ def _properties(
 class _Commit:
     """One call of `commit_fragments`."""
 
-    uri: str
-    options: StorageOptions
-    store: ObjectStore
+    place: Destination
     fragments: tuple[Fragment, ...]
     arrow_schema: pa.Schema
     mode: str
@@ -202,6 +200,21 @@ class _Commit:
     add_columns: bool
     initial_bases: tuple[BasePath, ...]
     settings: CommitOptions
+
+    @property
+    def uri(self) -> str:
+        """The dataset's root."""
+        return canonical_uri(self.place.uri)
+
+    @property
+    def store(self) -> ObjectStore:
+        """Its store."""
+        return self.place.store
+
+    @property
+    def options(self) -> StorageOptions:
+        """Storage options."""
+        return StorageOptions(self.place.options)
 
     def run(self, read_version: int | None) -> CommitResult:
         """Commit, on the dataset that is there or as a new one."""
@@ -230,6 +243,9 @@ class _Commit:
         return self._replace(base)
 
     def _base(self, read_version: int | None) -> Manifest | None:
+        known = self.place.base
+        if known is not None and read_version in (None, known.version):
+            return known
         if read_version is None:
             return load_latest(self.store)
         return load_manifest(self.store, read_version) if read_version else None

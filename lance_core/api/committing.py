@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any, Final, Self, TypedDict
 
+from lance_core.api.destination import destination
 from lance_core.api.handle import Handle
 from lance_core.api.operations import LanceOperation
 from lance_core.api.transactions import Transaction, commit_options, commit_transaction, merged
@@ -14,7 +15,6 @@ from lance_core.api.unsupported import refuse
 from lance_core.commit import CommitLock, Committed, commit, locate_latest
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.store import ObjectStore, open_store
-from lance_core.table.manifest import Manifest
 from lance_core.table.paths import VERSIONS_PREFIX
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 
@@ -80,11 +80,11 @@ class CommittingVerbs(Handle):
         refuse("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
-        uri, store, base, options = _place(base_uri, storage_options)
+        place = destination(base_uri, storage_options)
         done = commit_transaction(
-            store,
+            place.store,
             operation,
-            base=base,
+            base=place.base,
             read_version=read_version,
             properties={} if commit_message is None else {COMMIT_MESSAGE_KEY: commit_message},
             options=commit_options(
@@ -96,7 +96,7 @@ class CommittingVerbs(Handle):
                 commit_lock=commit_lock,
             ),
         )
-        return cls(uri, storage_options=options, manifest=done.manifest)
+        return cls(place.uri, storage_options=place.options, manifest=done.manifest)
 
     @classmethod
     def commit_batch(
@@ -120,7 +120,7 @@ class CommittingVerbs(Handle):
             UnsupportedError: A transaction is no append.
         """
         refuse("commit_batch", others)
-        uri, store, base, options = _place(dest, storage_options)
+        place = destination(dest, storage_options)
         settings = commit_options(
             max_retries=max_retries,
             commit_timeout=commit_timeout,
@@ -128,8 +128,8 @@ class CommittingVerbs(Handle):
             enable_v2_manifest_paths=enable_v2_manifest_paths,
             commit_lock=commit_lock,
         )
-        done: Committed = commit(store, merged(transactions), base=base, options=settings)
-        opened = cls(uri, storage_options=options, manifest=done.manifest)
+        done: Committed = commit(place.store, merged(transactions), base=place.base, options=settings)
+        opened = cls(place.uri, storage_options=place.options, manifest=done.manifest)
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
 
     @staticmethod
@@ -160,15 +160,3 @@ def _drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
     keys = [meta.key for meta in store.list("")]
     for key in sorted(keys, key=lambda key: key.startswith(VERSIONS_PREFIX)):
         store.delete(key)
-
-
-def _place(
-    where: str | PathLike[str] | Handle, storage_options: Mapping[str, str] | None
-) -> tuple[str, ObjectStore, Manifest | None, Mapping[str, str] | None]:
-    """Root, store, known version and storage options of a dataset that may not exist yet."""
-    if isinstance(where, Handle):
-        source = where.source
-        return where.uri, source.store, source.manifest, storage_options or source.options
-    if not isinstance(where, str | PathLike):
-        raise TypeError(f"base_uri must be str, Path, or LanceDataset, got {type(where)}")
-    return fspath(where), open_store(where, storage_options), None, storage_options

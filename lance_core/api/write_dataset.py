@@ -11,11 +11,12 @@ import pyarrow as pa
 from lance_core.api.bases import DatasetBasePath
 from lance_core.api.commit import commit_fragments
 from lance_core.api.dataset import LanceDataset
+from lance_core.api.destination import Destination, opened_destination
 from lance_core.api.handle import Handle
 from lance_core.api.progress import FragmentWriteProgress
 from lance_core.api.unsupported import refuse
 from lance_core.api.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike, to_batches
-from lance_core.api.write_fragments import Destination, check_mode, data_version, destination, targets_of, write_rows
+from lance_core.api.write_fragments import check_mode, data_version, targets_of, write_rows
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from lance_core.store import canonical_uri
 
@@ -90,11 +91,11 @@ def write_dataset(
         progress=progress,
     )
     return commit_fragments(
-        place.uri,
+        place.uri if base is None else LanceDataset(place.uri, storage_options=place.options, manifest=base),
         fragments,
         found,
         mode=mode,
-        read_version=base.version if base is not None else None,
+        read_version=base.version if base is not None else 0,
         commit_message=commit_message,
         transaction_properties=transaction_properties,
         storage_options=place.options,
@@ -112,7 +113,7 @@ def _destination(
     """Where to write, if the mode allows it and all arguments are offered."""
     refuse("write_dataset", others)
     check_mode(mode)
-    place = destination(uri, storage_options)
+    place = opened_destination(uri, storage_options)
     if place.base is not None and mode == "create":
         raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
     return place

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
 from lance_core.api.bases import DatasetBasePath, WriteTarget, numbered, write_targets
+from lance_core.api.destination import Destination, opened_destination
 from lance_core.api.handle import Handle
 from lance_core.api.metadata import FragmentMetadata
 from lance_core.api.operations import LanceOperation
@@ -24,43 +24,14 @@ from lance_core.api.write import (
     lance_schema,
     to_batches,
 )
-from lance_core.commit import load_latest
 from lance_core.errors import InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.schema.lance_schema import LanceSchema
-from lance_core.store import ObjectStore, open_store
 from lance_core.table.manifest import Manifest
 
-__all__ = ["Destination", "check_mode", "data_version", "destination", "targets_of", "write_fragments", "write_rows"]
+__all__ = ["check_mode", "data_version", "targets_of", "write_fragments", "write_rows"]
 
 MODES = ("create", "append", "overwrite")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Where rows are written to.
-
-    Attributes:
-        uri: The dataset's root.
-        store: Its store.
-        options: Storage options.
-        base: The version that the write is based on; None if there is no dataset.
-    """
-
-    uri: str
-    store: ObjectStore
-    options: Mapping[str, str] | None
-    base: Manifest | None
-
-
-def destination(where: str | PathLike[str] | Handle, storage_options: Mapping[str, str] | None) -> Destination:
-    """The destination that an argument of the public verbs names: a URI, or a handle with the version it is on."""
-    if isinstance(where, Handle):
-        source = where.source
-        options = source.options if storage_options is None else storage_options
-        return Destination(uri=where.uri, store=source.store, options=options, base=source.manifest)
-    store = open_store(where, storage_options)
-    return Destination(uri=fspath(where), store=store, options=storage_options, base=load_latest(store))
 
 
 def write_fragments(
@@ -112,7 +83,7 @@ def write_fragments(
     del max_rows_per_group, enable_stable_row_ids
     refuse("write_fragments", others)
     check_mode(mode)
-    place = destination(dataset_uri, storage_options)
+    place = opened_destination(dataset_uri, storage_options)
     base = place.base if mode == "append" else None
     version = data_version(data_storage_version, use_legacy_format, place.base)
     found, fragments = write_rows(

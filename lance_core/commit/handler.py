@@ -1,5 +1,13 @@
 """Writing a version: transaction file, manifest, hint.
 
+    local disk, memory   `_transactions/<read version>-<uuid>.txn`, the manifest, on a disk the hint
+    everything else      the manifest alone, in one request
+
+The transaction lies in the manifest in any case, and readers look for it there first. Where a file of its own would
+cost a request before every commit, the manifest names none and says so by flag 32, as the format provides: pylance
+judges its commits by such versions, lists their transactions and cleans them up, and writers that know transaction
+files only keep away.
+
 The manifest's conditional put is the commit; everything before it is garbage if it fails, everything after it is a
 convenience. The answer to that put can be lost, and a retry then meets the writer's own manifest, so an object that
 exists already is read back and its transaction's uuid compared before it counts as another writer's.
@@ -14,6 +22,7 @@ from typing import TypeAlias
 
 from lance_core.errors import AlreadyExistsError, LanceError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store import ObjectStore
+from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
@@ -61,7 +70,11 @@ class VersionWriter:
             OutcomeUnknownError: The store failed, and whether the version was committed is not known.
         """
         record = transaction.to_bytes()
-        self._put_transaction_file(transaction, record)
+        if _is_at_hand(self.store.root):
+            self._put_transaction_file(transaction, record)
+        else:
+            flags = manifest.writer_flags | NO_TRANSACTION_FILES
+            manifest = replace(manifest, transaction_file="", writer_flags=flags)
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
         with nullcontext() if self.lock is None else self.lock(manifest.version):
@@ -130,3 +143,8 @@ class VersionWriter:
         except LanceError as error:
             # The version is committed: a hint that is missing or old must not make it look failed.
             _logger.debug("the version hint of %s was not written: %s", self.store.root, error)
+
+
+def _is_at_hand(root: str) -> bool:
+    """Whether a put below a root is no request; the roots of local disks are plain paths."""
+    return "://" not in root or root.startswith("memory://")

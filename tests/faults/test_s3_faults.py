@@ -99,7 +99,7 @@ def test_a_refusal_is_final(store, inject):
         commit(store, appending(1, FRAGMENT))
     assert not isinstance(caught.value, OutcomeUnknownError)
     assert load_latest(store).version == 1
-    assert [found.key.split("/")[1][:2] for found in store.list("_transactions/")] == ["0-"]
+    assert not list(store.list("_transactions/"))
 
 
 def test_throttling_for_ever_ends(store, inject):
