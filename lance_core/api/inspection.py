@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypedDict
 
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lance_core.api.source import Source
 from lance_core.commit import list_versions, load_manifest
@@ -14,6 +15,7 @@ from lance_core.errors import CorruptFileError, UnsupportedError, VersionNotFoun
 from lance_core.file.reader import DataFileReader
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
+from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import transaction_key
 
@@ -118,8 +120,20 @@ def validate(source: Source) -> None:
     uuids = [index.uuid for index in manifest.indices]
     if len(set(uuids)) < len(uuids):
         raise CorruptFileError("Duplicate index id")
+    _validate_coverage(manifest.indices, BitMap(ids))
     for fragment in manifest.fragments:
         validate_fragment(source, fragment)
+
+
+def _validate_coverage(indices: Sequence[IndexMetadata], live: BitMap) -> None:
+    """Check that no live fragment is covered by two segments of an index."""
+    covered: dict[str, BitMap] = {}
+    for index in indices:
+        own = (index.covered_fragments() or BitMap()) & live
+        others = covered.get(index.name, BitMap())
+        if own & others:
+            raise CorruptFileError(f"index {index.name!r} has several segments over fragments {list(own & others)}")
+        covered[index.name] = others | own
 
 
 def validate_fragment(source: Source, fragment: Fragment) -> None:

@@ -18,6 +18,7 @@ from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import CommitLock, VersionWriter
 from lance_core.commit.listeners import tell
 from lance_core.commit.rebase import Rebased, rebase
+from lance_core.commit.repair import repaired
 from lance_core.commit.versions import load_latest, load_manifest, load_transaction
 from lance_core.errors import (
     CommitConflictError,
@@ -305,7 +306,8 @@ class _Commit:
             stable_row_ids=self.options.stable_row_ids,
             source=source,
         )
-        return transaction.apply(latest, context, time.time_ns())
+        manifest = transaction.apply(latest, context, time.time_ns())
+        return manifest if latest is None else repaired(self.store, manifest, latest)
 
     def _drop(self, rebased: Rebased) -> None:
         for key in rebased.written:

@@ -3,10 +3,12 @@
 __all__ = ["FieldPlan"]
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
 from lance_core.encoding.paths import plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.encoding.v2_0.fields import PlainColumn, read_field
@@ -17,6 +19,7 @@ from lance_core.schema import Field
 
 _TASK_BYTES: Final = 4 * 1024 * 1024
 _MAX_ROWS: Final = 1024 * 1024
+_TEXTS: Final = ("string", "large_string", "binary", "large_binary")
 
 
 class FieldPlan:
@@ -51,12 +54,13 @@ class FieldPlan:
             index = indices.get(part.id)
             if index is None or not 0 <= index < len(file_columns):
                 raise InvalidInputError(f"{key}: column {part.name!r} (field {part.id}) is not in the file")
-            pages = file_columns[index]
-            bounds = np.zeros(pages.num_items.size + 1, np.int64)
-            np.cumsum(pages.num_items, out=bounds[1:])
-            is_blob = pages.column.WhichOneof("column_encoding") == "blob"
-            self._columns[part.id] = PlainColumn(pages=pages, bounds=bounds, is_blob=is_blob)
-            self._num_bytes += sum(sum(page.buffer_sizes) for page in pages.messages)
+            column = _plain_column(file_columns[index])
+            used = [file_columns[index]]
+            if part.logical_type in _TEXTS and _holds_lists(column) and index + 1 < len(file_columns):
+                column = replace(column, bytes_column=_plain_column(file_columns[index + 1]))
+                used.append(file_columns[index + 1])
+            self._columns[part.id] = column
+            self._num_bytes += sum(sum(page.buffer_sizes) for pages in used for page in pages.messages)
         self._bounds = self._columns[field.id].bounds
         if int(self._bounds[-1]) != num_rows:
             raise CorruptFileError(
@@ -94,3 +98,17 @@ class FieldPlan:
         where = f"{self._where}, rows {int(rows.starts[0])} to {int(rows.ends[-1])}"
         steps = read_field(self._field, self._columns, rows)
         return PageTask(where, steps, rows.count, int(rows.count * per_row) + 1, is_whole=rows.is_one_run)
+
+
+def _plain_column(pages: ColumnPages) -> PlainColumn:
+    bounds = np.zeros(pages.num_items.size + 1, np.int64)
+    np.cumsum(pages.num_items, out=bounds[1:])
+    return PlainColumn(pages=pages, bounds=bounds, is_blob=pages.column.WhichOneof("column_encoding") == "blob")
+
+
+def _holds_lists(column: PlainColumn) -> bool:
+    """Whether a column is described as lists; all its pages are described alike."""
+    if column.bounds.size == 1:
+        return False
+    encoding = column.pages.page(0, 0, int(column.bounds[1])).encoding
+    return isinstance(encoding, ArrayEncoding) and encoding.WhichOneof("array_encoding") == "list"

@@ -312,15 +312,15 @@ class LegacyFileReader:
             for field, array in zip(fields, arrays, strict=True)
         ]
 
-    def tasks(self, field: Field, ids: Sequence[int], runs: RowRuns) -> Iterator[PageTask]:
+    def tasks(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> Iterator[PageTask]:
         """Tasks that read the wanted rows of a top-level field.
 
         Args:
             field: The field.
-            ids: Field ids that the manifest says are in the file.
+            columns: Field ids that the manifest says are in the file, and their place among the file's fields.
             runs: The wanted rows.
         """
-        table = self._table(field, ids)
+        table = self._table(field, columns)
         width = sum(1 for _ in field.walk()) * 8
         pending: list[tuple[int, int, int]] = []
         rows = 0
@@ -351,15 +351,19 @@ class LegacyFileReader:
         num_rows = sum(end - start for _, start, end in parts)
         return PageTask(where, steps, num_rows, num_bytes, is_whole=len(parts) == 1 or num_rows >= _TASK_ROWS)
 
-    def _table(self, field: Field, ids: Sequence[int]) -> PageTable:
-        first = self.first_id if self.first_id >= 0 else min(ids, default=0)
-        pages = {
-            f.id: self.raw_table[f.id - first] for f, _ in field.walk() if 0 <= f.id - first < self.raw_table.shape[0]
-        }
+    def _table(self, field: Field, columns: Mapping[int, int]) -> PageTable:
+        first = self.first_id if self.first_id >= 0 else min(columns, default=0)
         own = {} if self.schema is None else self.schema.by_id()
-        dictionaries = {}
+        in_order = list(own)
+        dictionaries, pages = {}, {}
         for f, _ in field.walk():
-            described = own.get(f.id, f).dictionary
+            field_id = f.id
+            # A repair of the dataset gives new ids to fields of old files: then the order of the fields tells.
+            if own and field_id not in own and 0 <= columns.get(field_id, -1) < len(in_order):
+                field_id = in_order[columns[field_id]]
+            if 0 <= field_id - first < self.raw_table.shape[0]:
+                pages[f.id] = self.raw_table[field_id - first]
+            described = own.get(field_id, f).dictionary
             if described is not None:
                 dictionaries[f.id] = described
         return PageTable(pages=pages, dictionaries=dictionaries, size=self.size)

@@ -179,7 +179,7 @@ class DataFileReader:
 
     def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> "_FieldReader":
         if self._legacy is not None:
-            tasks = self._legacy.tasks(field, list(columns), runs)
+            tasks = self._legacy.tasks(field, columns, runs)
             return _FieldReader(field, [RowStream(tasks)], is_whole=True)
         if not self.version.has_levels:
             plan = FieldPlan(self._key, field, self._metadata.columns, columns, self.num_rows)

@@ -235,6 +235,8 @@ class Manifest:
             fragments = list(shallow.fragments)  # type: ignore[attr-defined]
             shallow.ClearField("fragments")
             message = table_pb2.Manifest.FromString(shallow.SerializeToString())
+            if not message.HasField("writer_version"):
+                fragments = [_without_counts(raw) for raw in fragments]
             flags.check_readable(message.reader_feature_flags)
             return cls._from_message(message, fragments, view, location)
         except (CorruptFileError, DecodeError, ValueError) as error:
@@ -336,6 +338,15 @@ def _transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes
     if message.HasField("transaction_section_deprecated"):
         return section_at(view, message.transaction_section_deprecated)
     return None
+
+
+def _without_counts(raw: bytes) -> bytes:
+    """Forget the numbers of rows and deletions: writers that do not tell their version recorded wrong ones."""
+    fragment = table_pb2.DataFragment.FromString(raw)
+    fragment.ClearField("physical_rows")
+    if fragment.HasField("deletion_file"):
+        fragment.deletion_file.ClearField("num_deleted_rows")
+    return fragment.SerializeToString()
 
 
 def _max_fragment_id(message: table_pb2.Manifest, raw: list[bytes]) -> int | None:

@@ -19,7 +19,7 @@ from lance_core.table.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Clone, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
-__all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "Transaction"]
+__all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "Transaction", "is_early"]
 
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
@@ -131,16 +131,18 @@ class Transaction:
 def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | None:
     """Say who wrote a manifest: this library, unless fragments of an early lance live on.
 
-    Early versions recorded wrong row counts and index bitmaps. Later ones know by the writer version what to repair
-    when they commit, so it stays until one of them does.
+    Early versions recorded wrong row counts and index bitmaps. The writer version tells that they have to be
+    repaired, so it stays until a commit has done that.
     """
     if base is None or not len(base.fragments) or not len(result.fragments):
         return WRITER
-    early = base.writer_version is None or (
-        base.writer_version.library == "lance" and base.writer_version.version.startswith("0.")
-    )
     replaced = len(result.fragments.fresh) == len(result.fragments)
-    return base.writer_version if early and not replaced else WRITER
+    return base.writer_version if is_early(base.writer_version) and not replaced else WRITER
+
+
+def is_early(writer: WriterVersion | None) -> bool:
+    """Whether a manifest's writer is one whose records may have to be repaired."""
+    return writer is None or (writer.library == "lance" and writer.version.startswith("0."))
 
 
 def _operation(message: transaction_pb2.Transaction) -> Operation:

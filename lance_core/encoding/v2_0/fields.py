@@ -3,6 +3,7 @@
 struct    the children, row by row
 list      per page the ends of the lists, counted from the page's first item; the items of all pages follow each
           other in the child's column, whatever the pages of that column are
+string    before 0.15 a list, too: its bytes stand in the next column, as items of 8 bits
 blob      a packed struct of position and size; the payloads lie elsewhere in the file
 """
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
+from lance_core.encoding.datablock import VariableBlock, block_to_array
 from lance_core.encoding.page import PageInfo, Steps, as_bytes, lock_step
 from lance_core.encoding.paths import is_packed
 from lance_core.encoding.structural.decoded import RowRuns
@@ -43,11 +45,13 @@ class PlainColumn:
         pages: Its pages.
         bounds: First item of each page, and the number of items.
         is_blob: Whether its values are descriptors of blobs.
+        bytes_column: Where the bytes of its strings are, if they are stored as lists; None otherwise.
     """
 
     pages: PageSource
     bounds: npt.NDArray[np.int64]
     is_blob: bool
+    bytes_column: "PlainColumn | None" = None
 
     def pages_of(self, rows: RowRuns) -> list[tuple[PageInfo, RowRuns]]:
         """The pages that hold some rows, each with its part of the rows, counted from its first."""
@@ -92,6 +96,8 @@ def read_field(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) 
         return (yield from _read_list(field, columns, rows))
     if column.is_blob:
         return (yield from _read_blobs(column, kind, rows))
+    if column.bytes_column is not None:
+        return (yield from _read_listed_bytes(column, column.bytes_column, kind, rows))
     parts = yield from lock_step([decode_values(page, kind, part) for page, part in column.pages_of(rows)])
     return _joined(parts)
 
@@ -105,7 +111,27 @@ def _joined(parts: list[Any]) -> pa.Array:
 
 
 def _read_list(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) -> Steps[pa.Array]:
-    column = columns[field.id]
+    lengths, valid, wanted = yield from _find_lists(columns[field.id], rows)
+    items = yield from read_field(field.children[0], columns, wanted)
+    return _list_array(field, lengths, valid, items)
+
+
+def _read_listed_bytes(column: PlainColumn, inner: PlainColumn, kind: pa.DataType, rows: RowRuns) -> Steps[pa.Array]:
+    """Strings or bytes that are stored as lists of bytes."""
+    lengths, valid, wanted = yield from _find_lists(column, rows)
+    parts = yield from lock_step([decode_values(page, pa.uint8(), part) for page, part in inner.pages_of(wanted)])
+    data = pa.concat_arrays(parts) if parts else pa.array([], pa.uint8())
+    if data.null_count:
+        raise CorruptFileError("bytes of a string that are null")
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    block = VariableBlock(offsets=offsets, data=data.to_numpy(), num_values=rows.count)
+    bitmap = None if bool(valid.all()) else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return block_to_array(block, kind, bitmap)
+
+
+def _find_lists(column: PlainColumn, rows: RowRuns) -> Steps[tuple[Any, Any, RowRuns]]:
+    """Length of each wanted list, whether it is valid, and which items they have in all."""
     base = 0
     readers, bases = [], []
     wanted = column.pages_of(rows)
@@ -129,8 +155,8 @@ def _read_list(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) 
         valid.append(good)
     begins, finishes = np.concatenate(run_starts), np.concatenate(run_ends)
     filled = finishes > begins
-    items = yield from read_field(field.children[0], columns, RowRuns(starts=begins[filled], ends=finishes[filled]))
-    return _list_array(field, np.concatenate(lengths), np.concatenate(valid), items)
+    items = RowRuns(starts=begins[filled], ends=finishes[filled])
+    return np.concatenate(lengths), np.concatenate(valid), items
 
 
 def _first_items(column: PlainColumn) -> dict[int, int]:
