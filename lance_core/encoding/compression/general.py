@@ -5,9 +5,13 @@
 
 In a mini-block page it is the first value buffer of every chunk that is compressed, in a full-zip page every value,
 and a block is compressed as a whole.
+
+pyarrow does not tell when an LZ4 block holds fewer bytes than stated: the rest of its buffer is whatever was there
+before. But a block ends with the last five bytes as they are (all of them, if there are fewer), so that the end of the
+buffer is compared with the end of the block. Bytes that happen to lie there already are the only way round that.
 """
 
-__all__ = ["COMPRESSION"]
+__all__ = ["COMPRESSION", "decompressed_bytes"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +35,8 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
+# Bytes at the end of what an LZ4 block holds that always stand there uncompressed.
+_LITERALS = 5
 # Pages are refused that would grow by more than this and to more than that.
 _PAGE_RATIO = 1024
 _PAGE_BYTES = 2**30
@@ -87,10 +93,7 @@ class _Decompressor:
         self._room -= size
         if size == 0:
             return data[:0]
-        try:
-            return np.frombuffer(self._codec.decompress(data[prefix:], size), np.uint8)
-        except OSError as error:
-            raise CorruptFileError(str(error)) from error
+        return decompressed_bytes(self._codec, data[prefix:], size)
 
     def _bare_frame(self, data: Bytes) -> Bytes:
         limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
@@ -103,6 +106,23 @@ class _Decompressor:
             raise CorruptFileError(f"a zstd frame of {data.size} bytes holds more than {limit} bytes")
         self._room -= plain.size
         return np.frombuffer(plain, np.uint8)
+
+
+def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
+    """Decompress a frame or block that holds so many bytes.
+
+    Raises:
+        CorruptFileError: It does not.
+    """
+    try:
+        plain = np.frombuffer(codec.decompress(data, size), np.uint8)
+    except OSError as error:
+        raise CorruptFileError(str(error)) from error
+    if codec.name == "lz4_raw":
+        literals = min(size, _LITERALS)
+        if data[data.size - literals :].tobytes() != plain[size - literals :].tobytes():
+            raise CorruptFileError(f"an lz4 block of {data.size} bytes does not hold {size} bytes")
+    return plain
 
 
 def _is_bare_frame(data: Bytes) -> bool:

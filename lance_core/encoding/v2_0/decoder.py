@@ -9,6 +9,11 @@
     fixed_size_binary strings of one length, their bytes back to back as a number of that many bytes each
     fsst              binary whose values are compressed with a symbol table
 
+The other arms of the message (block, inline_bitpacking, out_of_line_bitpacking, variable, rle, general_mini_block,
+byte_stream_split, packed_struct_fixed_width_mini_block) are refused by name: no release wrote them into 2.0 files.
+Previews of 2.1 described their pages with this message between March and August 2025, and no other release reads
+those.
+
 Ranges of values are read directly: of flat values their bytes, of strings first their ends, then their bytes.
 """
 
@@ -24,6 +29,7 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, Binary, Dictionary, Flat, Nullable
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_core.encoding.compression import decode_per_value
+from lance_core.encoding.compression.general import decompressed_bytes
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, block_to_array
 from lance_core.encoding.page import Bytes, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.decoded import RowRuns
@@ -246,7 +252,7 @@ def _read_compressed(base: int, limit: int, flat: Flat, size: int) -> Steps[Byte
         decompressed = int.from_bytes(data[:prefix].tobytes(), "little")
         if decompressed > 2**31 or decompressed > data.size * 2**15:
             raise CorruptFileError(f"{data.size} bytes that are said to be {decompressed} after decompression")
-        plain = as_bytes(pa.decompress(pa.py_buffer(data[prefix:]), decompressed, codec=codec))
+        plain = decompressed_bytes(pa.Codec(codec), data[prefix:], decompressed)
     if plain.size < size:
         raise CorruptFileError(f"{plain.size} bytes after decompression, values need {size}")
     return plain
