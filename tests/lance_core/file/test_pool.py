@@ -1,0 +1,135 @@
+"""How many threads encode and decode pages, and that the rows do not depend on it."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import InvalidInputError
+from lance_core.file import pool
+
+ROWS = 60_000
+
+
+@pytest.fixture
+def cpu_threads(monkeypatch):
+    """Sets the number of threads, for a pool that is made anew."""
+    before = pool._pools.copy()
+    pool._pools.clear()
+
+    def use(number):
+        monkeypatch.setenv("LANCE_CPU_THREADS", number)
+
+    yield use
+    for made in pool._pools.values():
+        made.shutdown()
+    pool._pools.clear()
+    pool._pools.update(before)
+
+
+def test_one_thread_works_in_the_callers(cpu_threads):
+    cpu_threads("1")
+    assert pool.num_threads() == 1
+    assert pool.submit(threading.get_ident).result() == threading.get_ident()
+    assert not pool._pools
+
+
+def test_an_error_of_the_work_comes_with_the_result(cpu_threads):
+    for number in ("1", "2"):
+        cpu_threads(number)
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 / 0).result()
+
+
+def test_as_many_threads_as_are_wanted(cpu_threads):
+    cpu_threads("3")
+    assert pool.num_threads() == 3
+    together = threading.Barrier(3, timeout=30)
+    futures = [pool.submit(lambda: (together.wait(), threading.get_ident())[1]) for _ in range(3)]
+    others = {future.result() for future in futures}
+    assert len(others) == 3
+    assert threading.get_ident() not in others
+    more = {pool.submit(threading.get_ident).result() for _ in range(20)}
+    assert more <= others
+
+
+def test_without_the_variable_at_most_four(monkeypatch):
+    monkeypatch.delenv("LANCE_CPU_THREADS", raising=False)
+    assert 1 <= pool.num_threads() <= min(4, os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "many", "", " 2", "²"])
+def test_a_wrong_number_is_refused_by_name(cpu_threads, wrong):
+    cpu_threads(wrong)
+    with pytest.raises(InvalidInputError, match="LANCE_CPU_THREADS"):
+        pool.num_threads()
+    with pytest.raises(InvalidInputError, match="LANCE_CPU_THREADS"):
+        pool.submit(threading.get_ident)
+
+
+def rows():
+    rng = np.random.default_rng(5)
+    return pa.table(
+        {
+            "number": pa.array(rng.integers(0, 1 << 40, ROWS), mask=rng.random(ROWS) < 0.1),
+            "double": rng.random(ROWS),
+            "text": pa.array([f"value {n}" for n in rng.integers(0, 10**6, ROWS)]),
+            "list": pa.array([list(range(n % 4)) for n in range(ROWS)]),
+        }
+    )
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.2"])
+def test_the_rows_do_not_depend_on_the_number_of_threads(tmp_path, version):
+    expected = rows()
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, expected.schema) as writer:
+        writer.write_table(expected)
+    for threads in ("1", "4"):
+        run(WRITE, threads, tmp_path, version)  # 0.1 is written by one thread
+    for threads in ("1", "4"):
+        run(READ, threads, tmp_path)
+    read = {p.stem: p.read_bytes() for p in tmp_path.glob("read-*.arrow")}
+    assert len(read) == 4
+    assert len(set(read.values())) == 1
+    with pa.ipc.open_file(tmp_path / "read-1-of-4.arrow") as found:
+        assert found.read_all().combine_chunks() == expected
+
+
+WRITE = """
+with pa.OSFile(f"{folder}/rows.arrow") as file:
+    rows = pa.ipc.open_file(file).read_all()
+lance_core.write_dataset(rows, f"{folder}/written-{threads}", data_storage_version=sys.argv[3])
+"""
+READ = """
+for written in ("1", "4"):
+    rows = lance_core.dataset(f"{folder}/written-{written}").to_table().combine_chunks()
+    with pa.OSFile(f"{folder}/read-{threads}-of-{written}.arrow", "wb") as sink:
+        with pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+"""
+HEAD = """
+import sys, threading
+import pyarrow as pa
+import lance_core
+threads, folder = sys.argv[1:3]
+"""
+TAIL = """
+pages = [t for t in threading.enumerate() if t.name.startswith("lance-page")]
+if threads == "1":
+    assert not pages
+elif sys.argv[3:] != ["0.1"]:
+    assert len(pages) > 1
+"""
+
+
+def run(program, threads, *arguments):
+    """Run a program in a process of its own, with so many threads."""
+    subprocess.run(
+        [sys.executable, "-c", HEAD + program + TAIL, threads, *map(str, arguments)],
+        env={**os.environ, "LANCE_CPU_THREADS": threads},
+        check=True,
+    )
