@@ -70,6 +70,12 @@ test-heavy: setup ## Run the tests with a PostgreSQL server, from the system's p
 	  { echo "PostgreSQL is missing; on Debian: apt-get install postgresql"; exit 1; }
 	$(RUN)/pytest -m heavy
 
+.PHONY: test-ceph
+test-ceph: setup ## Run the tests with Ceph's S3 gateway, from the system's packages
+	@for program in ceph-mon ceph-osd ceph radosgw radosgw-admin monmaptool; do command -v $$program >/dev/null || \
+	  { echo "$$program is missing; on Debian: apt-get install ceph-mon ceph-osd ceph-common radosgw"; exit 1; }; done
+	$(RUN)/pytest -m ceph
+
 LOWEST := .venv-lowest
 
 .PHONY: test-lowest

@@ -31,6 +31,10 @@ class MergeInsertBuilder:
 
     Rows that are updated move to the end of the dataset. A key with a null in it equals no other.
 
+    Two merges that insert the same new key at the same time see each other only if the key is declared as the primary
+    key of the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later one is
+    then worked out again and updates the row. Without that the row is there twice, as with pylance.
+
     Args:
         dataset: The dataset; its handle moves to the version that is made.
         on: Columns that make up the key; None for the primary key.

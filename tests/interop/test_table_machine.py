@@ -15,7 +15,9 @@ import lance_core
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import CommitConflictError
 
-SCHEMA = pa.schema([("k", pa.int64()), ("day", pa.int64()), ("v", pa.int64())])
+# Of a declared key no two upserts insert the same value at the same time.
+KEY = pa.field("k", pa.int64(), nullable=False, metadata={"lance-schema:unenforced-primary-key": "true"})
+SCHEMA = pa.schema([KEY, ("day", pa.int64()), ("v", pa.int64())])
 DAYS = st.integers(0, 3)
 HANDLES = st.integers(0, 2)
 Rows = dict[int, tuple[int, int]]

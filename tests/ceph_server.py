@@ -1,0 +1,193 @@
+"""Ceph's S3 gateway on a loopback port, for tests: a monitor, one object store in memory and the gateway.
+
+The programs are those of the system's packages. They run in the foreground, below a new folder, without
+authentication among each other; the gateway checks the signatures of its users like any S3.
+"""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS = ("monmaptool", "ceph-mon", "ceph", "ceph-osd", "radosgw", "radosgw-admin")
+PACKAGES = "ceph-mon ceph-osd ceph-common radosgw"
+
+_KEY_ID, _SECRET = "test-key-id", "test-secret-canary"
+
+# One of everything, no authentication, and no part of it may wait for a manager: there is none.
+_CLUSTER = {
+    "auth cluster required": "none",
+    "auth service required": "none",
+    "auth client required": "none",
+    "ms client mode": "crc",
+    "ms mon client mode": "crc",  # the gateway insists on encryption otherwise, which needs authentication
+    "public network": "127.0.0.0/8",
+    "osd pool default size": "1",
+    "osd pool default min size": "1",
+    "osd pool default pg num": "4",
+    "osd pool default pgp num": "4",
+    "osd pool default pg autoscale mode": "off",
+    "osd crush chooseleaf type": "0",
+    "osd objectstore": "memstore",
+    "osd class load list": "*",
+    "osd class default list": "*",
+    "memstore device bytes": str(2 << 30),
+    "mon allow pool size one": "true",
+    "mon max pg per osd": "1000",
+    "mon data avail warn": "2",
+    "mon data avail crit": "1",
+}
+
+
+@dataclass(frozen=True)
+class CephServer:
+    """A running gateway."""
+
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Options that lance_core and pylance both take."""
+        return {
+            "aws_endpoint": self.endpoint,
+            "allow_http": "true",
+            "aws_access_key_id": _KEY_ID,
+            "aws_secret_access_key": _SECRET,
+            "aws_region": "us-east-1",
+        }
+
+    def new_bucket(self) -> str:
+        import boto3
+
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
+        secrets = {"aws_access_key_id": _KEY_ID, "aws_secret_access_key": _SECRET}
+        client = boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1", **secrets)
+        client.create_bucket(Bucket=name)
+        client.close()
+        return name
+
+
+def missing_programs() -> list[str]:
+    """The programs of Ceph that are not installed."""
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+@contextlib.contextmanager
+def ceph_server() -> Iterator[CephServer]:
+    """Start all three, and stop them afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="ceph-"))
+    cluster = _Cluster(folder)
+    try:
+        cluster.start()
+        yield CephServer(cluster.gateway_port)
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class _Cluster:
+    folder: Path
+    gateway_port: int = 0
+    running: list[subprocess.Popen] = field(default_factory=list)
+
+    def start(self) -> None:
+        monitor_port, self.gateway_port = _free_ports(2)
+        place = f"[v2:127.0.0.1:{monitor_port}]"
+        cluster_id = str(uuid.uuid4())
+        self._write_settings(cluster_id, place)
+        self._run("monmaptool", "--create", "--fsid", cluster_id, "--addv", "a", place, self.folder / "monmap")
+        self._run("ceph-mon", "-i", "a", "--mkfs", "--monmap", self.folder / "monmap")
+        self._begin("ceph-mon", "-i", "a")
+        disk = str(uuid.uuid4())
+        self._run("ceph", "--connect-timeout", "60", "osd", "new", disk)
+        self._run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", disk)
+        self._begin("ceph-osd", "-i", "0")
+        self._begin("radosgw", "-n", "client.gateway")
+        self._wait()
+        user = ["--uid=tester", "--display-name=tester", f"--access-key={_KEY_ID}", f"--secret-key={_SECRET}"]
+        self._run("radosgw-admin", "-n", "client.gateway", "user", "create", *user)
+
+    def stop(self) -> None:
+        for process in reversed(self.running):
+            process.kill()  # there is nothing to save, and going in order takes them ten seconds
+            process.wait()
+
+    def _write_settings(self, cluster_id: str, place: str) -> None:
+        for name in ("mon", "osd", "gateway"):
+            (self.folder / name).mkdir()
+        places = {
+            "fsid": cluster_id,
+            "mon host": place,
+            "mon initial members": "a",
+            "mon data": self.folder / "mon",
+            "osd data": self.folder / "osd",
+            "run dir": self.folder,
+            "admin socket": self.folder / "$name.asok",
+            "pid file": self.folder / "$name.pid",
+            "log file": self.folder / "$name.log",
+        }
+        gateway = {
+            # Without the second, each small answer waits for the delayed acknowledgement of the kernel.
+            "rgw frontends": f"beast endpoint=127.0.0.1:{self.gateway_port} tcp_nodelay=1",
+            "rgw data": self.folder / "gateway",
+        }
+        lines = ["[global]", *(f"{name} = {value}" for name, value in (_CLUSTER | places).items())]
+        lines += ["[client.gateway]", *(f"{name} = {value}" for name, value in gateway.items())]
+        (self.folder / "ceph.conf").write_text("\n".join(lines) + "\n")
+
+    def _run(self, program: str, *arguments: object) -> None:
+        done = subprocess.run(
+            self._command(program, arguments), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stdout}")
+
+    def _begin(self, program: str, *arguments: object) -> None:
+        with (self.folder / f"{program}.out").open("wb") as out:
+            self.running.append(
+                subprocess.Popen(
+                    self._command(program, ("-f", *arguments)), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )  # fmt: skip
+
+    def _command(self, program: str, arguments: tuple[object, ...]) -> list[str]:
+        settings = () if program == "monmaptool" else ("-c", self.folder / "ceph.conf")
+        return [program, *map(str, (*settings, *arguments))]
+
+    def _wait(self) -> None:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.gateway_port}/", timeout=5).close()
+            except urllib.error.HTTPError:
+                return
+            except OSError:
+                if any(process.poll() is not None for process in self.running):
+                    break
+                time.sleep(0.1)
+            else:
+                return
+        logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("*.out"))
+        raise RuntimeError(f"Ceph did not start: {logs}")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

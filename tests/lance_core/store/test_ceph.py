@@ -1,0 +1,120 @@
+"""Commits to Ceph's S3 gateway, which checks signatures and decides conditional puts atomically: `make test-ceph`."""
+
+import json
+import os
+import threading
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.commit import list_versions
+from lance_core.errors import AlreadyExistsError, StoreError
+from lance_core.store import open_store
+from lance_core.store import s3 as s3_module
+from tests.faults import test_concurrent_writers as writers
+from tests.faults.test_mixed_writers import mix
+from tests.lance_core.commit.test_requests import place, requests, test_requests  # noqa: F401 - run here once more
+from tests.lance_core.store.conformance import StoreConformance
+
+pytestmark = pytest.mark.ceph
+
+
+@pytest.fixture
+def s3(ceph):
+    """The server that the tests which are shared with the default one ask for."""
+    return ceph
+
+
+@pytest.fixture
+def root(s3):
+    return f"s3://{s3.new_bucket()}/deep/dataset"
+
+
+class TestCeph(StoreConformance):
+    @pytest.fixture
+    def store(self, s3, root):
+        return open_store(root, s3.storage_options)
+
+
+def test_the_probe_proves_the_server(s3, root, monkeypatch):
+    monkeypatch.setattr(s3_module, "_proven", set())
+    store = open_store(root, s3.storage_options)
+    store.put_if_absent("k", b"x")
+    assert len(s3_module._proven) == 1
+    assert [found.key for found in store.list("")] == ["k"]
+
+
+def test_of_racing_puts_one_wins(s3, root):
+    store = open_store(root, s3.storage_options)
+    writers, keys = 8, 25
+    barrier, wins = threading.Barrier(writers), []
+
+    def put(writer):
+        for key in range(keys):
+            barrier.wait()
+            try:
+                store.put_if_absent(f"k{key}", f"{writer}".encode() * 50_000)
+            except AlreadyExistsError:
+                continue
+            wins.append((key, writer))
+
+    threads = [threading.Thread(target=put, args=[writer]) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(key for key, _ in wins) == list(range(keys))
+    for key, writer in wins:
+        assert bytes(store.get(f"k{key}")) == f"{writer}".encode() * 50_000
+
+
+def test_large_objects_go_up_in_parts(s3, root):
+    store = open_store(root, s3.storage_options)
+    data = os.urandom((17 << 20) + 5)
+    with store.open_writer("k") as writer:
+        writer.write(data)
+    assert bytes(store.get("k")) == data
+    pieces = store.get_ranges("k", [(0, 10), (9 << 20, (9 << 20) + 7), (len(data) - 3, len(data))])
+    assert [bytes(piece) for piece in pieces] == [data[:10], data[9 << 20 : (9 << 20) + 7], data[-3:]]
+
+
+@pytest.mark.parametrize("libraries", [(lance_core, lance), (lance, lance_core)])
+def test_either_reads_and_continues_what_the_other_wrote(s3, root, libraries):
+    options = s3.storage_options
+    table = pa.table({"a": range(1000), "b": [f"row {i}" for i in range(1000)]})
+    for number in range(6):
+        writer = libraries[number % 2]
+        writer.write_dataset(table.slice(number * 100, 100), root, mode="append", storage_options=options)
+        for reader in libraries:
+            found = reader.dataset(root, storage_options=options)
+            assert (found.version, found.to_table()) == (number + 1, table.slice(0, (number + 1) * 100))
+    for number, library in enumerate(libraries):
+        dataset = library.dataset(root, storage_options=options)
+        dataset.delete(f"a = {number}")
+        dataset.merge_insert("a").when_matched_update_all().execute(pa.table({"a": [number + 10], "b": ["new"]}))
+        dataset.optimize.compact_files()
+        dataset.cleanup_old_versions(retain_versions=1)
+    ours, theirs = (each.dataset(root, storage_options=options) for each in (lance_core, lance))
+    assert ours.to_table() == theirs.to_table()
+    assert (ours.count_rows(), ours.version, len(list_versions(open_store(root, options)))) == (598, theirs.version, 1)
+
+
+def test_processes_of_both_libraries_append(s3):
+    uri, options, count = f"s3://{s3.new_bucket()}/t", s3.storage_options, 15
+    fragment = writers.table(uri, options)
+    libraries = ("ours", "ours", "pylance", "pylance")
+    writers.run_all([writers.start(library, uri, count, fragment, options) for library in libraries])
+    writers.check(uri, len(libraries) * count + 1, options)
+
+
+def test_writers_of_both_libraries_are_mixed_and_killed(s3, tmp_path):
+    mix(f"s3://{s3.new_bucket()}/t", tmp_path, s3.storage_options, kill=True, seconds=30)
+
+
+def test_a_wrong_secret_is_refused_and_not_told(s3, root):
+    wrong = {**s3.storage_options, "aws_secret_access_key": "another-canary"}
+    with pytest.raises(StoreError, match="403") as refused:
+        open_store(root, wrong).get("k")
+    assert "canary" not in json.dumps([repr(refused.value), str(refused.value), repr(refused.value.__cause__)])
