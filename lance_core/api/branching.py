@@ -62,7 +62,8 @@ class BranchingVerbs(Handle):
     ) -> Self:
         """Begin a dataset whose files stay where they are.
 
-        This dataset does not know of it: cleaning up its old versions takes the clone's files away.
+        This dataset does not know of it: cleaning up its old versions takes the clone's files away. The clone's handle
+        has no commit lock.
 
         Args:
             target_path: Root of the new dataset.
@@ -77,7 +78,7 @@ class BranchingVerbs(Handle):
         refuse("shallow_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = shallow_clone(self._place.resolve(reference), target_path, options)
-        return type(self)(target_path, storage_options=options, manifest=manifest)
+        return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def deep_clone(
         self,
@@ -90,7 +91,7 @@ class BranchingVerbs(Handle):
         refuse("deep_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = deep_clone(self._place.resolve(reference), target_path, options)
-        return type(self)(target_path, storage_options=options, manifest=manifest)
+        return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
         """The other places that files of this version may lie in, by id."""

@@ -214,7 +214,7 @@ class _Commit:
     @property
     def options(self) -> StorageOptions:
         """Storage options."""
-        return StorageOptions(self.place.options)
+        return self.place.options
 
     def run(self, read_version: int | None) -> CommitResult:
         """Commit, on the dataset that is there or as a new one."""

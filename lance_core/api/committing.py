@@ -12,9 +12,9 @@ from lance_core.api.handle import Handle
 from lance_core.api.operations import LanceOperation
 from lance_core.api.transactions import Transaction, commit_options, commit_transaction, merged
 from lance_core.api.unsupported import refuse
-from lance_core.commit import CommitLock, Committed, commit, locate_latest
+from lance_core.commit import Committed, commit, locate_latest
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
-from lance_core.store import ObjectStore, open_store
+from lance_core.store import CommitLock, ObjectStore, open_store
 from lance_core.table.paths import VERSIONS_PREFIX
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 
@@ -59,7 +59,8 @@ class CommittingVerbs(Handle):
             operation: The change, or a transaction with the change in it.
             read_version: Version that the change was made from; it can be left out for Overwrite and Restore.
             commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
-                stores whose writers of pylance need one. It is entered once for each attempt.
+                stores whose writers of pylance need one. It is entered once for each attempt, and kept by the dataset
+                that is returned. None for that of the dataset given.
             storage_options: Where and who, under object_store's names.
             enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
             detached: Commit beside the history: the version is found only by its number.
@@ -80,7 +81,7 @@ class CommittingVerbs(Handle):
         refuse("commit", others)
         if isinstance(operation, Transaction) and commit_message is not None:
             raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
-        place = destination(base_uri, storage_options)
+        place = destination(base_uri, storage_options, commit_lock)
         done = commit_transaction(
             place.store,
             operation,
@@ -93,7 +94,6 @@ class CommittingVerbs(Handle):
                 detached=detached,
                 enable_v2_manifest_paths=enable_v2_manifest_paths,
                 enable_stable_row_ids=enable_stable_row_ids,
-                commit_lock=commit_lock,
             ),
         )
         return cls(place.uri, storage_options=place.options, manifest=done.manifest)
@@ -120,13 +120,12 @@ class CommittingVerbs(Handle):
             UnsupportedError: A transaction is no append.
         """
         refuse("commit_batch", others)
-        place = destination(dest, storage_options)
+        place = destination(dest, storage_options, commit_lock)
         settings = commit_options(
             max_retries=max_retries,
             commit_timeout=commit_timeout,
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
-            commit_lock=commit_lock,
         )
         done: Committed = commit(place.store, merged(transactions), base=place.base, options=settings)
         opened = cls(place.uri, storage_options=place.options, manifest=done.manifest)

@@ -19,6 +19,7 @@ from lance_core.api.reading import ReadingVerbs
 from lance_core.api.references import Reference
 from lance_core.api.unsupported import refuse
 from lance_core.errors import InvalidInputError
+from lance_core.store import CommitLock
 
 __all__ = ["LanceDataset", "dataset"]
 
@@ -47,6 +48,7 @@ def dataset(
     version: Reference = None,
     asof: Timestamp | None = None,
     *,
+    commit_lock: CommitLock | None = None,
     storage_options: Mapping[str, str] | None = None,
     **others: Any,
 ) -> LanceDataset:
@@ -56,6 +58,8 @@ def dataset(
         uri: Its root: a path, or a URI such as `s3://bucket/path`.
         version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
+        commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
+            stores whose writers of pylance need one. The handle, and those that come from it, hold it for each commit.
         storage_options: Where and who, under object_store's names.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
@@ -65,7 +69,7 @@ def dataset(
         UnsupportedError: An argument is not offered.
     """
     refuse("dataset", others)
-    opened = LanceDataset(uri, storage_options=storage_options)
+    opened = LanceDataset(uri, storage_options=storage_options, commit_lock=commit_lock)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")
     if asof is not None:

@@ -14,7 +14,7 @@ from lance_core.api.source import Source
 from lance_core.commit import latest_version, load_latest, load_manifest
 from lance_core.errors import DatasetNotFoundError
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
-from lance_core.store import StorageOptions, canonical_uri, open_store
+from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import branch_root
 
@@ -28,9 +28,12 @@ class Handle:
         uri: The dataset's root.
         storage_options: Where and who, under object_store's names.
         manifest: The version; None opens the latest.
+        commit_lock: Given the version that is about to be committed, a context to put its manifest in. All commits
+            through this handle are made in one. A copy of the handle in another process has none.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
+        TypeError: The lock is no function.
     """
 
     def __init__(
@@ -39,9 +42,10 @@ class Handle:
         *,
         storage_options: Mapping[str, str] | None = None,
         manifest: Manifest | None = None,
+        commit_lock: CommitLock | None = None,
     ) -> None:
         self._uri = canonical_uri(uri)
-        self._options = StorageOptions(storage_options)
+        self._options = StorageOptions(storage_options, commit_lock=commit_lock)
         self._store = open_store(self._uri, self._options)
         found = manifest if manifest is not None else load_latest(self._store)
         if found is None:
@@ -60,6 +64,11 @@ class Handle:
     def uri(self) -> str:
         """The dataset's root, in its canonical spelling."""
         return self._uri
+
+    @property
+    def commit_lock(self) -> CommitLock | None:
+        """What is held around commits."""
+        return self._options.commit_lock
 
     @property
     def branch(self) -> str | None:

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from lance_core.api.operation_records import from_record, to_record
 from lance_core.api.operations import LanceOperation
-from lance_core.commit import CommitLock, CommitOptions, Committed, commit, load_latest
+from lance_core.commit import CommitOptions, Committed, commit, load_latest
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
@@ -74,7 +74,6 @@ def commit_options(
     detached: bool | None,
     enable_v2_manifest_paths: bool | None,
     enable_stable_row_ids: bool | None = None,
-    commit_lock: CommitLock | None = None,
 ) -> CommitOptions:
     """Options of the commit loop from the arguments of the public verbs.
 
@@ -89,7 +88,6 @@ def commit_options(
         naming=Naming.V1 if enable_v2_manifest_paths is False else Naming.V2,
         detached=bool(detached),
         stable_row_ids=bool(enable_stable_row_ids),
-        lock=commit_lock,
     )
 
 

@@ -18,7 +18,8 @@ from lance_core.api.unsupported import refuse
 from lance_core.api.write import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike, to_batches
 from lance_core.api.write_fragments import check_mode, data_version, targets_of, write_rows
 from lance_core.errors import DatasetExistsError, InvalidInputError
-from lance_core.store import canonical_uri
+from lance_core.store import CommitLock, canonical_uri
+from lance_core.table.manifest import Manifest
 
 __all__ = ["write_dataset"]
 
@@ -32,6 +33,7 @@ def write_dataset(
     max_rows_per_file: int = MAX_ROWS_PER_FILE,
     max_rows_per_group: int | None = None,  # noqa: ARG001 - see below
     max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    commit_lock: CommitLock | None = None,
     progress: FragmentWriteProgress | None = None,
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
@@ -56,6 +58,8 @@ def write_dataset(
         max_rows_per_file: Rows after which a new fragment is begun.
         max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        commit_lock: Given the version that is about to be committed, a context to put its manifest in; the dataset
+            that is returned keeps it. None for that of the dataset given.
         progress: Told when a file is begun and when it is complete.
         storage_options: Where and who, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
@@ -78,12 +82,11 @@ def write_dataset(
         DatasetExistsError: `mode` is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
-    place = _destination(uri, storage_options, mode, others)
-    base, grown = place.base, place.base if mode == "append" else None
+    place, grown = _destination(uri, storage_options, commit_lock, mode, others)
     found, fragments = write_rows(
         place,
         to_batches(data_obj, schema),
-        data_storage_version=data_version(data_storage_version, use_legacy_format, base),
+        data_storage_version=data_version(data_storage_version, use_legacy_format, place.base),
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         dataset_schema=None if grown is None else grown.schema,
@@ -91,32 +94,41 @@ def write_dataset(
         progress=progress,
     )
     return commit_fragments(
-        place.uri if base is None else LanceDataset(place.uri, storage_options=place.options, manifest=base),
+        _dataset(place) if place.base is not None else place.uri,
         fragments,
         found,
         mode=mode,
-        read_version=base.version if base is not None else 0,
+        read_version=0 if place.base is None else place.base.version,
         commit_message=commit_message,
         transaction_properties=transaction_properties,
         storage_options=place.options,
-        data_storage_version=None if grown is not None else data_version(data_storage_version, use_legacy_format, base),
+        data_storage_version=None if grown else data_version(data_storage_version, use_legacy_format, place.base),
         enable_stable_row_ids=enable_stable_row_ids,
-        table_config=_auto_cleanup(auto_cleanup_options if base is None else None),
+        table_config=_auto_cleanup(auto_cleanup_options if place.base is None else None),
         initial_bases=initial_bases or (),
         enable_v2_manifest_paths=enable_v2_manifest_paths,
     ).dataset
 
 
 def _destination(
-    uri: str | PathLike[str] | Handle, storage_options: Mapping[str, str] | None, mode: str, others: Mapping[str, Any]
-) -> Destination:
-    """Where to write, if the mode allows it and all arguments are offered."""
+    uri: str | PathLike[str] | Handle,
+    storage_options: Mapping[str, str] | None,
+    commit_lock: CommitLock | None,
+    mode: str,
+    others: Mapping[str, Any],
+) -> tuple[Destination, Manifest | None]:
+    """Where to write, and what is appended to, if the mode allows it and all arguments are offered."""
     refuse("write_dataset", others)
     check_mode(mode)
-    place = opened_destination(uri, storage_options)
+    place = opened_destination(uri, storage_options, commit_lock)
     if place.base is not None and mode == "create":
         raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
-    return place
+    return place, place.base if mode == "append" else None
+
+
+def _dataset(place: Destination) -> LanceDataset:
+    """The dataset at the version that the write is based on, so that it need not be read again."""
+    return LanceDataset(place.uri, storage_options=place.options, manifest=place.base)
 
 
 def _auto_cleanup(options: Mapping[str, int] | None) -> dict[str, str]:

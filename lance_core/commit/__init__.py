@@ -1,7 +1,6 @@
 """Commits and history: the only code that reads or writes `_versions/` and `_transactions/`."""
 
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
-from lance_core.commit.handler import CommitLock
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, commit
 from lance_core.commit.naming import migrate_to_v2_names
@@ -20,7 +19,6 @@ from lance_core.errors import CommitConflictError
 __all__ = [
     "AffectedRows",
     "CommitConflictError",
-    "CommitLock",
     "CommitOptions",
     "Committed",
     "Listener",

@@ -11,14 +11,15 @@ files only keep away.
 The manifest's conditional put is the commit; everything before it is garbage if it fails, everything after it is a
 convenience. The answer to that put can be lost, and a retry then meets the writer's own manifest, so an object that
 exists already is read back and its transaction's uuid compared before it counts as another writer's.
+
+If the store's options carry a commit lock it is held around the put. The put stays conditional, so that writers without
+the lock do no harm.
 """
 
 import json
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from lance_core.errors import AlreadyExistsError, LanceError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store import ObjectStore
@@ -27,10 +28,7 @@ from lance_core.table.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
 from lance_core.table.transaction import Transaction
 
-__all__ = ["CommitLock", "VersionWriter"]
-
-CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
-"""Given the version that is about to be committed, a context to commit it in."""
+__all__ = ["VersionWriter"]
 
 _logger = logging.getLogger(__name__)
 
@@ -46,13 +44,11 @@ class VersionWriter:
         store: The dataset's store.
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
-        lock: Entered around the put of a manifest.
     """
 
     store: ObjectStore
     naming: Naming
     durable: bool
-    lock: CommitLock | None = None
     _transaction_file: str = ""
     _record: bytes = b""
 
@@ -77,7 +73,8 @@ class VersionWriter:
             manifest = replace(manifest, transaction_file="", writer_flags=flags)
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
-        with nullcontext() if self.lock is None else self.lock(manifest.version):
+        lock = self.store.options.commit_lock
+        with nullcontext() if lock is None else lock(manifest.version):
             is_committed = self._put_manifest(key, data, transaction.uuid)
         if not is_committed:
             return None

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
-from lance_core.commit.handler import CommitLock, VersionWriter
+from lance_core.commit.handler import VersionWriter
 from lance_core.commit.listeners import tell
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.repair import repaired
@@ -59,8 +59,6 @@ class CommitOptions:
             is written.
         data_storage_version: Version of data files, for Overwrite; None to infer it.
         stable_row_ids: Whether a dataset that is created has stable row ids.
-        lock: Given a version, what is entered around the put of its manifest; None for none. The put stays
-            conditional, so that writers without the lock do no harm.
     """
 
     max_retries: int = 20
@@ -71,7 +69,6 @@ class CommitOptions:
     once: tuple[str, str] | None = None
     data_storage_version: str | None = None
     stable_row_ids: bool = False
-    lock: CommitLock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +186,7 @@ class _Commit:
     def _writer(self, latest: Manifest | None) -> VersionWriter:
         known = latest.location if latest is not None else None
         naming = known.naming if known is not None else self.options.naming
-        return VersionWriter(store=self.store, naming=naming, durable=self.options.durable, lock=self.options.lock)
+        return VersionWriter(store=self.store, naming=naming, durable=self.options.durable)
 
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
         """Try to follow the latest version; None if another writer was faster."""

@@ -1,12 +1,13 @@
 """Bytes by key: the only package of lance_core that touches a disk or a socket."""
 
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
-from lance_core.store.options import StorageOptions
+from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_store
 
 __all__ = [
     "ByteRange",
     "BytesLike",
+    "CommitLock",
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",

@@ -4,15 +4,21 @@ The canonical names are those that pylance, deltalake and object_store take (`aw
 in any case. s3fs's and the short spellings are accepted for them (`key`, `secret`, `client_kwargs`, ...). Values are
 strings; numbers and booleans are written as such. Secrets show in no `repr` and no error: an error names a key, never
 a value. Pickling keeps the values, because a process elsewhere cannot open the dataset without them.
+
+A commit lock travels beside the options, so that it reaches every commit to the storage. It stays in its process.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["S3_OPTIONS", "StorageOptions", "parse_seconds"]
+__all__ = ["S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
+
+CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
+"""Given the version that is about to be committed, a context to put its manifest in."""
 
 S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_access_key_id": ("access_key_id", "key"),
@@ -47,20 +53,36 @@ class StorageOptions(Mapping[str, str]):
 
     Args:
         options: The options; `None` for none.
+        commit_lock: What writers of manifests hold while they put one; None for that of `options`, if these are
+            `StorageOptions`. Options are equal whatever their locks.
 
     Raises:
         InvalidInputError: A value is neither text, number nor boolean, or a key occurs twice with different values.
+        TypeError: The lock is no function.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_commit_lock", "_values")
 
-    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, options: Mapping[str, Any] | None = None, *, commit_lock: CommitLock | None = None) -> None:
+        if commit_lock is not None and not callable(commit_lock):
+            raise TypeError(f"commit_lock must be a function, got {type(commit_lock)}")
+        if commit_lock is None and isinstance(options, StorageOptions):
+            commit_lock = options.commit_lock
+        self._commit_lock = commit_lock
         values: dict[str, str] = {}
         for key, value in _flattened(options or {}):
             text = _as_text(key, value)
             if values.setdefault(key, text) != text:
                 raise InvalidInputError(f"storage option {key!r} is given twice with different values")
         self._values = values
+
+    @property
+    def commit_lock(self) -> CommitLock | None:
+        """What writers of manifests hold while they put one."""
+        return self._commit_lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StorageOptions, (dict(self._values),)
 
     def __getitem__(self, key: str) -> str:
         return self._values[key]

@@ -75,7 +75,7 @@ class TestWriteDataset:
         assert lance.dataset(dataset.uri).to_table() == table
 
     @pytest.mark.parametrize(
-        "argument", ["commit_lock", "session", "data_cache_bytes", "namespace_client", "base_store_params"]
+        "argument", ["max_page_bytes", "session", "data_cache_bytes", "namespace_client", "base_store_params"]
     )
     def test_what_is_not_offered_is_refused(self, table, tmp_path, argument):
         with pytest.raises(UnsupportedError, match=argument):
