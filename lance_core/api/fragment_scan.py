@@ -57,12 +57,14 @@ class FragmentScan:
         fragment: The fragment.
         options: What to read.
         opened: Files that are open already.
+        stored: All physical rows with the columns of the options, if they were read already.
     """
 
     source: Source
     fragment: Fragment
     options: ScanOptions
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
+    stored: pa.RecordBatch | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_near(self) -> bool:
@@ -184,8 +186,7 @@ class FragmentScan:
         hidden = live if self.options.include_deleted_rows else None
         # With a filter batches are cut to size after it; before it, larger ones cost less.
         batch_rows = self.options.batch_size if self.options.filter is None else None
-        found = read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
-        for batch in found:
+        for batch in self._physical_rows(schema, rows, batch_rows):
             where = rows[position : position + batch.num_rows]
             position += batch.num_rows
             complete = _with_columns(batch, columns, where, hidden)
@@ -198,6 +199,18 @@ class FragmentScan:
                     where = np.flatnonzero(mask) + where.start if isinstance(where, range) else where[mask]
             if complete.num_rows:
                 yield complete, where
+
+    def _physical_rows(self, schema: Schema, rows: Rows, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield physical rows, deleted ones included, as they are stored."""
+        known = self.stored
+        if (
+            known is not None
+            and schema is self.options.schema
+            and isinstance(rows, range)
+            and len(rows) == known.num_rows
+        ):
+            return _slices(known, batch_rows)
+        return read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
 
     def _row_columns(self, live: _Mask) -> RowColumns:
         names = self.options.row_columns
@@ -270,6 +283,13 @@ class _Kept:
             for f in schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of that size."""
+    step = num_rows or max(batch.num_rows, 1)
+    for start in range(0, batch.num_rows, step):
+        yield batch if step >= batch.num_rows else batch.slice(start, step)
 
 
 def live_count(source: Source, fragment: Fragment) -> int:

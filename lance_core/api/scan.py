@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.api.fragment_scan import FragmentScan, live_count
+from lance_core.api.joined_scan import joined
 from lance_core.api.ordering import order_of
 from lance_core.api.projection import Projection, with_types
 from lance_core.api.row_columns import ROW_ADDRESS, ROW_ID
@@ -176,7 +177,7 @@ class LanceScanner:
 
     def _read_ahead(self) -> Iterator[pa.RecordBatch]:
         """All batches of all fragments; small fragments of a store that is far away are read side by side."""
-        scans = (FragmentScan(self._source, fragment, self._options) for fragment in self._fragments)
+        scans = joined(FragmentScan(self._source, fragment, self._options) for fragment in self._fragments)
         if self._options.fragment_readahead < 2 or len(self._fragments) < 2:
             for scan in scans:
                 yield from scan.batches()

@@ -113,14 +113,14 @@ class DataFileReader:
         if self._legacy is None:
             return {}
         with located(self._key):
-            return self._legacy.read_dictionaries(self._fetch)
+            return self._legacy.read_dictionaries(self.fetch)
 
     def page_bounds(self, ids: Iterable[int]) -> list[PageBounds]:
         """The statistics that a 0.1 file has of some fields; none in other files."""
         if self._legacy is None:
             return []
         with located(self._key):
-            return self._legacy.page_bounds(ids, self._fetch)
+            return self._legacy.page_bounds(ids, self.fetch)
 
     def column_indices(self) -> dict[int, int]:
         """Field ids of the file's own schema, and their columns."""
@@ -226,14 +226,14 @@ class DataFileReader:
                 if asked is not None:
                     active.append((task, asked))
         while active:
-            answers = iter(self._fetch([r for _, asked in active for r in asked]))
+            answers = iter(self.fetch([r for _, asked in active for r in asked]))
             here = sum(end - start for _, asked in active for start, end in asked) < _INLINE_BYTES
             following: list[tuple[PageTask, Sequence[ByteRange]]] = []
             running: list[tuple[PageTask, Future[Sequence[ByteRange] | None]]] = []
             for task, asked in active:
                 answer = [next(answers) for _ in asked]
                 if task.is_whole:
-                    (task.run if here else task.finish)(answer, self._fetch)
+                    (task.run if here else task.finish)(answer, self.fetch)
                 elif not here:
                     running.append((task, submit(task.advance, answer)))
                 elif (ranges := task.advance(answer)) is not None:
@@ -241,7 +241,8 @@ class DataFileReader:
             following += [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
             active = following
 
-    def _fetch(self, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
+    def fetch(self, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
+        """Read ranges of the file."""
         if self._whole is not None and all(0 <= start <= end <= len(self._whole) for start, end in ranges):
             return [self._whole[start:end] for start, end in ranges]
         return self._store.get_ranges(self._key, ranges) if ranges else []

@@ -1,0 +1,132 @@
+"""Several data files read as if they were one.
+
+Reading a page costs more than its bytes if these are few: columns of many small files are decoded much faster together.
+The pages of 2.1 and 2.2 files refer to nothing outside of them, so that pages of files that lie end to end make a file:
+
+    bytes    | file 0         | file 1   | file 2       |      file i begins at the sum of the sizes before it
+    column   | its pages of 0 | of 1     | of 2         |
+    rows     | rows of 0      | of 1     | of 2         |
+"""
+
+__all__ = ["can_join", "join"]
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
+from lance_core.encoding.paths import is_blob_v2
+from lance_core.encoding.structural import blob
+from lance_core.errors import InvalidInputError
+from lance_core.file.metadata import ColumnPages, FileMetadata
+from lance_core.file.reader import DataFileReader
+from lance_core.schema import Schema
+
+
+def can_join(schema: Schema) -> bool:
+    """Whether these columns can be read from joined files.
+
+    Blobs cannot, whose descriptors tell places in their own file, nor dictionaries, which would become one.
+    """
+    fields = [field for field, _ in schema.walk()]
+    return not any(
+        blob.is_blob(field) or is_blob_v2(field) or field.logical_type.startswith("dict:") for field in fields
+    )
+
+
+def join(readers: Sequence[DataFileReader]) -> DataFileReader:
+    """A reader of the rows of several files, one after the other.
+
+    Args:
+        readers: The files, of one version from 2.1 on, with the same columns.
+
+    Raises:
+        InvalidInputError: They differ in version or number of columns, or are older than 2.1.
+    """
+    metadata = [reader.metadata for reader in readers]
+    first = metadata[0]
+    if not first.version.has_levels or {(m.version, len(m.columns)) for m in metadata} != {
+        (first.version, len(first.columns))
+    }:
+        raise InvalidInputError("files that differ, or are older than 2.1, cannot be joined")
+    starts = [0, *accumulate(_size(one) for one in metadata)]
+    columns = tuple(
+        _joined_pages([one.columns[index] for one in metadata], starts) for index in range(len(first.columns))
+    )
+    whole = FileMetadata(
+        version=first.version,
+        schema=first.schema,
+        num_rows=sum(one.num_rows for one in metadata),
+        columns=columns,
+        global_buffers=(),
+    )
+    store: Any = _JoinedStore(readers, starts)
+    return DataFileReader(store, f"{len(readers)} files", whole)
+
+
+def _size(metadata: FileMetadata) -> int:
+    return metadata.columns[0].size if metadata.columns else 0
+
+
+def _joined_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> ColumnPages:
+    firsts = [0, *accumulate(len(part.messages) for part in parts)]
+    return _JoinedPages(
+        messages=(),
+        num_items=np.concatenate([part.num_items for part in parts]),
+        size=starts[-1],
+        column=parts[0].column,
+        read=parts[0].read,
+        parts=tuple(parts),
+        firsts=tuple(firsts),
+        starts=tuple(starts),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JoinedPages(ColumnPages):
+    """The pages of a column in all the files.
+
+    Attributes:
+        parts: The pages of each file.
+        firsts: Number of the first page of each file.
+        starts: First byte of each file.
+    """
+
+    parts: tuple[ColumnPages, ...]
+    firsts: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
+        """One page, as `ColumnPages.page`."""
+        part = bisect_right(self.firsts, index) - 1
+        page = self.parts[part].page(index - self.firsts[part], first_row, num_rows)
+        base = self.starts[part]
+        return replace(page, buffers=tuple((base + start, base + end) for start, end in page.buffers))
+
+
+class _JoinedStore:
+    """Reads ranges of the joined files; all that a reader with its metadata asks of a store."""
+
+    def __init__(self, readers: Sequence[DataFileReader], starts: Sequence[int]) -> None:
+        self._readers = readers
+        self._starts = starts
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
+        """Read ranges, none of which crosses from one file into another; the key names no file of its own."""
+        del key
+        by_file: dict[int, list[int]] = {}
+        for position, (start, _) in enumerate(ranges):
+            file = min(bisect_right(self._starts, start), len(self._readers)) - 1
+            by_file.setdefault(file, []).append(position)
+        found: list[BytesLike] = [b""] * len(ranges)
+        for file, positions in by_file.items():
+            base = self._starts[file]
+            own = [(ranges[position][0] - base, ranges[position][1] - base) for position in positions]
+            answers = self._readers[file].fetch(own)
+            for position, answer in zip(positions, answers, strict=True):
+                found[position] = answer
+        return found
