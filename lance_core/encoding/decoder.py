@@ -24,11 +24,12 @@ _MAX_LAYERS: Final = 128
 def group_key(page: PageInfo, field: Field) -> bytes | None:
     """Consecutive pages with the same key are read as a group; None for a page that is read by itself."""
     layout = page.encoding
-    if not isinstance(layout, PageLayout) or layout.WhichOneof("layout") != "mini_block_layout":
+    if not isinstance(layout, PageLayout) or field.logical_type.startswith("dict:"):
         return None
-    if field.logical_type.startswith("dict:"):
-        return None
-    return miniblock.group_key(layout.mini_block_layout)
+    name = layout.WhichOneof("layout")
+    if name == "mini_block_layout":
+        return miniblock.group_key(layout.mini_block_layout)
+    return fullzip.group_key(page, layout.full_zip_layout) if name == "full_zip_layout" else None
 
 
 def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns) -> Steps[pa.Array]:
@@ -96,7 +97,7 @@ def _decode_layout(pages: Sequence[PageInfo], layout: PageLayout, field: Field, 
         return (yield from miniblock.decode(pages, parse_layers(layout.mini_block_layout.layers), rows))
     if name == "full_zip_layout":
         zipped = layout.full_zip_layout
-        return (yield from fullzip.decode(page, zipped, parse_layers(zipped.layers), rows))
+        return (yield from fullzip.decode(pages, zipped, parse_layers(zipped.layers), rows))
     if name == "constant_layout":
         same = layout.constant_layout
         return (yield from constant.decode(page, same, parse_layers(same.layers), rows))

@@ -189,10 +189,12 @@ class ColumnPlan:
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of pages that are described alike, or per part of a large page."""
         group: list[_Wanted] = []
+        num_bytes = 0
         for wanted in self._wanted_pages(runs):
-            if group and (not wanted.fits(group[-1]) or sum(w.num_bytes for w in group) >= _GROUP_BYTES):
+            if group and (not wanted.fits(group[-1]) or num_bytes >= _GROUP_BYTES):
                 yield self._task(group)
-                group = []
+                group, num_bytes = [], 0
+            num_bytes += wanted.num_bytes
             if wanted.is_large:
                 yield from self._parts(wanted)
             elif wanted.is_scattered:

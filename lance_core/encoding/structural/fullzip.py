@@ -18,6 +18,7 @@ integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
 
 __all__ = ["decode", "encode"]
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLay
 from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.compression.chunks import Counts, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
-from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
+from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
 from lance_core.encoding.repdef import (
     Layer,
     LevelArray,
@@ -171,14 +172,27 @@ class _Zip:
         return _control_bytes(self.bits_rep, self.bits_def)
 
 
-def decode(page: PageInfo, layout: FullZipLayout, layers: tuple[Layer, ...], rows: RowRuns) -> Steps[DecodedRows]:
-    """Read rows of a page.
+def group_key(page: PageInfo, layout: FullZipLayout) -> bytes | None:
+    """Small pages whose descriptions have the same key are decoded together; None for a page that is not."""
+    start, end = page.buffer(0)
+    if end - start > _SMALL_PAGE or layout.bits_rep or layout.WhichOneof("details") != "bits_per_value":
+        return None
+    shared = FullZipLayout()
+    shared.CopyFrom(layout)
+    shared.num_items = shared.num_visible_items = 0
+    return shared.SerializeToString(deterministic=True)
+
+
+def decode(
+    pages: Sequence[PageInfo], layout: FullZipLayout, layers: tuple[Layer, ...], rows: RowRuns
+) -> Steps[DecodedRows]:
+    """Read rows of a page, or of several with the same `group_key`.
 
     Args:
-        page: Where it is.
-        layout: Its description.
+        pages: Where they are.
+        layout: The description of the first one.
         layers: The layers that the description names.
-        rows: Which rows are wanted.
+        rows: Which rows are wanted, counted from the first row of the first page.
 
     Returns:
         Exactly the wanted rows.
@@ -200,21 +214,30 @@ def decode(page: PageInfo, layout: FullZipLayout, layers: tuple[Layer, ...], row
         size=bits // 8,
         is_variable=details == "bits_per_offset",
     )
-    start, end = page.buffer(0)
     if kind.is_variable or kind.bits_rep:
-        data, row_starts, row_ends = yield from _read_indexed(page, rows)
+        data, row_starts, row_ends = yield from _read_indexed(pages[0], rows)
     else:
         step = kind.width + kind.size
-        if (end - start) // step < page.num_rows:
-            raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
-        pieces = yield [
-            (start + a * step, start + b * step) for a, b in zip(rows.starts.tolist(), rows.ends.tolist(), strict=True)
-        ]
-        data = _join(pieces)
+        data = _join((yield _ranges(pages, rows, step)))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         row_ends = row_starts + step
     levels, values = _unzip(kind, data, row_starts, row_ends)
     return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, values))
+
+
+def _ranges(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> list[ByteRange]:
+    """Where the wanted rows are, all of which take so many bytes."""
+    ranges = []
+    first = 0
+    for page in pages:
+        start, end = page.buffer(0)
+        if (end - start) // step < page.num_rows:
+            raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
+        own = rows if len(pages) == 1 else rows.clipped(first, first + page.num_rows).shifted(-first)
+        runs = zip(own.starts.tolist(), own.ends.tolist(), strict=True)
+        ranges += [(start + a * step, start + b * step) for a, b in runs]
+        first += page.num_rows
+    return ranges
 
 
 def _join(pieces: Any) -> Bytes:
