@@ -212,8 +212,8 @@ class ColumnPlan:
         index = int(np.searchsorted(bounds, runs.starts[0], side="right")) - 1
         while index < bounds.size - 1 and int(bounds[index]) < int(runs.ends[-1]):
             start, end = int(bounds[index]), int(bounds[index + 1])
-            rows = runs.clipped(start, end).shifted(-start)
-            if rows.count:
+            rows = runs.within(start, end)
+            if rows.starts.size:
                 with located(f"{self._name}, page {index}"):
                     page = self._pages.page(index, start, end - start)
                     key = group_key(page, self._path[-1])
@@ -274,8 +274,9 @@ class _Wanted:
         self.size = sum(end - start for start, end in page.buffers)
         self.is_whole = rows.covers(page.num_rows)
         self.is_large = page.num_rows > _MAX_ROWS or self.size > _MAX_BYTES
-        share = self.size * rows.count // max(page.num_rows, 1) + _LOOK_UP_BYTES
-        self.num_bytes = self.size if self.is_whole else min(self.size, share)
+        self.num_bytes = self.size
+        if not self.is_whole:
+            self.num_bytes = min(self.size, self.size * rows.count // max(page.num_rows, 1) + _LOOK_UP_BYTES)
         many = rows.starts.size >= 2 * _SCATTERED_RUNS and page.num_rows >= 2 * _SCATTERED_ROWS
         self.is_scattered = key is not None and many
 

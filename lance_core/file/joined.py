@@ -12,7 +12,7 @@ __all__ = ["can_join", "join"]
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -105,7 +105,13 @@ class _JoinedPages(ColumnPages):
         part = bisect_right(self.firsts, index) - 1
         page = self.parts[part].page(index - self.firsts[part], first_row, num_rows)
         base = self.starts[part]
-        return replace(page, buffers=tuple((base + start, base + end) for start, end in page.buffers))
+        return PageInfo(
+            first_row=first_row,
+            num_rows=num_rows,
+            length=page.length,
+            encoding=page.encoding,
+            buffers=tuple([(base + start, base + end) for start, end in page.buffers]),
+        )
 
 
 class _JoinedStore:

@@ -25,6 +25,7 @@ __all__ = [
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -47,6 +48,7 @@ ReadBytes: TypeAlias = Callable[[int, int], BytesLike]
 ALIGNMENT: Final = 64
 PADDING: Final = b"H"
 _MAX_DESCRIPTION: Final = 64 * 1024 * 1024
+_SMALL_DESCRIPTION: Final = 1024
 
 _TYPES: Final[dict[str, type[Message]]] = {
     "/lance.encodings.ArrayEncoding": ArrayEncoding,
@@ -182,8 +184,9 @@ def descriptor_to_bytes(schema: Schema, num_rows: int) -> bytes:
     return descriptor.SerializeToString()
 
 
+@lru_cache(maxsize=32)
 def descriptor_from_bytes(data: bytes) -> tuple[Schema, int]:
-    """Schema and number of rows of global buffer 0.
+    """Schema and number of rows of global buffer 0; files of a dataset often have the same.
 
     Raises:
         CorruptFileError: It cannot be parsed.
@@ -243,9 +246,19 @@ def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Mess
     if kind is None:
         raise UnsupportedError(f"pages described by {wrapped.type_url!r}")
     try:
-        return kind.FromString(wrapped.value)
+        return (
+            _parsed(wrapped.type_url, wrapped.value)
+            if len(wrapped.value) <= _SMALL_DESCRIPTION
+            else kind.FromString(wrapped.value)
+        )
     except DecodeError as error:
         raise CorruptFileError("the description of a page cannot be parsed") from error
+
+
+@lru_cache(maxsize=4096)
+def _parsed(type_url: str, data: bytes) -> Message:
+    """A message that nobody changes: pages of small files are described alike."""
+    return _TYPES[type_url].FromString(data)
 
 
 def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> ColumnEncoding:

@@ -6,6 +6,7 @@ Decoders may return more rows than were asked for (whole mini-blocks, say), so e
 __all__ = ["DecodedRows", "RowRuns"]
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -62,6 +63,12 @@ class RowRuns:
         starts, ends = self.starts[first:last], self.ends[first:last]
         return RowRuns(starts=np.maximum(starts, start), ends=np.minimum(ends, end))
 
+    def within(self, start: int, end: int) -> "RowRuns":
+        """The part of the runs inside ``start .. end``, counted from `start`."""
+        if self.starts.size == 1 and self.starts.item() <= start < end <= self.ends.item():
+            return _all_rows(end - start)
+        return self.clipped(start, end).shifted(-start)
+
     def rows(self) -> Rows:
         """Every row number."""
         return expand_runs(self.starts, self.ends - self.starts)
@@ -73,6 +80,14 @@ class RowRuns:
         run = np.searchsorted(covering.starts, self.starts, side="right") - 1
         first = self.starts - covering.starts[run] + before[run]
         return expand_runs(first, self.ends - self.starts)
+
+
+@lru_cache(maxsize=256)
+def _all_rows(count: int) -> RowRuns:
+    """All of so many rows; small files have pages of few different lengths."""
+    runs = RowRuns.of_range(0, count)
+    runs.starts.flags.writeable = runs.ends.flags.writeable = False
+    return runs
 
 
 def expand_runs(starts: Rows, lengths: Rows) -> Rows:

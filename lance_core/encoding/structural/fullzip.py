@@ -233,7 +233,7 @@ def _ranges(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> list[ByteRan
         start, end = page.buffer(0)
         if (end - start) // step < page.num_rows:
             raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
-        own = rows if len(pages) == 1 else rows.clipped(first, first + page.num_rows).shifted(-first)
+        own = rows if len(pages) == 1 else rows.within(first, first + page.num_rows)
         runs = zip(own.starts.tolist(), own.ends.tolist(), strict=True)
         ranges += [(start + a * step, start + b * step) for a, b in runs]
         first += page.num_rows
