@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.arrow_types import to_arrow
 from pyspark_lance.convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.spark_types import spark_schema
@@ -131,9 +132,7 @@ def plan_read(
         SchemaError: The table has no such column, or none that can become what Spark wants.
         InvalidInputError: The filter does not fit the columns.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    expected = to_arrow_schema(schema, timezone="UTC")
+    expected = to_arrow(schema)
     BatchConverter(_project(dataset.schema, expected.names), expected, exact=False)
     if filter is not None:
         _check_filter(filter, dataset.schema)

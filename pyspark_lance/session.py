@@ -76,7 +76,7 @@ _LOOPBACK: Final = {
 """A session of one machine listens to nobody else."""
 
 _FAST: Final = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
-"""Rows pass between Spark and its Python workers a quarter faster than through the loopback device."""
+"""Rows pass between Spark and its Python workers a quarter faster through a socket file than through loopback."""
 
 
 def local_session(

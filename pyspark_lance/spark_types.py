@@ -30,16 +30,24 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
+from pyspark_lance.arrow_types import SPARK_METADATA, from_arrow, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["VECTOR_WIDTH", "check_names", "handed_over", "spark_schema", "spark_view", "stored_field", "vector_width"]
+__all__ = [
+    "VECTOR_WIDTH",
+    "check_names",
+    "handed_over",
+    "spark_schema",
+    "spark_view",
+    "stored_field",
+    "vector_width",
+]
 
 VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
 """Key of the column metadata that makes an array column a vector: the number of its items."""
 
-_SPARK_METADATA: Final = b"SPARK::metadata::json"
 _RESERVED: Final = frozenset({"_rowid", "_rowaddr", "_rowoffset"})
 
 
@@ -51,7 +59,6 @@ def handed_over(schema: StructType) -> pa.Schema:
         UnsupportedError: A type has no place in Arrow or in Lance; the message names the column.
     """
     from pyspark.errors import PySparkTypeError
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     check_names(schema.names)
@@ -59,7 +66,7 @@ def handed_over(schema: StructType) -> pa.Schema:
     for field in schema:
         _check_type(field.dataType, field.name)
         try:
-            fields += to_arrow_schema(StructType([field]), timezone="UTC")
+            fields += to_arrow(StructType([field]))
         except PySparkTypeError as error:
             raise UnsupportedError(
                 f"column {field.name!r}: {field.dataType.simpleString()} cannot be stored"
@@ -174,7 +181,7 @@ _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 def _spark_metadata(field: pa.Field) -> Mapping[str, Any]:
     """A column's Spark metadata, out of the one Arrow key in which it travels."""
-    text = (field.metadata or {}).get(_SPARK_METADATA)
+    text = (field.metadata or {}).get(SPARK_METADATA)
     found = json.loads(text) if text else {}
     return found if isinstance(found, dict) else {}
 
@@ -255,7 +262,7 @@ def _view_field(field: pa.Field, path: str) -> pa.Field:
             texts[key.decode(errors="replace")] = value.decode(errors="replace")
     if pa.types.is_fixed_size_list(field.type):
         texts[VECTOR_WIDTH] = field.type.list_size
-    metadata = {**own, _SPARK_METADATA: json.dumps(texts).encode()} if texts else None
+    metadata = {**own, SPARK_METADATA: json.dumps(texts).encode()} if texts else None
     return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=metadata)
 
 
@@ -266,7 +273,5 @@ def spark_schema(stored: pa.Schema) -> StructType:
         SchemaError: Two names differ only in case.
         UnsupportedError: Spark has no type for a column; the message names it.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     check_names(stored.names)
-    return from_arrow_schema(pa.schema([_view_field(field, field.name) for field in stored]))
+    return from_arrow(pa.schema([_view_field(field, field.name) for field in stored]))

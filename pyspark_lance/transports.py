@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from lance_core.errors import LanceError
+from pyspark_lance.arrow_types import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,9 +110,7 @@ def _with_large_types(frame: DataFrame, source: pa.Schema) -> pa.Schema:
     """The schema of the messages, which depends on a setting of the session."""
     if frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") != "true":
         return source
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(frame.schema, timezone="UTC", prefers_large_types=True)
+    return to_arrow(frame.schema, large_types=True)
 
 
 def _answer_messages(

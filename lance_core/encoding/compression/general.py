@@ -11,9 +11,9 @@ before. But a block ends with the last five bytes as they are (all of them, if t
 buffer is compared with the end of the block. Bytes that happen to lie there already are the only way round that.
 """
 
-__all__ = ["COMPRESSION", "decompressed_bytes"]
+__all__ = ["COMPRESSION", "decompressed_bytes", "decompressor"]
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -147,6 +147,20 @@ class _Compressor:
         return data.size.to_bytes(self._prefix, "little") + packed
 
 
+def decompressor(encoding: CompressiveEncoding, compressed_bytes: int) -> Callable[[Bytes], Bytes]:
+    """What decompresses the pieces of one page one by one.
+
+    Args:
+        encoding: The description of the page's values, which names the scheme.
+        compressed_bytes: Bytes of all pieces; limits how large they may become together.
+
+    Raises:
+        UnsupportedError: The scheme is not known.
+        CorruptFileError: Later, by a piece: its bytes do not follow the scheme, or state a size that cannot be.
+    """
+    return _Decompressor(encoding.general.compression, compressed_bytes)
+
+
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
     if not buffers:
         raise CorruptFileError("compressed chunks without a buffer")
@@ -155,7 +169,7 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
 
 
 def _opened(encoding: CompressiveEncoding, buffers: ChunkBuffers) -> ChunkBuffers:
-    decompress = _Decompressor(encoding.general.compression, int(buffers.sizes.sum()))
+    decompress = decompressor(encoding, int(buffers.sizes.sum()))
     return _joined([decompress(buffers.piece(i)) for i in range(buffers.starts.size)])
 
 

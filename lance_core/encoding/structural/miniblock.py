@@ -229,7 +229,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         sizes = chunks.sizes[wanted]
         starts = np.cumsum(sizes) - sizes
     decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
-    return _with_items(decoded, items, chunks, wanted)
+    return _with_items(decoded, items, chunks, wanted, rows)
 
 
 def _layout_of(page: PageInfo) -> MiniBlockLayout:
@@ -398,16 +398,23 @@ def _picked_levels(levels: Levels, positions: Counts) -> Levels:
     return Levels(layers=levels.layers, num_levels=positions.size, repetition=None, definition=definition)
 
 
-def _with_items(decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts) -> DecodedRows:
+def _with_items(
+    decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts, rows: RowRuns
+) -> DecodedRows:
     """Add the dictionaries of the pages; indices count through all of them."""
     values = decoded.values
     if len(items) > 1 and isinstance(values, FixedWidthBlock):
         sizes = np.array([block.num_values for block in items], np.int64)
-        page = np.searchsorted(chunks.first, wanted, side="right") - 1
-        shift = (np.cumsum(sizes) - sizes)[page]
+        shift = np.cumsum(sizes) - sizes
         if values.bits_per_value != 32 or int(sizes.sum()) >= 2**32:
             raise CorruptFileError(f"indices of {values.bits_per_value} bits into {int(sizes.sum())} items")
-        words = values.view() + np.repeat(shift, chunks.counts[wanted]).astype(np.uint32)
+        counts = chunks.counts[wanted]
+        if values.num_values == int(counts.sum()):
+            moved = np.repeat(shift[np.searchsorted(chunks.first, wanted, side="right") - 1], counts)
+        else:  # some rows of pages without lists were picked
+            ends = np.cumsum(np.add.reduceat(chunks.counts, chunks.first[:-1]))
+            moved = shift[np.searchsorted(ends, rows.rows(), side="right")]
+        words = values.view() + moved.astype(np.uint32)
         values = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=32, num_values=values.num_values)
     return DecodedRows(covered=decoded.covered, levels=decoded.levels, values=values, items=items)
 

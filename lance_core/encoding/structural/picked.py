@@ -1,7 +1,9 @@
-"""Values of a few rows out of chunks, where they can be cut out before they are decoded.
+"""Values of a few rows out of chunks: what is decoded beside them is dropped as early as possible.
 
-codes of all chunks   |v0|v1|v2|v3|v4|v5|v6|...          FSST compresses each value by itself
-codes of the rows            |v2|      |v5|              cut out, and only these are expanded
+fsst                codes of all values |v0|v1|v2|v3|v4|v5|...    each value is compressed by itself: the wanted
+                    codes of the rows        |v1|      |v5|       ones are cut out, and only these are expanded
+general             chunk by chunk: decompress one, cut the wanted values out, forget it
+all others          all values are decoded, and the wanted ones cut out before levels and dictionaries see them
 """
 
 from __future__ import annotations
@@ -14,23 +16,39 @@ import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_core.encoding.compression import ChunkBuffers, decode_miniblock, decode_per_value
-from lance_core.encoding.compression.chunks import Counts
-from lance_core.encoding.datablock import DataBlock, VariableBlock
+from lance_core.encoding.compression.chunks import Counts, check_chunks
+from lance_core.encoding.compression.flat import flat_bits
+from lance_core.encoding.compression.general import decompressor
+from lance_core.encoding.compression.variable import offset_bits
+from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, offsets_of
 from lance_core.encoding.structural.decoded import expand_runs
+from lance_core.errors import CorruptFileError
 
 __all__ = ["can_pick", "decode_picked"]
 
 _LEAST_VALUES_PER_ROW: Final = 4
 """Fewer values than this for each wanted row are decoded all, which costs less than to cut some out."""
 
+_PLAIN: Final = frozenset(
+    {"flat", "inline_bitpacking", "out_of_line_bitpacking", "byte_stream_split", "variable", "rle"}
+)
+"""Compressions whose values are of one width, or have offsets."""
+
+_Positions = npt.NDArray[np.int64]
+
 
 def can_pick(encoding: CompressiveEncoding, num_rows: int, num_values: int) -> bool:
     """Whether it pays to cut the values of so many rows out of all the values of their chunks."""
-    return encoding.WhichOneof("compression") == "fsst" and num_rows * _LEAST_VALUES_PER_ROW <= num_values
+    if not 0 < num_rows * _LEAST_VALUES_PER_ROW <= num_values:
+        return False
+    name = encoding.WhichOneof("compression")
+    if name == "general":
+        name = encoding.general.values.WhichOneof("compression")
+    return name in _PLAIN or name == "fsst"
 
 
 def decode_picked(
-    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts, positions: npt.NDArray[np.int64]
+    encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts, positions: _Positions
 ) -> DataBlock:
     """Decode some values of chunks.
 
@@ -44,15 +62,87 @@ def decode_picked(
         CorruptFileError: The bytes do not follow the format.
         UnsupportedError: A compression is not known.
     """
-    codes = decode_miniblock(encoding.fsst.values, buffers, counts)
-    if not isinstance(codes, VariableBlock):
+    name = encoding.WhichOneof("compression")
+    if name == "fsst":
+        codes = _cut_out(decode_miniblock(encoding.fsst.values, buffers, counts), positions)
+        if isinstance(codes, VariableBlock):
+            return decode_per_value(encoding, codes)
         # Broken bytes: the decoder of all values says why.
-        return decode_miniblock(encoding, buffers, counts)
-    starts = codes.offsets[positions].astype(np.int64)
-    lengths = codes.offsets[positions + 1].astype(np.int64) - starts
-    offsets = np.zeros(positions.size + 1, codes.offsets.dtype)
-    np.cumsum(lengths, out=offsets[1:])
-    picked = VariableBlock(
-        offsets=offsets, data=codes.data[expand_runs(starts, lengths)], num_values=int(positions.size)
+    elif name == "general" and len(buffers) == 1:
+        inner = encoding.general.values
+        if inner.WhichOneof("compression") in ("flat", "byte_stream_split", "variable") and _width(inner):
+            return _from_compressed(encoding, buffers[0], counts, positions)
+    return _cut_out(decode_miniblock(encoding, buffers, counts), positions)
+
+
+def _cut_out(block: DataBlock, positions: _Positions) -> DataBlock:
+    count = int(positions.size)
+    if isinstance(block, VariableBlock):
+        starts = block.offsets[positions].astype(np.int64)
+        lengths = block.offsets[positions + 1].astype(np.int64) - starts
+        offsets = np.zeros(count + 1, block.offsets.dtype)
+        np.cumsum(lengths, out=offsets[1:])
+        return VariableBlock(offsets=offsets, data=block.data[expand_runs(starts, lengths)], num_values=count)
+    if not isinstance(block, FixedWidthBlock):
+        raise CorruptFileError(f"a {type(block).__name__} where plain values are expected")
+    bits = block.bits_per_value
+    if bits == 1:
+        loose = np.unpackbits(block.data, bitorder="little")
+        return FixedWidthBlock(
+            data=np.packbits(loose[positions], bitorder="little"), bits_per_value=1, num_values=count
+        )
+    if bits in (8, 16, 32, 64):
+        found = block.view()[positions].view(np.uint8)
+    else:
+        found = block.data[: block.num_values * (bits // 8)].reshape(-1, bits // 8)[positions].reshape(-1)
+    return FixedWidthBlock(data=found, bits_per_value=bits, num_values=count)
+
+
+def _width(inner: CompressiveEncoding) -> int:
+    """Bytes of a value, or of its offset; 0 for values of one bit."""
+    name = inner.WhichOneof("compression")
+    if name == "variable":
+        return offset_bits(inner) // 8
+    return flat_bits(inner.byte_stream_split.values if name == "byte_stream_split" else inner) // 8
+
+
+def _from_compressed(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts, positions: _Positions
+) -> DataBlock:
+    check_chunks(buffers, counts)
+    inner = encoding.general.values
+    name, width = inner.WhichOneof("compression"), _width(inner)
+    decompress = decompressor(encoding, int(buffers.sizes.sum()))
+    ends = np.cumsum(counts)
+    chunks, first = np.unique(np.searchsorted(ends, positions, side="right"), return_index=True)
+    local = np.split(
+        positions - np.repeat(ends[chunks] - counts[chunks], np.diff(first, append=positions.size)), first[1:]
     )
-    return decode_per_value(encoding, picked)
+    values: list[Bytes] = []
+    lengths: list[_Positions] = []
+    for chunk, count, some in zip(chunks.tolist(), counts[chunks].tolist(), local, strict=True):
+        data = decompress(buffers.piece(chunk))
+        if (count + (name == "variable")) * width > data.size:
+            raise CorruptFileError("a chunk is too short for the values it should hold")
+        if name == "variable":
+            own, picked = _texts(data, some, width)
+            lengths.append(own)
+            values += picked
+        elif name == "flat":
+            values.append(data[: count * width].reshape(count, width)[some].reshape(-1))
+        else:
+            values.append(data[: count * width].reshape(width, count)[:, some].T.reshape(-1))
+    data = np.concatenate(values) if values else np.empty(0, np.uint8)
+    if name != "variable":
+        return FixedWidthBlock(data=data, bits_per_value=width * 8, num_values=int(positions.size))
+    offsets = offsets_of(np.concatenate(lengths) if lengths else np.empty(0, np.int64))
+    return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
+
+
+def _texts(data: Bytes, some: _Positions, width: int) -> tuple[_Positions, list[Bytes]]:
+    """Lengths and bytes of some values of varying length out of one chunk."""
+    offsets = data[: data.size // width * width].view(f"<i{width}")
+    starts, ends = offsets[some].astype(np.int64), offsets[some + 1].astype(np.int64)
+    if bool((starts < 0).any() or (ends < starts).any() or (ends > data.size).any()):
+        raise CorruptFileError("the offsets of a chunk point outside of it")
+    return ends - starts, [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -1,0 +1,92 @@
+"""Spark's own conversion between its types and Arrow's, the same for all versions of Spark.
+
+Spark 4.1 leaves out the metadata of columns, which newer ones carry as JSON in one key of the Arrow field:
+
+    StructField(metadata={"arrow.fixed-size-list.size": 32})   <->   {"SPARK::metadata::json": '{"arrow.fixed...": 32}'}
+"""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField, StructType
+
+__all__ = ["SPARK_METADATA", "from_arrow", "to_arrow"]
+
+SPARK_METADATA: Final = b"SPARK::metadata::json"
+"""The key of an Arrow field in which the metadata of Spark's travels."""
+
+
+def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:
+    """Arrow types for Spark's, with UTC as the zone of timestamps.
+
+    Args:
+        schema: The columns.
+        large_types: Whether text and bytes have 64-bit offsets.
+
+    Raises:
+        PySparkTypeError: Arrow has nothing for a type.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    convert: Any = to_arrow_schema
+    # 4.1 knows UTC and no other zone.
+    zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
+    found = convert(schema, prefers_large_types=large_types, **zone)
+    return pa.schema([_marked(own, field) for own, field in zip(schema, found, strict=True)])
+
+
+def from_arrow(schema: pa.Schema) -> StructType:
+    """Spark's types for Arrow's; timestamps without a zone stay so."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return StructType([_with_metadata(own, field) for own, field in zip(found, schema, strict=True)])
+
+
+def _marked(own: StructField, field: pa.Field) -> pa.Field:
+    metadata = dict(field.metadata or {})
+    if own.metadata:
+        metadata[SPARK_METADATA] = json.dumps(own.metadata).encode()
+    return field.with_type(_marked_type(own.dataType, field.type)).with_metadata(metadata or None)
+
+
+def _marked_type(own: DataType, kind: pa.DataType) -> pa.DataType:
+    from pyspark.sql import types
+
+    if isinstance(own, types.StructType):
+        return pa.struct([_marked(*pair) for pair in zip(own, kind, strict=True)])
+    if isinstance(own, types.ArrayType):
+        item = kind.value_field.with_type(_marked_type(own.elementType, kind.value_type))
+        return pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item)
+    if isinstance(own, types.MapType):
+        key = kind.key_field.with_type(_marked_type(own.keyType, kind.key_type))
+        return pa.map_(key, kind.item_field.with_type(_marked_type(own.valueType, kind.item_type)))
+    return kind
+
+
+def _with_metadata(own: StructField, field: pa.Field) -> StructField:
+    from pyspark.sql.types import StructField
+
+    text = (field.metadata or {}).get(SPARK_METADATA)
+    kind = _type_with_metadata(own.dataType, field.type)
+    return StructField(own.name, kind, own.nullable, json.loads(text) if text else {})
+
+
+def _type_with_metadata(own: DataType, kind: pa.DataType) -> DataType:
+    from pyspark.sql import types
+
+    if isinstance(own, types.StructType):
+        return types.StructType([_with_metadata(*pair) for pair in zip(own, kind, strict=True)])
+    if isinstance(own, types.ArrayType):
+        return types.ArrayType(_type_with_metadata(own.elementType, kind.value_type), own.containsNull)
+    if isinstance(own, types.MapType):
+        key, value = _type_with_metadata(own.keyType, kind.key_type), _type_with_metadata(own.valueType, kind.item_type)
+        return types.MapType(key, value, own.valueContainsNull)
+    return own

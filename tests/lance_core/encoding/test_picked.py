@@ -1,0 +1,85 @@
+"""Cutting some values out of chunks gives what decoding all of them gives."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core.encoding.compression import decode_miniblock, encode_miniblock
+from lance_core.encoding.compression.chunks import ChunkBuffers
+from lance_core.encoding.datablock import array_to_block, block_to_array
+from lance_core.encoding.structural.picked import can_pick, decode_picked
+from lance_core.errors import CorruptFileError
+
+ROWS = 20_000
+RNG = np.random.default_rng(3)
+NUMBERS = pa.array(np.arange(ROWS, dtype=np.int64) * 1_000_003)
+TEXTS = pa.array([f"user {i % 977} {'x' * (i % 11)}" for i in range(ROWS)])
+
+CASES = {
+    "flat": (NUMBERS, "flat"),
+    "bits": (pa.array(RNG.integers(0, 2, ROWS).astype(bool)), "flat"),
+    "decimals": (pa.array(range(ROWS), pa.decimal128(30, 0)), "flat"),
+    "packed": (NUMBERS, "inline_bitpacking"),
+    "rle": (pa.array(np.arange(ROWS) // 300), "rle"),
+    "lz4 numbers": (NUMBERS, "general:lz4(flat)"),
+    "lz4 planes": (NUMBERS, "general:lz4(byte_stream_split)"),
+    "zstd planes": (pa.array(RNG.random(ROWS, dtype=np.float32)), "general:zstd(byte_stream_split)"),
+    "lz4 packed": (NUMBERS, "general:lz4(inline_bitpacking)"),
+    "texts": (TEXTS, "variable"),
+    "lz4 texts": (TEXTS, "general:lz4(variable)"),
+    "lz4 long offsets": (TEXTS.cast(pa.large_string()), "general:lz4(variable)"),
+}
+POSITIONS = {
+    "first and last": np.array([0, ROWS - 1]),
+    "neighbours over an edge": np.array([4094, 4095, 4096, 4097]),
+    "scattered": np.sort(RNG.choice(ROWS, 500, replace=False)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_same_values_as_from_all(case, positions):
+    array, name = CASES[case]
+    page = encode_miniblock(array_to_block(array), name)
+    assert page.encoding.WhichOneof("compression") == name.partition(":")[0], "the wish was not followed"
+    wanted = POSITIONS[positions]
+    assert can_pick(page.encoding, wanted.size, ROWS)
+    picked = decode_picked(page.encoding, page.buffers, page.counts, wanted)
+    assert picked.num_values == wanted.size
+    expected = block_to_array(decode_miniblock(page.encoding, page.buffers, page.counts), array.type)
+    assert expected.equals(array)
+    assert block_to_array(picked, array.type).equals(array.take(pa.array(wanted)))
+
+
+def test_lists_and_structs_and_many_rows_are_decoded_whole():
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(ROWS, np.float32)), 4)
+    encoding = encode_miniblock(array_to_block(vectors), "fixed_size_list(flat)").encoding
+    assert not can_pick(encoding, 1, ROWS // 4)
+    plain = encode_miniblock(array_to_block(NUMBERS), "flat").encoding
+    assert can_pick(plain, ROWS // 4, ROWS)
+    assert not can_pick(plain, ROWS // 4 + 1, ROWS)
+    assert not can_pick(plain, 0, ROWS)
+
+
+@pytest.mark.parametrize("name", ["general:lz4(flat)", "general:lz4(byte_stream_split)", "general:lz4(variable)"])
+def test_chunks_that_are_too_short_are_found(name):
+    array = TEXTS if "variable" in name else NUMBERS
+    page = encode_miniblock(array_to_block(array), name)
+    wrong = page.counts.copy()
+    wrong[0] *= 64
+    with pytest.raises(CorruptFileError, match="too short"):
+        decode_picked(page.encoding, page.buffers, wrong, np.array([wrong[0] - 1]))
+
+
+def test_offsets_out_of_their_chunk_are_found():
+    page = encode_miniblock(array_to_block(TEXTS), "variable")
+    (chunks,) = page.buffers
+    broken = chunks.data.copy()
+    broken[4:8] = 255
+    lz4 = encode_miniblock(array_to_block(TEXTS), "general:lz4(variable)")
+    codec = pa.Codec("lz4_raw")
+    piece = ChunkBuffers(data=broken, starts=chunks.starts, sizes=chunks.sizes).piece(0)
+    packed = len(piece).to_bytes(4, "little") + codec.compress(piece.tobytes(), asbytes=True)
+    buffers = (ChunkBuffers.single(np.frombuffer(packed, np.uint8)),)
+    with pytest.raises(CorruptFileError, match="outside"):
+        decode_picked(lz4.encoding, buffers, page.counts[:1], np.array([0]))
