@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def measure(spark, kind: str, folder: Path) -> None:
     def pair(frame):
         def clear() -> None:
             shutil.rmtree(lance_uri, ignore_errors=True)
-            os.sync()  # we wait for the disk and parquet does not: what it left must not be on our bill
+            # We wait for the disk and parquet does not: what it left to be written must not be on our bill.
+            os.sync()
+            time.sleep(1)
 
         return medians(
             {
