@@ -14,7 +14,7 @@ hundred at a time, so that what one operation writes is still in the cache for t
 unpacked with two gathers of words, at places from a table, which is less work to set up.
 """
 
-__all__ = ["BLOCK_VALUES", "Words", "bit_widths", "pack", "packed_bytes", "unpack", "unpack_at"]
+__all__ = ["BLOCK_VALUES", "Words", "bit_widths", "pack", "packed_bytes", "unpack", "unpack_at", "unpack_some"]
 
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -147,6 +147,29 @@ def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any])
                 values = np.empty((some.size, BLOCK_VALUES), dtype)
                 unpack(packed, width, values)
                 out[some] = values
+    return out
+
+
+def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) -> Words:
+    """Unpacks one value out of each of some blocks, which may be the same block several times.
+
+    Args:
+        words: The memory that the blocks lie in.
+        starts: For each value, the number of the first packed word of its block.
+        widths: Bits per value of that block, at most the size of a word.
+        places: Which of the 1024 values of the block it is.
+    """
+    dtype = words.dtype
+    out = np.zeros(starts.size, dtype)
+    for width in np.unique(widths).tolist():
+        if not width:
+            continue
+        members = np.flatnonzero(widths == width)
+        word, following, shift, back = _places(width, dtype.itemsize * 8)
+        first, place = starts[members], places[members]
+        low = words[first + word[place]] >> shift[place]
+        high = words[first + following[place]] << back[place]
+        out[members] = (low | high) & dtype.type((1 << width) - 1)
     return out
 
 

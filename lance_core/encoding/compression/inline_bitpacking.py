@@ -6,7 +6,7 @@ T is the width of the values themselves (8, 16, 32 or 64). Every chunk holds 102
 levels, may hold fewer and is then filled up with zeros.
 """
 
-__all__ = ["COMPRESSION", "joined_rows", "spread_rows", "word_type"]
+__all__ = ["COMPRESSION", "joined_rows", "pick", "spread_rows", "word_type"]
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +31,7 @@ from lance_core.encoding.compression.fastlanes import (
     pack,
     packed_bytes,
     unpack_at,
+    unpack_some,
 )
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
@@ -70,15 +71,15 @@ def spread_rows(values: Words, counts: Counts, width: int) -> Words:
     return rows
 
 
-def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
+def _widths(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> tuple[np.dtype[Any], Counts]:
+    """The words that values are packed from, and the bits per value of each chunk."""
     description = encoding.inline_bitpacking
     if description.HasField("values"):
         raise UnsupportedError("inline bit packing with a buffer compression of its own")
     bits = description.uncompressed_bits_per_value
     dtype = word_type(bits)
-    num_values = total_count(counts)
     if not counts.size:
-        return FixedWidthBlock(data=np.empty(0, np.uint8), bits_per_value=bits, num_values=0)
+        return dtype, counts
     if counts.max() > BLOCK_VALUES:
         raise CorruptFileError(f"{int(counts.max())} values in a bit-packed chunk of {BLOCK_VALUES}")
     heads = gather_bytes(buffers, np.full(counts.size, dtype.itemsize, np.int64)).view(dtype)
@@ -87,8 +88,37 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     widths = heads.astype(np.int64)
     if (buffers.sizes < dtype.itemsize + packed_bytes(1) * widths).any():
         raise CorruptFileError("a bit-packed chunk is shorter than its width says")
+    return dtype, widths
+
+
+def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
+    dtype, widths = _widths(encoding, buffers, counts)
     rows = unpack_at(buffers.data, buffers.starts + dtype.itemsize, widths, dtype)
-    return FixedWidthBlock(data=joined_rows(rows, counts), bits_per_value=bits, num_values=num_values)
+    data = joined_rows(rows, counts) if counts.size else np.empty(0, np.uint8)
+    return FixedWidthBlock(data=data, bits_per_value=dtype.itemsize * 8, num_values=total_count(counts))
+
+
+def pick(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> FixedWidthBlock:
+    """Some values, without unpacking the others.
+
+    Args:
+        encoding: The description of the values.
+        buffers: The chunks, checked by `check_chunks`; each begins at a multiple of the words' size.
+        chunks: For each value, the number of its chunk.
+        places: Which value of the chunk it is.
+        counts: Values per chunk.
+
+    Raises:
+        CorruptFileError: A chunk is shorter than its width says, or has more than 1024 values.
+        UnsupportedError: The packed values are compressed once more.
+    """
+    dtype, widths = _widths(encoding, buffers, counts)
+    words = buffers.data[: buffers.data.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    starts = buffers.starts // dtype.itemsize + 1
+    found = unpack_some(words, starts[chunks], widths[chunks], places)
+    return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=dtype.itemsize * 8, num_values=places.size)
 
 
 def _decode_miniblock(

@@ -3,6 +3,7 @@
 fsst                codes of all values |v0|v1|v2|v3|v4|v5|...    each value is compressed by itself: the wanted
                     codes of the rows        |v1|      |v5|       ones are cut out, and only these are expanded
 general             chunk by chunk: decompress one, cut the wanted values out, forget it
+inline_bitpacking   the words that hold the wanted values are fetched
 all others          all values are decoded, and the wanted ones cut out before levels and dictionaries see them
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
-from lance_core.encoding.compression import ChunkBuffers, decode_miniblock, decode_per_value
+from lance_core.encoding.compression import ChunkBuffers, decode_miniblock, decode_per_value, inline_bitpacking
 from lance_core.encoding.compression.chunks import Counts, check_chunks
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.compression.general import decompressor
@@ -72,6 +73,13 @@ def decode_picked(
         inner = encoding.general.values
         if inner.WhichOneof("compression") in ("flat", "byte_stream_split", "variable") and _width(inner):
             return _from_compressed(encoding, buffers[0], counts, positions)
+    elif name == "inline_bitpacking" and len(buffers) == 1:
+        check_chunks(buffers[0], counts)
+        if not (buffers[0].starts % 8).any():
+            ends = np.cumsum(counts)
+            chunks = np.searchsorted(ends, positions, side="right")
+            places = positions - (ends - counts)[chunks]
+            return inline_bitpacking.pick(encoding, buffers[0], chunks, places, counts)
     return _cut_out(decode_miniblock(encoding, buffers, counts), positions)
 
 
