@@ -32,15 +32,16 @@ def uri(request, tmp_path_factory):
 
 @pytest.fixture
 def joins(monkeypatch):
-    """How many files were read together, each time."""
+    """How many files were read together, each time; negative if that failed and they were read one by one."""
     counts = []
 
-    def counted(readers):
-        counts.append(len(readers))
-        return join(readers)
+    def counted(scans):
+        found = rows_of(scans)
+        counts.append(-len(scans) if found is None else len(scans))
+        return found
 
-    join = joined_scan.join
-    monkeypatch.setattr(joined_scan, "join", counted)
+    rows_of = joined_scan._rows_of
+    monkeypatch.setattr(joined_scan, "_rows_of", counted)
     return counts
 
 
@@ -113,7 +114,7 @@ def test_damage_is_reported_with_the_file_that_has_it(tmp_path, joins):
     path.write_bytes(data)
     with pytest.raises(CorruptFileError, match=name):
         lance_core.dataset(uri).to_table()
-    assert joins == [10]
+    assert joins == [-10]
     batches = iter(lance_core.dataset(uri).to_batches())
     assert pa.Table.from_batches([next(batches) for _ in range(6)]) == table.slice(0, 1800)
 

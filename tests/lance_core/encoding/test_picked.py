@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import lance_core
 from lance_core.encoding.compression import decode_miniblock, encode_miniblock
 from lance_core.encoding.compression.chunks import ChunkBuffers
 from lance_core.encoding.datablock import array_to_block, block_to_array
@@ -83,3 +84,11 @@ def test_offsets_out_of_their_chunk_are_found():
     buffers = (ChunkBuffers.single(np.frombuffer(packed, np.uint8)),)
     with pytest.raises(CorruptFileError, match="outside"):
         decode_picked(lz4.encoding, buffers, page.counts[:1], np.array([0]))
+
+
+def test_rows_at_the_edges_of_pages_find_their_own_dictionary(tmp_path):
+    texts = pa.array([f"{number // 1000} {'x' * 80}" for number in range(300_000)])
+    dataset = lance_core.write_dataset(pa.table({"text": texts}), tmp_path / "t")
+    for first in range(5):
+        wanted = list(range(first, len(texts), 5))
+        assert dataset.take(wanted).column("text").combine_chunks().equals(texts.take(pa.array(wanted)))
