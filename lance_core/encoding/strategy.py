@@ -10,23 +10,21 @@
     everything else                              mini-block, flat or variable
 
 A page is looked at through a sample of a few contiguous stretches; only what the sample promises is tried on the
-whole page. Field metadata overrules: `lance-encoding:compression` and `lance-encoding:structural-encoding`. A wish
-for fsst, which is read but not written, leaves the choice to the statistics.
+whole page. The metadata of a field overrules (see `request`). FSST is written where it is asked for: it packs less
+tightly than Zstandard, and reading it takes longer than reading LZ4.
 """
 
 __all__ = [
     "Choice",
     "Limits",
-    "Request",
     "choose_fixed",
     "choose_items",
     "choose_list",
     "choose_packed",
     "choose_variable",
-    "requested",
+    "dictionary_pays",
 ]
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -43,12 +41,10 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     block_to_array,
 )
-from lance_core.errors import InvalidInputError
+from lance_core.encoding.request import Request
 
 _SAMPLE_STRETCHES: Final = 8
 _SAMPLE_LENGTH: Final = 512
-_COMPRESSION_KEY: Final = "lance-encoding:compression"
-_STRUCTURAL_KEY: Final = "lance-encoding:structural-encoding"
 
 # A step to a more costly encoding must save at least this part of the bytes.
 _WORTHWHILE: Final = 0.8
@@ -68,10 +64,12 @@ class Limits:
     """What the version of the file allows.
 
     Attributes:
-        large_chunks: 2.2: chunks of more than 32 KiB, constant pages with a value.
+        large_chunks: 2.2: chunks of more than 32 KiB, constant pages with a value, compressed items of dictionaries.
+        chunk_bytes: Fewer bytes per chunk than there might be.
     """
 
     large_chunks: bool
+    chunk_bytes: int | None = None
 
     @property
     def max_values(self) -> int:
@@ -81,7 +79,8 @@ class Limits:
     @property
     def max_bytes(self) -> int:
         """Bytes of values per chunk."""
-        return 64 * 1024 if self.large_chunks else 8192
+        most = 64 * 1024 if self.large_chunks else 8192
+        return most if self.chunk_bytes is None else min(most, self.chunk_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,29 +96,6 @@ class Choice:
     compression: str = "flat"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the metadata of a field asks for; None where it does not say."""
-
-    compression: str | None
-    layout: str | None
-
-
-def requested(metadata: Mapping[str, bytes]) -> Request:
-    """Read the encoding wishes of a field.
-
-    Raises:
-        InvalidInputError: A wish is not known.
-    """
-    compression = metadata.get(_COMPRESSION_KEY, b"").decode().lower() or None
-    layout = metadata.get(_STRUCTURAL_KEY, b"").decode().lower() or None
-    if compression not in (None, "none", "lz4", "zstd", "fsst"):
-        raise InvalidInputError(f"{_COMPRESSION_KEY} is {compression!r}; known are none, lz4, zstd and fsst")
-    if layout not in (None, "miniblock", "fullzip"):
-        raise InvalidInputError(f"{_STRUCTURAL_KEY} is {layout!r}; known are miniblock and fullzip")
-    return Request(compression=compression, layout=layout)
-
-
 def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A few contiguous stretches, evenly spread."""
     total = _SAMPLE_STRETCHES * _SAMPLE_LENGTH
@@ -130,7 +106,7 @@ def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def choose_fixed(
-    block: FixedWidthBlock, *, has_levels: bool, limits: Limits, wish: Request, words: bool = False
+    block: FixedWidthBlock, *, has_levels: bool, limits: Limits, wish: Request, dictionary: bool = True
 ) -> Choice:
     """Choose for values of one width.
 
@@ -139,7 +115,7 @@ def choose_fixed(
         has_levels: Whether the page has repetition or definition levels.
         limits: What the version allows.
         wish: What the field asks for.
-        words: Whether these are the indices of a dictionary already.
+        dictionary: Whether it may be a dictionary; not for what are the indices of one.
     """
     plain = Choice(layout="miniblock" if has_levels else "fullzip")
     if wish.layout is not None:
@@ -150,13 +126,14 @@ def choose_fixed(
         return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if wish.layout == "fullzip":
         return plain
-    if wish.compression in ("lz4", "zstd"):
-        return Choice(layout="miniblock", compression=f"general:{wish.compression}(flat)")
-    if bits not in (8, 16, 32, 64) or wish.compression == "none":
-        return plain
+    if bits not in (8, 16, 32, 64):
+        return plain if wish.scheme is None else _compressed("flat", wish.scheme)
     if not block.num_values:
         return plain
-    return _choose_words(block.view()[: block.num_values], bits, plain, limits, words=words)
+    dictionary = dictionary and bits >= 32
+    if wish.compression == "none":
+        return Choice(layout="dictionary") if dictionary and wish.asks_for_dictionary else plain
+    return _choose_words(block.view()[: block.num_values], bits, plain, limits, wish, dictionary=dictionary)
 
 
 def _all_bits_equal(block: FixedWidthBlock) -> bool:
@@ -170,40 +147,85 @@ def _all_bits_equal(block: FixedWidthBlock) -> bool:
     return not rest or (int(block.data[whole]) & mask) == (int(first) & mask)
 
 
-def _choose_words(values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, *, words: bool) -> Choice:
+def _choose_words(
+    values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, wish: Request, *, dictionary: bool
+) -> Choice:
     part = sample(values)
-    width = bits // 8
     if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
         return Choice(layout="constant")
+    asked = _asked_for(values, bits, wish, dictionary=dictionary)
+    if asked is not None:
+        return asked
+    best, best_bits = _packed(values, part, bits, plain, wish)
+    if dictionary:
+        distinct = np.unique(part).size
+        index_bits = max(1, int(2 * distinct).bit_length())
+        if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
+            best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
+    if wish.scheme is not None:
+        return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, wish, wish.scheme)
+    if bits >= 32 and wish.bss != "off":
+        planes = np.ascontiguousarray(part.view(np.uint8).reshape(-1, bits // 8).T)
+        squeezed = len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(part.size, 1)
+        if squeezed < 0.7 * best_bits:
+            best = _compressed("byte_stream_split", "lz4")
+    return best
+
+
+def _asked_for(values: npt.NDArray[Any], bits: int, wish: Request, *, dictionary: bool) -> Choice | None:
+    """What the field asks for, whatever the statistics say."""
+    if wish.bss == "on" and bits >= 32:
+        return _compressed("byte_stream_split", wish.scheme or "lz4")
+    if wish.rle_threshold is not None and _runs(values) < wish.rle_threshold * values.size:
+        return _compressed("rle", wish.scheme)
+    return Choice(layout="dictionary") if dictionary and wish.asks_for_dictionary else None
+
+
+def _packed(
+    values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: Choice, wish: Request
+) -> tuple[Choice, float]:
+    """Plain, bit-packed or as runs, and the bits per value that this takes."""
     best, best_bits = plain, float(bits)
     used = int(np.bitwise_or.reduce(values)).bit_length()
     # Packed chunks always have 1024 values, and their width before them.
     packed_bits = -(-values.size // 1024) * (1024 * used + bits) / values.size
     if packed_bits <= 0.95 * bits:
         best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), packed_bits
-    runs = 1 + int(np.count_nonzero(part[1:] != part[:-1]))
-    run_bits = (bits + 8) * runs / part.size
-    if run_bits < _WORTHWHILE * best_bits:
+    run_bits = (bits + 8) * _runs(part) / part.size
+    if wish.rle_threshold is None and run_bits < _WORTHWHILE * best_bits:
         best, best_bits = Choice(layout="miniblock", compression="rle"), run_bits
-    if bits >= 32:
-        distinct = np.unique(part).size
-        index_bits = max(1, int(2 * distinct).bit_length())
-        if not words and distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
-            best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
-        planes = np.ascontiguousarray(part.view(np.uint8).reshape(-1, width).T)
-        squeezed = len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(part.size, 1)
-        if squeezed < 0.7 * best_bits:
-            best = Choice(layout="miniblock", compression="general:lz4(byte_stream_split)")
-    return best
+    return best, best_bits
 
 
-def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> Choice:
+def _runs(values: npt.NDArray[Any]) -> int:
+    return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
+
+
+def _compressed(name: str, scheme: str | None) -> Choice:
+    return Choice(layout="miniblock", compression=name if scheme is None else f"general:{scheme}({name})")
+
+
+def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, wish: Request, scheme: str) -> Choice:
+    """What becomes smallest when it is compressed after all."""
+    names = dict.fromkeys((best.compression, "flat"))
+    if bits >= 32 and wish.bss != "off":
+        names["byte_stream_split"] = None
+    block = FixedWidthBlock(data=np.ascontiguousarray(part).view(np.uint8), bits_per_value=bits, num_values=part.size)
+    sizes = {}
+    for name in names:
+        page = encode_miniblock(block, f"general:{scheme}({name})")
+        sizes[name] = sum(int(buffer.sizes.sum()) for buffer in page.buffers)
+    return _compressed(min(sizes, key=sizes.__getitem__), scheme)
+
+
+def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request, dictionary: bool = True) -> Choice:
     """Choose for values of varying length.
 
     Args:
         block: The values.
         limits: What the version allows.
         wish: What the field asks for.
+        dictionary: Whether it may be a dictionary.
     """
     lengths = np.diff(block.offsets)
     longest = int(lengths.max()) if lengths.size else 0
@@ -212,11 +234,11 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> C
     too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
     if wish.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and wish.layout is None):
         return Choice(layout="fullzip", compression=_per_value_compression(block, lengths, wish))
-    if wish.compression in ("lz4", "zstd"):
-        return Choice(layout="miniblock", compression=f"general:{wish.compression}(variable)")
-    if wish.compression == "none":
-        return Choice(layout="miniblock", compression="variable")
     if not block.num_values:
+        return Choice(layout="miniblock", compression="variable")
+    if dictionary and wish.asks_for_dictionary:
+        return Choice(layout="dictionary")
+    if wish.compression == "none":
         return Choice(layout="miniblock", compression="variable")
     stretches = _sample_stretches(block)
     size = sum(piece.num_values for piece in stretches)
@@ -224,17 +246,55 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request) -> C
     distinct = len(texts.unique())
     if distinct == 1 and limits.large_chunks and _is_constant(block):
         return Choice(layout="constant")
-    if distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:
+    if dictionary and distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:
         return Choice(layout="dictionary")
+    if wish.compression == "fsst":
+        return Choice(layout="miniblock", compression="fsst(variable)")
+    if wish.scheme is not None:
+        return _compressed("variable", wish.scheme)
     return Choice(layout="miniblock", compression=_squeezed_variable(stretches, limits))
+
+
+def dictionary_pays(items: DataBlock, values: DataBlock, wish: Request) -> bool:
+    """Whether a dictionary is worth it, or what the field asks for.
+
+    Args:
+        items: Its items.
+        values: All values.
+        wish: What the field asks for.
+    """
+    if items.num_values * (wish.dict_divisor or 2) >= values.num_values:
+        return False
+    if wish.dict_max_size is not None and _data_bytes(items) > wish.dict_max_size:
+        return False
+    if wish.dict_size_ratio is None:
+        return True
+    indices = values.num_values * max(1, (items.num_values - 1).bit_length()) / 8
+    return _total_bytes(items) + indices < wish.dict_size_ratio * _total_bytes(values)
+
+
+def _data_bytes(block: DataBlock) -> int:
+    if isinstance(block, VariableBlock):
+        return int(block.offsets[-1]) - int(block.offsets[0])
+    assert isinstance(block, FixedWidthBlock)
+    return block.num_values * block.bits_per_value // 8
+
+
+def _total_bytes(block: DataBlock) -> int:
+    """Bytes of values, of their offsets, too."""
+    offsets = block.offsets.itemsize * block.num_values if isinstance(block, VariableBlock) else 0
+    return _data_bytes(block) + offsets
 
 
 def _per_value_compression(block: VariableBlock, lengths: npt.NDArray[Any], wish: Request) -> str:
     """How values are compressed one by one: with Zstandard where they are large and a sample shrinks."""
     if wish.compression == "none" or not block.num_values:
         return "variable"
-    if wish.compression in ("lz4", "zstd"):
-        return f"general:{wish.compression}(variable)"
+    if wish.compression == "fsst":
+        return "fsst(variable)"
+    if wish.scheme is not None:
+        # With nulls the reference library cannot read such values from LZ4, and never writes it.
+        return f"general:{'zstd' if wish.scheme == 'lz4' else wish.scheme}(variable)"
     if float(lengths.mean()) < _LARGE_VALUE:
         return "variable"
     picked = np.linspace(0, block.num_values - 1, min(block.num_values, _SAMPLE_STRETCHES)).astype(np.int64)
@@ -282,10 +342,13 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     return "general:lz4(variable)" if lz4 < _LZ4_OVER_PLAIN * plain else "variable"
 
 
-def choose_items(items: DataBlock, limits: Limits) -> str:
+def choose_items(items: DataBlock, limits: Limits, wish: Request) -> str:
     """How the items of a dictionary are written: compressed if there are many, which 2.1 does not know."""
     name = "variable" if isinstance(items, VariableBlock) else "flat"
-    return f"general:lz4({name})" if limits.large_chunks and items.num_values >= _MANY_ITEMS else name
+    scheme = "lz4" if items.num_values >= _MANY_ITEMS else None
+    if wish.items_compression is not None:
+        scheme = wish.items_scheme
+    return f"general:{scheme}({name})" if limits.large_chunks and scheme is not None else name
 
 
 def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -> Choice:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2
+from lance_core.encoding.request import requested
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
@@ -61,6 +62,7 @@ class DataFileWriter:
 
     Raises:
         UnsupportedError: The version cannot be written.
+        InvalidInputError: The metadata of a field asks for an encoding in a way that is not possible.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class DataFileWriter:
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> None:
         _check_blobs(schema, version)
+        for field, _ in schema.walk():
+            requested(field)
         self._key = key
         self._schema = schema
         self._version = version

@@ -88,12 +88,10 @@ class ChunkLimits:
     Attributes:
         max_values: Most values per chunk; at most 32768, which is all that the chunk's 4-bit logarithm can say.
         max_bytes: Most bytes that the value buffers of one chunk may have together, padding included.
-        level: Effort of general compression; None is the codec's default.
     """
 
     max_values: int = 4096
     max_bytes: int = 8192
-    level: int | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_values <= 32768 or self.max_bytes < 16:

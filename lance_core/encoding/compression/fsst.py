@@ -5,18 +5,19 @@ r"""FSST: strings as codes of one byte, each of which stands for a symbol of one
     value
         |code|code|255|literal byte|code|...       255 escapes a byte that is part of no symbol
 
-`on` = 0 means that the values are not compressed after all. The codes themselves are stored as variable values, in
-mini-block chunks or one by one; codes never reach over the end of a value.
+`on` = 0 means that the values are not compressed after all; the two bytes before it matter to no reader. The codes
+themselves are stored as variable values, in mini-block chunks or one by one; codes never reach over the end of a value.
+A table is chosen by `fsst_symbols`, for a whole page. Values that it does not shrink are stored without it.
 
 Expanding codes is taking from a dictionary, which Arrow does fast. It is twice as fast with pairs of codes: two bytes
 of codes are one 16-bit index into a dictionary of 65536 strings. Where a value ends between the two codes of a pair,
 its end is that of the first symbol. With escapes a 17th bit says that the first byte of a pair is a literal.
 """
 
-__all__ = ["COMPRESSION"]
+__all__ = ["COMPRESSION", "compressed"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,16 +26,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Fsst
 from lance_core.encoding.compression import registry
-from lance_core.encoding.compression.chunks import ChunkBuffers, Counts
+from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Counts, MiniBlockPage
+from lance_core.encoding.compression.fsst_symbols import LONGEST, Symbols, compress, find_symbols
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock
-from lance_core.errors import CorruptFileError
+from lance_core.errors import CorruptFileError, InvalidInputError
 
 _ESCAPE = 255
 _MAGIC = b"TSSF"
 _HEADER_BYTES = 8
-_LONGEST = 8
+_TABLE_BYTES = 2312
 _INT32_MAX = 2**31 - 1
 # Below this many codes the dictionary of pairs costs more than it saves.
 _MIN_CODES_FOR_PAIRS = 400_000
@@ -70,7 +72,7 @@ def _read_table(table: bytes) -> _Symbols | None:
     if len(table) < _HEADER_BYTES + count * 9:
         raise CorruptFileError(f"an FSST table of {len(table)} bytes for {count} symbols")
     sizes = np.frombuffer(table, np.uint8, count, _HEADER_BYTES + count * 8)
-    if sizes.size and not 1 <= int(sizes.min()) <= int(sizes.max()) <= _LONGEST:
+    if sizes.size and not 1 <= int(sizes.min()) <= int(sizes.max()) <= LONGEST:
         raise CorruptFileError("FSST symbols have 1 to 8 bytes")
     lengths = np.zeros(512, np.int32)
     lengths[:count] = sizes
@@ -130,7 +132,7 @@ def _find_literals(codes: Bytes, symbols: _Symbols) -> npt.NDArray[np.intp] | No
 
 def _take(strings: pa.Array, tokens: npt.NDArray[Any]) -> tuple[Offsets, Bytes]:
     """Concatenates the strings that the tokens point at: the end of every token, and the bytes."""
-    longest = 2 * _LONGEST
+    longest = 2 * LONGEST
     large = tokens.size * longest > _INT32_MAX and (
         int(pc.sum(pc.binary_length(strings)).as_py()) > 0 and _expanded_size(strings, tokens) > _INT32_MAX
     )
@@ -210,9 +212,61 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
     return _expand(encoding.fsst.symbol_table, registry.decode_per_value(encoding.fsst.values, block))
 
 
+def compressed(block: DataBlock) -> tuple[bytes, VariableBlock] | None:
+    """Find symbols for values and replace their bytes by codes.
+
+    Args:
+        block: The values.
+
+    Returns:
+        The symbol table and the codes, or None where these take more than the values.
+
+    Raises:
+        InvalidInputError: The values are not of varying length.
+    """
+    if not isinstance(block, VariableBlock):
+        raise InvalidInputError("only values of varying length are compressed with FSST")
+    symbols = find_symbols(block.data, block.offsets)
+    codes, offsets = compress(symbols, block.data, block.offsets)
+    if codes.size + _TABLE_BYTES > int(block.offsets[-1]) - int(block.offsets[0]):
+        return None
+    return _write_table(symbols), VariableBlock(offsets=offsets, data=codes, num_values=block.num_values)
+
+
+def _write_table(symbols: Symbols) -> bytes:
+    texts = symbols.texts
+    header = bytes([len(texts), 0, len(texts), 1]) + _MAGIC
+    words = b"".join(text.ljust(LONGEST, b"\0") for text in texts)
+    return (header + words + bytes(map(len, texts))).ljust(_TABLE_BYTES, b"\0")
+
+
+def _described(table: bytes, inner: CompressiveEncoding) -> CompressiveEncoding:
+    return CompressiveEncoding(fsst=Fsst(symbol_table=table, values=inner))
+
+
+def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
+    found = compressed(block)
+    name = registry.inner_name(argument, "variable")
+    page = registry.encode_miniblock(
+        block if found is None else found[1], name, max_values=limits.max_values, max_bytes=limits.max_bytes
+    )
+    return page if found is None else replace(page, encoding=_described(found[0], page.encoding))
+
+
+def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
+    found = compressed(block)
+    encoding, values = registry.encode_per_value(
+        block if found is None else found[1], registry.inner_name(argument, "variable")
+    )
+    return (encoding if found is None else _described(found[0], encoding)), values
+
+
 COMPRESSION = registry.Compression(
     name="fsst",
+    takes_argument=True,
     decode_miniblock=_decode_miniblock,
     decode_block=_decode_block,
     decode_per_value=_decode_per_value,
+    encode_miniblock=_encode_miniblock,
+    encode_per_value=_encode_per_value,
 )

@@ -11,7 +11,7 @@ before. But a block ends with the last five bytes as they are (all of them, if t
 buffer is compared with the end of the block. Bytes that happen to lie there already are the only way round that.
 """
 
-__all__ = ["COMPRESSION", "decompressed_bytes", "decompressor"]
+__all__ = ["COMPRESSION", "compressed_bytes", "decompressed_bytes", "decompressor"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -202,12 +202,23 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
     return registry.decode_per_value(encoding.general.values, values)
 
 
-def _named(argument: str) -> _Scheme:
-    scheme = argument.removeprefix(":").split("(", 1)[0]
+def _named(argument: str) -> tuple[_Scheme, int | None]:
+    """The scheme and the level in ``":zstd:9(flat)"``; without a level it is the codec's default."""
+    name, _, level = argument.removeprefix(":").split("(", 1)[0].partition(":")
     for known in _SCHEMES:
-        if known.name == scheme:
-            return known
-    raise InvalidInputError(f"general compression {scheme!r}; known are {', '.join(s.name for s in _SCHEMES)}")
+        if known.name == name:
+            return known, int(level) if level else None
+    raise InvalidInputError(f"general compression {name!r}; known are {', '.join(s.name for s in _SCHEMES)}")
+
+
+def compressed_bytes(name: str, data: Bytes) -> bytes:
+    """Compress bytes and put their size before them.
+
+    Args:
+        name: The scheme, and its level after a colon if it is not the codec's default: "zstd:9".
+        data: The bytes.
+    """
+    return _Compressor(*_named(name))(data)
 
 
 def _description(scheme: _Scheme, level: int | None, inner: CompressiveEncoding) -> CompressiveEncoding:
@@ -224,47 +235,43 @@ def _compressed(scheme: _Scheme, level: int | None, buffers: ChunkBuffers) -> Ch
 
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    scheme = _named(argument)
+    scheme, level = _named(argument)
     inner = registry.encode_miniblock(
-        block,
-        registry.inner_name(argument, "flat"),
-        max_values=limits.max_values,
-        max_bytes=limits.max_bytes,
-        level=limits.level,
+        block, registry.inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
     )
     if not inner.buffers:
         return inner
-    first = _compressed(scheme, limits.level, inner.buffers[0])
+    first = _compressed(scheme, level, inner.buffers[0])
     if first.data.size >= int(inner.buffers[0].sizes.sum()):
         return inner
-    encoding = _description(scheme, limits.level, inner.encoding)
+    encoding = _description(scheme, level, inner.encoding)
     return MiniBlockPage(encoding=encoding, buffers=(first, *inner.buffers[1:]), counts=inner.counts)
 
 
 def _encode_block(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, Bytes]:
-    scheme = _named(argument)
+    scheme, level = _named(argument)
     encoding, data = registry.encode_block(block, registry.inner_name(argument, "flat"))
-    return _description(scheme, None, encoding), np.frombuffer(_Compressor(scheme, None)(data), np.uint8)
+    return _description(scheme, level, encoding), np.frombuffer(_Compressor(scheme, level)(data), np.uint8)
 
 
 def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[CompressiveEncoding, ChunkBuffers]:
-    scheme = _named(argument)
+    scheme, level = _named(argument)
     encoding, buffers = registry.encode_blocks(block, registry.inner_name(argument, "flat"), counts)
-    return _description(scheme, None, encoding), _compressed(scheme, None, buffers)
+    return _description(scheme, level, encoding), _compressed(scheme, level, buffers)
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, VariableBlock]:
-    scheme = _named(argument)
+    scheme, level = _named(argument)
     encoding, values = registry.encode_per_value(block, registry.inner_name(argument, "variable"))
     if not isinstance(values, VariableBlock):
         raise InvalidInputError("values of one width cannot be compressed one by one")
     starts = values.offsets[:-1].astype(np.int64)
     pieces = ChunkBuffers(data=values.data, starts=starts, sizes=np.diff(values.offsets).astype(np.int64))
-    packed = _compressed(scheme, None, pieces)
+    packed = _compressed(scheme, level, pieces)
     ends: Offsets = offsets_of(packed.sizes)
     if values.offsets.itemsize == 8:
         ends = ends.astype(np.int64)
-    return _description(scheme, None, encoding), VariableBlock(
+    return _description(scheme, level, encoding), VariableBlock(
         offsets=ends, data=packed.data, num_values=values.num_values
     )
 

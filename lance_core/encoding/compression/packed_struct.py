@@ -76,11 +76,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
     widths, rows = _join_rows(block)
     page = registry.encode_miniblock(
-        rows,
-        registry.inner_name(argument, "flat"),
-        max_values=limits.max_values,
-        max_bytes=limits.max_bytes,
-        level=limits.level,
+        rows, registry.inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
     )
     encoding = CompressiveEncoding(packed_struct=PackedStruct(bits_per_value=widths, values=page.encoding))
     return MiniBlockPage(encoding=encoding, buffers=page.buffers, counts=page.counts)

@@ -1,8 +1,8 @@
 """The table of compressions and the calls that pick one by its description.
 
 A compression is described in the file by a `CompressiveEncoding` message and chosen for writing by a name such as
-``"flat"``, ``"fsst"``, or, where compressions nest, ``"general:lz4(flat)"``: the compression's own name, an argument
-after a colon, and the name of what is inside in parentheses.
+``"flat"``, ``"fsst"``, or, where compressions nest, ``"general:zstd:9(flat)"``: the compression's own name, arguments
+after colons, and the name of what is inside in parentheses.
 
 Values are stored in one of three ways, and a compression offers those that make sense for it:
 
@@ -165,9 +165,7 @@ def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Var
     return _counted(compression.decode_per_value(encoding, block), block.num_values)
 
 
-def encode_miniblock(
-    block: DataBlock, name: str, *, max_values: int = 4096, max_bytes: int = 8192, level: int | None = None
-) -> MiniBlockPage:
+def encode_miniblock(block: DataBlock, name: str, *, max_values: int = 4096, max_bytes: int = 8192) -> MiniBlockPage:
     """Encodes values and cuts them into chunks.
 
     Args:
@@ -176,7 +174,6 @@ def encode_miniblock(
         max_values: Most values per chunk, 2 .. 32768. Inline bit packing always has 1024.
         max_bytes: Most bytes in the value buffers of one chunk, padding included. The whole chunk, that is also its
             header and levels, may have 32 KiB in 2.1 and 2 GiB in 2.2.
-        level: Effort of general compression.
 
     Raises:
         InvalidInputError: The block is of the wrong kind, or a value does not fit a chunk.
@@ -185,7 +182,7 @@ def encode_miniblock(
     compression, argument = parse_name(name)
     if compression.encode_miniblock is None:
         raise UnsupportedError(f"writing {compression.name} in a mini-block page")
-    limits = ChunkLimits(max_values=max_values, max_bytes=max_bytes, level=level)
+    limits = ChunkLimits(max_values=max_values, max_bytes=max_bytes)
     return compression.encode_miniblock(block, argument, limits)
 
 

@@ -1,4 +1,4 @@
-"""Writing the pages of 2.0 files (what is read, see `decoder`): plain, without compression.
+"""Writing the pages of 2.0 files (what is read, see `decoder`): plain, unless strings are to be compressed.
 
 Lists restart their offsets in every page; a list column and the column of its items are paged independently. A struct
 column has one page without buffers for all its rows, which is written when the file is finished.
@@ -13,9 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
-from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.compression import fsst
+from lance_core.encoding.compression.general import compressed_bytes
+from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, array_to_block
 from lance_core.encoding.page import BytesLike, EncodedPage
 from lance_core.encoding.paths import is_packed
+from lance_core.encoding.request import Request, requested
 from lance_core.encoding.shred import null_mask
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
@@ -45,7 +48,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
         return _encode_struct(field, array)
     if field.children:
         return _encode_list(field, array)
-    return [[_Page(len(array)).finish(_encode_values, array)]] if len(array) else [[]]
+    return [[_Page(len(array), requested(field)).finish(_encode_values, array)]] if len(array) else [[]]
 
 
 def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
@@ -63,8 +66,9 @@ def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
 class _Page:
     """The buffers of a page, as its encoding is put together."""
 
-    def __init__(self, num_rows: int) -> None:
+    def __init__(self, num_rows: int, wish: Request | None = None) -> None:
         self.num_rows = num_rows
+        self.wish = wish or Request()
         self.buffers: list[BytesLike] = []
 
     def add(self, data: BytesLike) -> int:
@@ -158,6 +162,17 @@ def _encode_values(page: _Page, array: Any) -> ArrayEncoding:
 
 
 def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
+    found = fsst.compressed(block) if page.wish.compression == "fsst" else None
+    if found is None:
+        return _encode_variable(page, block, nulls)
+    table, codes = found
+    encoding = ArrayEncoding()
+    encoding.fsst.symbol_table = table
+    encoding.fsst.binary.CopyFrom(_encode_variable(page, codes, nulls))
+    return encoding
+
+
+def _encode_variable(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
     first, last = int(block.offsets[0]), int(block.offsets[-1])
     total = last - first
     ends = (block.offsets[1:].astype(np.int64) - first).astype(np.uint64)
@@ -165,8 +180,22 @@ def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncodi
         ends[nulls] += np.uint64(total + 1)
     encoding = ArrayEncoding()
     encoding.binary.indices.nullable.no_nulls.values.CopyFrom(page.flat(ends, 64))
-    encoding.binary.bytes.CopyFrom(page.flat(block.data[first:last], 8))
+    encoding.binary.bytes.CopyFrom(_encode_bytes(page, block.data[first:last]))
     encoding.binary.null_adjustment = total + 1
+    return encoding
+
+
+def _encode_bytes(page: _Page, data: Bytes) -> ArrayEncoding:
+    """The bytes of all values together, compressed if the field asks for it and they shrink."""
+    if page.wish.scheme is None:
+        return page.flat(data, 8)
+    packed = compressed_bytes(page.wish.scheme, data)
+    if len(packed) >= data.size:
+        return page.flat(data, 8)
+    encoding = page.flat(packed, 8)
+    encoding.flat.compression.scheme = page.wish.scheme.partition(":")[0]
+    if page.wish.level is not None:
+        encoding.flat.compression.level = page.wish.level
     return encoding
 
 

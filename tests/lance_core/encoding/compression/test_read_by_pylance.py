@@ -87,6 +87,7 @@ def write_file(
 def examples() -> dict[str, tuple[pa.Array, str, str]]:
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, rng.integers(97, 123, int(n)))) for n in rng.integers(0, 30, ROWS)]
+    rare = [word + chr(0x100 + i % 700) if i % 20 == 0 else word for i, word in enumerate(words)]
     few = np.repeat(rng.integers(0, 2**40, ROWS // 100), 100)
     rounded = np.round(rng.normal(size=ROWS), 1)
     return {
@@ -105,6 +106,9 @@ def examples() -> dict[str, tuple[pa.Array, str, str]]:
         "lz4-planes": (pa.array(rounded), "double", "general:lz4(byte_stream_split)"),
         "lz4-strings": (pa.array(words), "string", "general:lz4(variable)"),
         "zstd-strings": (pa.array(words), "string", "general:zstd(variable)"),
+        "fsst": (pa.array(words), "string", "fsst(variable)"),
+        "fsst-large": (pa.array(words, pa.large_string()), "large_string", "fsst(variable)"),
+        "fsst-escapes": (pa.array(rare), "string", "fsst(variable)"),
         "zstd-packed": (pa.array(few), "int64", "general:zstd(inline_bitpacking)"),
         "zstd-runs": (pa.array(few), "int64", "general:zstd(rle)"),
         "lists": (

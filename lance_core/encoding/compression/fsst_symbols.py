@@ -1,0 +1,237 @@
+"""FSST, the writing side: which symbols a page gets, and how its values become codes (the bytes: see `fsst`).
+
+Symbols are found in rounds on a sample: it is compressed with the symbols so far, and those of them and of their
+neighbouring pairs that save most are the symbols of the next round (Boncz, Neumann, Leis: FSST, VLDB 2020).
+
+All values are compressed in step, the k-th codes of all of them at once. Values are cut into stretches, so that one
+long value does not make many steps; a symbol ends where its stretch ends. What the next code is, two tables tell:
+
+    long [hash of 3 bytes]     the one symbol of 3 to 8 bytes that may begin so; its other bytes are compared
+    short [2 bytes]            else the symbol of 2 bytes, or of 1 byte, or 256 + the byte: an escape
+"""
+
+__all__ = ["LONGEST", "Symbols", "compress", "find_symbols"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core.encoding.datablock import Bytes, Offsets
+
+LONGEST: Final = 8
+_MOST: Final = 255
+_ESCAPE: Final = 255
+_LITERAL: Final = 256
+_ROUNDS: Final = 5
+_SAMPLE_BYTES: Final = 64 * 1024
+_STRETCH: Final = 256
+_SAMPLE_STRETCH: Final = 64
+_BLOCK_BYTES: Final = 1 << 20
+_CANDIDATES: Final = 4096
+# A byte without a symbol costs two.
+_GAIN_OF_BYTES: Final = 8
+_SLOT_BITS: Final = 16
+# Knuth's multiplicative hash: 2**32 divided by the golden ratio.
+_MULTIPLIER: Final = np.uint32(2_654_435_769)
+
+Tokens = npt.NDArray[np.uint16]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbols:
+    """Symbols, and the tables to find them by the bytes that follow.
+
+    Attributes:
+        texts: What the codes 0, 1, ... stand for; at most 255, of 1 to 8 bytes.
+        words: By token (a code, or 256 + a literal byte): its first 8 bytes as a number, little-endian.
+        masks: By token: which bits of such a number the symbol has.
+        lengths: By token: bytes.
+        long: By hash of 3 bytes: a token; one that never matches where there is none.
+        short: By 2 bytes: the token of the 2-byte symbol, else that of the first byte.
+        single: By 1 byte: its token.
+    """
+
+    texts: tuple[bytes, ...]
+    words: npt.NDArray[np.uint64]
+    masks: npt.NDArray[np.uint64]
+    lengths: Positions
+    long: Tokens
+    short: Tokens
+    single: Tokens
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Self:
+        """Tables of these symbols; of two that share a slot the later one is never found."""
+        words = np.zeros(2 * _LITERAL, np.uint64)
+        masks = np.zeros(2 * _LITERAL, np.uint64)
+        lengths = np.ones(2 * _LITERAL, np.int64)
+        # The escape is no symbol: its mask leaves bits that its word cannot have.
+        words[_ESCAPE] = 1
+        single = np.arange(_LITERAL, 2 * _LITERAL, dtype=np.uint16)
+        for token, text in enumerate(texts):
+            words[token] = int.from_bytes(text, "little")
+            masks[token] = (1 << 8 * len(text)) - 1
+            lengths[token] = len(text)
+            if len(text) == 1:
+                single[text[0]] = token
+        short = np.tile(single, _LITERAL)
+        long = np.full(1 << _SLOT_BITS, _ESCAPE, np.uint16)
+        for token, text in enumerate(texts):
+            if len(text) == 2:
+                short[int.from_bytes(text, "little")] = token
+            elif len(text) > 2 and long[slot := _slot_of(text)] == _ESCAPE:
+                long[slot] = token
+        return cls(texts=tuple(texts), words=words, masks=masks, lengths=lengths, long=long, short=short, single=single)
+
+
+def find_symbols(data: Bytes, offsets: Offsets) -> Symbols:
+    """Choose symbols for values.
+
+    Args:
+        data: Their bytes.
+        offsets: Where each begins, and where the last one ends; shape (values + 1,).
+    """
+    starts, ends = _stretches(offsets.astype(np.int64), _SAMPLE_STRETCH)
+    wanted = _SAMPLE_BYTES // _SAMPLE_STRETCH
+    if starts.size > wanted:
+        picked = np.linspace(0, starts.size - 1, wanted).astype(np.int64)
+        starts, ends = starts[picked], ends[picked]
+    sizes = ends - starts
+    first = np.cumsum(sizes) - sizes
+    sample = data[np.repeat(starts - first, sizes) + np.arange(int(sizes.sum()))]
+    symbols = Symbols.of(())
+    for _ in range(_ROUNDS):
+        tokens, counts = _tokens(symbols, sample, first, first + sizes)
+        symbols = Symbols.of(_most_useful(symbols, tokens, counts))
+    return symbols
+
+
+def compress(symbols: Symbols, data: Bytes, offsets: Offsets) -> tuple[Bytes, Offsets]:
+    """Replace the bytes of all values by codes.
+
+    Args:
+        symbols: What codes may stand for.
+        data: The bytes of the values.
+        offsets: Where each begins, and where the last one ends; shape (values + 1,).
+
+    Returns:
+        The codes, and where those of each value begin; of the type of `offsets`, from 0.
+    """
+    bounds = offsets.astype(np.int64)
+    pieces: list[Bytes] = []
+    ends = np.zeros(bounds.size, np.int64)
+    begin, written = 0, 0
+    while begin < bounds.size - 1:
+        end = max(begin + 1, int(np.searchsorted(bounds, bounds[begin] + _BLOCK_BYTES, "right")) - 1)
+        base = int(bounds[begin])
+        codes, stops = _compress_block(symbols, data[base : int(bounds[end])], bounds[begin : end + 1] - base)
+        ends[begin + 1 : end + 1] = stops + written
+        written += codes.size
+        pieces.append(codes)
+        begin = end
+    found: Offsets = ends if offsets.itemsize == 8 else ends.astype(np.int32)
+    return (np.concatenate(pieces) if pieces else data[:0]), found
+
+
+def _compress_block(symbols: Symbols, data: Bytes, bounds: Positions) -> tuple[Bytes, Positions]:
+    """The codes of some values, and where those of each value end."""
+    starts, ends = _stretches(bounds, _STRETCH)
+    tokens, counts = _tokens(symbols, data, starts, ends)
+    last = np.searchsorted(starts, bounds[1:])
+    stops = np.concatenate([[0], np.cumsum(counts)])[last]
+    escaped = tokens >= _LITERAL
+    if not escaped.any():
+        return tokens.astype(np.uint8), stops
+    after = np.cumsum(escaped) + np.arange(1, tokens.size + 1)
+    codes = np.full(int(after[-1]), _ESCAPE, np.uint8)
+    # The low byte of a token is its code, or the literal, which stands last of the two bytes.
+    codes[after - 1] = tokens.astype(np.uint8)
+    return codes, np.concatenate([[0], after])[stops]
+
+
+def _stretches(bounds: Positions, most: int) -> tuple[Positions, Positions]:
+    """Start and end of every stretch of values that are not empty, in order."""
+    lengths = np.diff(bounds)
+    parts = -(-lengths // most)
+    number = np.arange(int(parts.sum())) - np.repeat(np.cumsum(parts) - parts, parts)
+    starts = np.repeat(bounds[:-1], parts) + number * most
+    return starts, np.minimum(starts + most, np.repeat(bounds[1:], parts))
+
+
+def _tokens(symbols: Symbols, data: Bytes, starts: Positions, ends: Positions) -> tuple[Tokens, Positions]:
+    """The tokens of stretches, one after the other, and how many each has."""
+    padded = np.zeros(data.size + LONGEST, np.uint8)
+    padded[: data.size] = data
+    following: npt.NDArray[np.uint64] = np.ndarray((data.size,), "<u8", padded.data, strides=(1,))
+    counts = np.zeros(starts.size, np.int64)
+    stretch = np.arange(starts.size)
+    steps: list[tuple[npt.NDArray[np.intp], Tokens]] = []
+    position, end = starts, ends
+    while position.size:
+        word = following[position]
+        left = end - position
+        found = symbols.long[_slots(word)]
+        wrong = (word ^ symbols.words[found]) & symbols.masks[found] != 0
+        wrong |= symbols.lengths[found] > left
+        wrong |= found == _ESCAPE
+        low = word.astype(np.uint16)
+        token = np.where(wrong, np.where(left > 1, symbols.short[low], symbols.single[low & 255]), found)
+        steps.append((stretch, token))
+        position = position + symbols.lengths[token]
+        alive = position < end
+        if not alive.all():
+            counts[stretch[~alive]] = len(steps)
+            position, end, stretch = position[alive], end[alive], stretch[alive]
+    tokens = np.empty(int(counts.sum()), np.uint16)
+    first = np.cumsum(counts) - counts
+    for number, (stretch, token) in enumerate(steps):
+        tokens[first[stretch] + number] = token
+    return tokens, counts
+
+
+def _slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    """Hashes of the first three bytes."""
+    three = words.astype(np.uint32) & np.uint32(0xFFFFFF)
+    return (three * _MULTIPLIER) >> np.uint32(32 - _SLOT_BITS)
+
+
+def _slot_of(text: bytes) -> int:
+    return int(_slots(np.array([int.from_bytes(text, "little")], np.uint64))[0])
+
+
+def _most_useful(symbols: Symbols, tokens: Tokens, counts: Positions) -> list[bytes]:
+    """Of the symbols and literals that a sample used, and of their pairs, those that save most."""
+    gains: dict[bytes, int] = {}
+    uses: npt.NDArray[Any] = np.bincount(tokens, minlength=2 * _LITERAL)
+    for token in np.flatnonzero(uses).tolist():
+        text = _text(symbols, token)
+        gains[text] = int(uses[token]) * (_GAIN_OF_BYTES if len(text) == 1 else len(text))
+    inside = np.ones(tokens.size, np.bool_)
+    inside[np.cumsum(counts) - 1] = False
+    pairs = tokens[:-1].astype(np.int64) * (2 * _LITERAL) + tokens[1:]
+    uses = np.bincount(pairs[inside[:-1]], minlength=1)
+    common = np.flatnonzero(uses > 1)
+    common = common[np.argsort(-uses[common], kind="stable")][:_CANDIDATES]
+    for pair in common.tolist():
+        text = (_text(symbols, pair // (2 * _LITERAL)) + _text(symbols, pair % (2 * _LITERAL)))[:LONGEST]
+        gains[text] = gains.get(text, 0) + int(uses[pair]) * len(text)
+    chosen: list[bytes] = []
+    slots: set[int] = set()
+    for text in sorted(gains, key=lambda text: (-gains[text], text)):
+        if len(text) > 2:
+            slot = _slot_of(text)
+            if slot in slots:
+                continue
+            slots.add(slot)
+        chosen.append(text)
+        if len(chosen) == _MOST:
+            break
+    return chosen
+
+
+def _text(symbols: Symbols, token: int) -> bytes:
+    return bytes([token - _LITERAL]) if token >= _LITERAL else symbols.texts[token]

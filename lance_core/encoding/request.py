@@ -1,0 +1,141 @@
+"""What the metadata of a field asks of the encoder; the keys are those of the reference library.
+
+    lance-encoding:
+      compression               none: the values as they are. lz4, zstd: chunks are compressed, whatever else is done
+                                to them; large values each by itself, always with zstd. fsst: strings and bytes; it
+                                means nothing to numbers
+      compression-level         0 .. 22, of zstd; lz4 has none
+      structural-encoding       miniblock, fullzip; of the top-level field, too
+      bss                       on: numbers of 32 and 64 bits as byte planes, with lz4 if no compression is asked for;
+                                off: never; auto: where a sample shrinks
+      rle-threshold             0 .. 1: run lengths if there are fewer runs than this part of the values
+      dict-divisor              a dictionary if there are fewer items than values divided by this
+      dict-size-ratio           ... if it and its indices take less than this part of the values' bytes
+      dict-max-size             ... if its items have no more bytes than this
+      dict-values-compression   none, lz4, zstd: of the items of a dictionary; 2.2
+      dict-values-compression-level
+      minichunk-size            bytes of strings in a chunk, as far as they can be cut so small
+
+Without a key the statistics of a page decide (see `strategy`). `none` comes before `bss` and `rle-threshold`. 2.1 and
+2.2 follow all of them; 2.0 the compression of strings, 0.1 none. Vectors, packed structs and single bits are stored as
+they are. Other keys in the metadata of a field are kept and mean nothing here.
+"""
+
+__all__ = ["Request", "requested"]
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Field
+
+_PREFIX: Final = "lance-encoding:"
+_LAYOUT_KEY: Final = _PREFIX + "structural-encoding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the metadata of a field asks for; None where it does not say. The attributes are explained by the module."""
+
+    compression: str | None = None
+    level: int | None = None
+    layout: str | None = None
+    bss: str | None = None
+    rle_threshold: float | None = None
+    dict_divisor: int | None = None
+    dict_size_ratio: float | None = None
+    dict_max_size: int | None = None
+    items_compression: str | None = None
+    items_level: int | None = None
+    chunk_bytes: int | None = None
+
+    @property
+    def scheme(self) -> str | None:
+        """General compression as the names of compressions have it, for example "zstd:9"."""
+        return _scheme(self.compression, self.level)
+
+    @property
+    def items_scheme(self) -> str | None:
+        """The same for the items of dictionaries."""
+        return _scheme(self.items_compression, self.items_level)
+
+    @property
+    def asks_for_dictionary(self) -> bool:
+        """Whether it says when a dictionary is wanted."""
+        return (self.dict_divisor, self.dict_size_ratio, self.dict_max_size) != (None, None, None)
+
+
+def requested(field: Field, top: Field | None = None) -> Request:
+    """Read what is asked of a field.
+
+    Args:
+        field: The field.
+        top: The top-level field that it lies below, whose structural encoding is its own if it has none.
+
+    Raises:
+        InvalidInputError: A value is not possible.
+    """
+    metadata = field.metadata
+    if top is not None and _LAYOUT_KEY in top.metadata:
+        metadata = {_LAYOUT_KEY: top.metadata[_LAYOUT_KEY], **metadata}
+    found: dict[str, Any] = {}
+    for key in metadata.keys() & _KEYS.keys():
+        attribute, read, possible = _KEYS[key]
+        text = metadata[key].decode(errors="replace")
+        try:
+            found[attribute] = read(text.strip().lower())
+        except ValueError:
+            raise InvalidInputError(f"field {field.name!r}: {key} is {text!r}; possible is {possible}") from None
+    return Request(**found)
+
+
+def _scheme(name: str | None, level: int | None) -> str | None:
+    if name not in ("lz4", "zstd"):
+        return None
+    return f"zstd:{level}" if level and name == "zstd" else name
+
+
+def _one_of(*names: str) -> tuple[Callable[[str], str], str]:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(text)
+        return text
+
+    return read, " or ".join(names)
+
+
+def _whole(least: int, most: int) -> tuple[Callable[[str], int], str]:
+    def read(text: str) -> int:
+        if not least <= int(text) <= most:
+            raise ValueError(text)
+        return int(text)
+
+    return read, f"a whole number from {least} to {most}"
+
+
+def _part(*, zero: bool) -> tuple[Callable[[str], float], str]:
+    def read(text: str) -> float:
+        if not 0 <= float(text) <= 1 or not (zero or float(text)):
+            raise ValueError(text)
+        return float(text)
+
+    return read, "a number from 0 to 1" if zero else "a number above 0, at most 1"
+
+
+_LEVEL = _whole(0, 22)
+
+# By key: the attribute, how its value is read, and which values are possible.
+_KEYS: Final[dict[str, tuple[str, Callable[[str], Any], str]]] = {
+    _PREFIX + "compression": ("compression", *_one_of("none", "lz4", "zstd", "fsst")),
+    _PREFIX + "compression-level": ("level", *_LEVEL),
+    _LAYOUT_KEY: ("layout", *_one_of("miniblock", "fullzip")),
+    _PREFIX + "bss": ("bss", *_one_of("off", "on", "auto")),
+    _PREFIX + "rle-threshold": ("rle_threshold", *_part(zero=True)),
+    _PREFIX + "dict-divisor": ("dict_divisor", *_whole(1, 2**31)),
+    _PREFIX + "dict-size-ratio": ("dict_size_ratio", *_part(zero=False)),
+    _PREFIX + "dict-max-size": ("dict_max_size", *_whole(0, 2**31)),
+    _PREFIX + "dict-values-compression": ("items_compression", *_one_of("none", "lz4", "zstd")),
+    _PREFIX + "dict-values-compression-level": ("items_level", *_LEVEL),
+    _PREFIX + "minichunk-size": ("chunk_bytes", *_whole(16, 2**31)),
+}
