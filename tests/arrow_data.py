@@ -37,20 +37,43 @@ LEAVES = [
     pa.list_(pa.int16(), 200),
     pa.list_(pa.bool_(), 3),
 ]
+# What the metadata of a field may ask of its encoding.
+REQUESTS = {
+    "compression": ["none", "lz4", "zstd", "fsst"],
+    "compression-level": ["0", "5"],
+    "structural-encoding": ["miniblock", "fullzip"],
+    "bss": ["on", "off"],
+    "rle-threshold": ["0", "0.9"],
+    "dict-divisor": ["1", "100"],
+    "dict-size-ratio": ["0.1", "1"],
+    "dict-max-size": ["10", "1000"],
+    "dict-values-compression": ["none", "zstd"],
+    "minichunk-size": ["64", "4096"],
+}
 
 
-def random_type(rng: random.Random, depth: int = 3, *, maps: bool = True) -> pa.DataType:
+def random_field(rng: random.Random, name: str, depth: int, *, maps: bool, requests: bool) -> pa.Field:
+    metadata = None
+    if requests and rng.random() < 0.5:
+        keys = rng.sample(list(REQUESTS), rng.randint(1, 3))
+        metadata = {f"lance-encoding:{key}": rng.choice(REQUESTS[key]) for key in keys}
+    return pa.field(name, random_type(rng, depth, maps=maps, requests=requests), metadata=metadata)
+
+
+def random_type(rng: random.Random, depth: int = 3, *, maps: bool = True, requests: bool = False) -> pa.DataType:
+    def child(name: str) -> pa.Field:
+        return random_field(rng, name, depth - 1, maps=maps, requests=requests)
+
     if depth == 0 or rng.random() < 0.4:
         return rng.choice(LEAVES)
     kind = rng.choice(["list", "large_list", "struct", "struct", "map" if maps else "list"])
     if kind == "list":
-        return pa.list_(random_type(rng, depth - 1, maps=maps))
+        return pa.list_(child("item"))
     if kind == "large_list":
-        return pa.large_list(random_type(rng, depth - 1, maps=maps))
+        return pa.large_list(child("item"))
     if kind == "map":
-        return pa.map_(rng.choice([pa.string(), pa.int32()]), random_type(rng, depth - 1, maps=maps))
-    children = [pa.field(f"f{i}", random_type(rng, depth - 1, maps=maps)) for i in range(rng.randint(1, 3))]
-    return pa.struct(children)
+        return pa.map_(rng.choice([pa.string(), pa.int32()]), child("value"))
+    return pa.struct([child(f"f{i}") for i in range(rng.randint(1, 3))])
 
 
 def random_value(rng: random.Random, kind: Any, nulls: float, variety: int, *, null_structs: bool = True) -> Any:
@@ -104,10 +127,13 @@ def _scalar(kind: Any, number: int) -> Any:  # noqa: PLR0911  # one return per t
     return decimal.Decimal(number)
 
 
-def random_table(seed: int, *, maps: bool = True, null_structs: bool = True, max_rows: int = 300) -> pa.Table:
-    """One column "c", sometimes a slice, sometimes chunked."""
+def random_table(
+    seed: int, *, maps: bool = True, null_structs: bool = True, max_rows: int = 300, requests: bool = False
+) -> pa.Table:
+    """One column "c", sometimes a slice, sometimes chunked; with `requests` its fields ask for encodings."""
     rng = random.Random(seed)
-    kind = random_type(rng, maps=maps)
+    field = random_field(rng, "c", 3, maps=maps, requests=requests)
+    kind = field.type
     num_rows = rng.choice([1, 2, 10, 100, max_rows])
     nulls, variety = rng.choice([0, 0, 0.1, 0.5, 1.0]), rng.choice([0, 3, 50, 10**6])
     values = [random_value(rng, kind, nulls, variety, null_structs=null_structs) for _ in range(num_rows)]
@@ -116,5 +142,5 @@ def random_table(seed: int, *, maps: bool = True, null_structs: bool = True, max
         array = array.slice(1, num_rows - 2)
     if len(array) > 3 and rng.random() < 0.3:
         cut = rng.randint(1, len(array) - 1)
-        return pa.table({"c": pa.chunked_array([array.slice(0, cut), array.slice(cut)])})
-    return pa.table({"c": array})
+        array = pa.chunked_array([array.slice(0, cut), array.slice(cut)])
+    return pa.table([array], schema=pa.schema([field]))

@@ -25,6 +25,7 @@ from lance_core.encoding.shred import ShreddedColumn, null_mask, shred
 from lance_core.encoding.strategy import (
     Choice,
     Limits,
+    can_be_zipped,
     choose_fixed,
     choose_items,
     choose_list,
@@ -154,8 +155,10 @@ def _encode_choice(
         page = _encode_miniblock(levels, block, num_rows, limits, choice)
         if page is not None:
             return page
-        if isinstance(block, FixedWidthBlock) and block.bits_per_value % 8:
-            return None
+    if not can_be_zipped(block):
+        return None
+    if isinstance(block, FixedWidthBlock) and block.bits_per_value == 1:
+        block = fullzip.bytes_of_bits(block)
     is_chosen = choice.layout == "fullzip" and isinstance(block, VariableBlock)
     encoding, values = encode_per_value(block, choice.compression if is_chosen else _per_value_name(block))
     return fullzip.encode(levels, values, encoding, num_rows=num_rows)

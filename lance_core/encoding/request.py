@@ -17,8 +17,8 @@
       minichunk-size            bytes of strings in a chunk, as far as they can be cut so small
 
 Without a key the statistics of a page decide (see `strategy`). `none` comes before `bss` and `rle-threshold`. 2.1 and
-2.2 follow all of them; 2.0 the compression of strings, 0.1 none. Vectors, packed structs and single bits are stored as
-they are. Other keys in the metadata of a field are kept and mean nothing here.
+2.2 follow all of them; 2.0 the compression of strings (fsst only with offsets of 32 bits), 0.1 none. Numbers in vectors
+and in packed structs are stored as they are. Other keys in the metadata of a field are kept and mean nothing here.
 """
 
 __all__ = ["Request", "requested"]

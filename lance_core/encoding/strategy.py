@@ -17,6 +17,7 @@ tightly than Zstandard, and reading it takes longer than reading LZ4.
 __all__ = [
     "Choice",
     "Limits",
+    "can_be_zipped",
     "choose_fixed",
     "choose_items",
     "choose_list",
@@ -121,11 +122,10 @@ def choose_fixed(
     if wish.layout is not None:
         plain = Choice(layout="fullzip" if wish.layout == "fullzip" else "miniblock")
     bits = block.bits_per_value
-    if bits == 1:
-        # Single bits cannot be zipped.
-        return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if wish.layout == "fullzip":
         return plain
+    if bits == 1:
+        return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if bits not in (8, 16, 32, 64):
         return plain if wish.scheme is None else _compressed("flat", wish.scheme)
     if not block.num_values:
@@ -353,17 +353,30 @@ def choose_items(items: DataBlock, limits: Limits, wish: Request) -> str:
 
 def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -> Choice:
     """Choose for fixed size lists: raw values, unless lists are short and have nulls."""
-    bits, dimension = 0, block.dimension
-    items: DataBlock = block.items
-    while isinstance(items, FixedSizeListBlock):
-        dimension *= items.dimension
-        items = items.items
-    if isinstance(items, FixedWidthBlock):
-        bits = items.bits_per_value
+    items, dimension, _ = _peeled(block)
+    bits = items.bits_per_value if isinstance(items, FixedWidthBlock) else 0
     is_small = bits * dimension < 256 * 8
-    if wish.layout == "miniblock" or bits == 1 or (is_small and wish.layout is None and has_levels):
+    is_kept_together = wish.layout == "miniblock" or (wish.layout is None and (bits == 1 or (is_small and has_levels)))
+    if is_kept_together or not can_be_zipped(block):
         return Choice(layout="miniblock", compression="fixed_size_list(flat)")
     return Choice(layout="fullzip")
+
+
+def can_be_zipped(block: DataBlock) -> bool:
+    """Whether values are whole bytes, as full-zip pages need them: not all lists of booleans are."""
+    items, dimension, has_nulls = _peeled(block)
+    is_of_bits = isinstance(items, FixedWidthBlock) and items.bits_per_value == 1
+    return items is block or not is_of_bits or (dimension % 8 == 0 and not has_nulls)
+
+
+def _peeled(block: DataBlock) -> tuple[DataBlock, int, bool]:
+    """The items of lists, of lists of lists, too; how many one value has; and whether any is null."""
+    dimension, has_nulls = 1, False
+    while isinstance(block, FixedSizeListBlock):
+        dimension *= block.dimension
+        has_nulls |= block.validity is not None
+        block = block.items
+    return block, dimension, has_nulls
 
 
 def choose_packed(block: PackedStructBlock) -> Choice:

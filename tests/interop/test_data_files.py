@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader, LanceFileWriter
 
+from lance_core.errors import UnsupportedError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.schema import schema_from_arrow
 from lance_core.store import open_store
@@ -49,7 +50,7 @@ def read_ours(root, key, **arguments):
 
 
 def table_for(seed, version, **arguments):
-    return random_table(seed, maps=version == "2.2", null_structs=version != "2.0", **arguments)
+    return random_table(seed, maps=version == "2.2", null_structs=version != "2.0", requests=seed % 2 == 1, **arguments)
 
 
 def pylance_can_write(path, table, version):
@@ -239,6 +240,31 @@ def test_fixed_size_lists_of_structs(tmp_path):
     for key in ("ours.lance", "theirs.lance"):
         assert read_ours(tmp_path, key).to_pylist() == expected
         assert read_ours(tmp_path, key, rows=rows).to_pylist() == [expected[i] for i in rows]
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(True, pa.bool_()), ([True] * 3, pa.list_(pa.bool_(), 3)), ([True, False] * 4, pa.list_(pa.bool_(), 8))],
+    ids=["boolean", "threes", "eights"],
+)
+@pytest.mark.parametrize("rows", ["many rows", "one row"])
+def test_booleans_after_more_empty_lists_than_a_chunk_can_have(tmp_path, version, value, kind, rows):
+    lists, kind = [[]] * 70_000 + [[value, value]] + [[]] * 70_000, pa.list_(kind)
+    array = pa.array(lists, kind) if rows == "many rows" else pa.array([lists], pa.list_(kind))
+    table = pa.table({"c": array})
+    if rows == "one row" and value == [True] * 3:
+        # pylance refuses them, too.
+        with pytest.raises(UnsupportedError, match="one row has too many null or empty lists"):
+            write_ours(tmp_path, table, version)
+        return
+    write_ours(tmp_path, table, version)
+    with LanceFileWriter(str(tmp_path / "theirs.lance"), table.schema, version=version) as writer:
+        writer.write_batch(table)
+    expected = array.to_pylist()
+    assert LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table()["c"].to_pylist() == expected
+    assert read_ours(tmp_path, "ours.lance")["c"].to_pylist() == expected
+    assert read_ours(tmp_path, "theirs.lance")["c"].to_pylist() == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)

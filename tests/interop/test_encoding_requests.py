@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from lance.file import LanceFileReader
+from lance.file import LanceFileReader, LanceFileWriter
 
 import lance_core
 from lance_core.errors import InvalidInputError
@@ -23,6 +23,8 @@ COLUMNS = {
     "words": pa.array([f"word {i}" for i in RNG.integers(0, 2000, ROWS)]),
     "raw": pa.array([b"abc%d-the-quick" % i for i in range(ROWS)], pa.binary()),
     "tags": pa.array([[f"tag {i % 50}", f"tag {i % 7}"][: i % 3] for i in range(ROWS)]),
+    "flags": pa.array([None if i % 7 == 0 else i % 3 == 0 for i in range(ROWS)]),
+    "eights of flags": pa.FixedSizeListArray.from_arrays(pa.array(RNG.random(ROWS * 8) < 0.5), 8),
     "items": pa.array([f"item {i % 60}" for i in range(ROWS)]).dictionary_encode(),
 }
 # What is asked for, column, and what is then found in the description of its 2.2 page, which is not there otherwise.
@@ -37,6 +39,8 @@ EFFECTS = [
     ({"compression": "fsst", "structural-encoding": "fullzip"}, "texts", "fsst"),
     ({"compression": "lz4", "structural-encoding": "fullzip"}, "words", "COMPRESSION_ALGORITHM_ZSTD"),
     ({"structural-encoding": "fullzip"}, "sequence", "full_zip_layout"),
+    ({"structural-encoding": "fullzip"}, "flags", "full_zip_layout"),
+    ({"structural-encoding": "fullzip"}, "eights of flags", "full_zip_layout"),
     ({"structural-encoding": "miniblock"}, "rounded", "mini_block_layout"),
     ({"bss": "on"}, "rounded", "byte_stream_split"),
     ({"compression": "zstd", "bss": "on"}, "rounded", "byte_stream_split"),
@@ -93,6 +97,10 @@ def asked(column, wishes):
     return pa.table([array], schema=pa.schema([pa.field("c", array.type, metadata=metadata)]))
 
 
+def all_wishes():
+    return list({str(wishes): wishes for wishes, *_ in EFFECTS + ABSENCES}.values())
+
+
 def keys_of(wishes):
     return {f"lance-encoding:{key}": value for key, value in wishes.items()}
 
@@ -137,8 +145,20 @@ def test_what_is_not_wanted_is_left(tmp_path, wishes, column, unexpected):
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("column", [*COLUMNS, *MORE])
 def test_whatever_is_asked_for_is_readable(tmp_path, column, version):
-    for wishes in {str(wishes): wishes for wishes, *_ in EFFECTS + ABSENCES}.values():
+    for wishes in all_wishes():
         written(tmp_path, column, wishes, version)
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("column", [*COLUMNS, *MORE])
+def test_what_pylance_writes_on_request_is_read(tmp_path, column, version):
+    rows = np.sort(RNG.choice(ROWS, 40, replace=False))
+    for wishes in all_wishes():
+        table = asked(column, wishes)
+        with LanceFileWriter(str(tmp_path / "theirs.lance"), table.schema, version=version) as writer:
+            writer.write_batch(table)
+        assert read_ours(tmp_path, "theirs.lance")["c"].to_pylist() == table["c"].to_pylist()
+        assert read_ours(tmp_path, "theirs.lance", rows=rows)["c"].to_pylist() == table["c"].take(rows).to_pylist()
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "fsst"])

@@ -4,7 +4,8 @@ Buffer 0 is a row of entries, one per level:
 
     control word    repetition << bits_def | definition, little-endian; bits_rep + bits_def bits take
                     none if 0, 1 byte up to 8, 2 up to 16, else 4
-    value           fixed width (`bits_per_value`): the bytes, if the level has a slot, also that of a null item
+    value           fixed width (`bits_per_value`): the bytes, if the level has a slot, also that of a null item;
+                    a boolean is a byte 0 or 1
                     varying (`bits_per_offset`): length, u32 or u64, and the bytes, if the definition is 0
 
     fixed width without levels      |v0|v1|v2|...            the raw values: nothing to zip
@@ -16,7 +17,7 @@ Buffer 1, the repetition index, is there if entries have no equal steps: where e
 integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
 """
 
-__all__ = ["decode", "encode"]
+__all__ = ["bytes_of_bits", "decode", "encode", "group_key"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,6 +83,12 @@ def encode(
     return EncodedPage(
         num_rows=num_rows, length=num_rows, encoding=PageLayout(full_zip_layout=layout), buffers=tuple(buffers)
     )
+
+
+def bytes_of_bits(block: FixedWidthBlock) -> FixedWidthBlock:
+    """Booleans as full-zip pages have them."""
+    data = np.unpackbits(block.data, count=block.num_values, bitorder="little")
+    return FixedWidthBlock(data=data, bits_per_value=8, num_values=block.num_values)
 
 
 def _control_bytes(bits_rep: int, bits_def: int) -> int:

@@ -162,7 +162,8 @@ def _encode_values(page: _Page, array: Any) -> ArrayEncoding:
 
 
 def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
-    found = fsst.compressed(block) if page.wish.compression == "fsst" else None
+    # The reference library reads FSST of 2.0 with offsets of 32 bits only.
+    found = fsst.compressed(block) if page.wish.compression == "fsst" and block.offsets.itemsize == 4 else None
     if found is None:
         return _encode_variable(page, block, nulls)
     table, codes = found

@@ -141,7 +141,8 @@ def test_raw_values_are_not_copied():
 
 
 def test_more_levels_than_a_chunk_can_count_split_the_page():
-    array = pa.array([[True] if i % 70_000 == 0 else [] for i in range(140_001)])
+    kind = pa.list_(pa.list_(pa.bool_(), 3))
+    array = pa.array([[[True] * 3] if i % 70_000 == 0 else [] for i in range(140_001)], kind)
     field = field_of(array)
     (pages,) = encode_field(field, array, LIMITS)
     assert len(pages) > 1
