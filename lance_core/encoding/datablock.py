@@ -21,6 +21,7 @@ __all__ = [
     "PackedStructBlock",
     "VariableBlock",
     "array_to_block",
+    "ascends",
     "block_to_array",
     "offsets_of",
     "require_fixed_width",
@@ -340,6 +341,11 @@ def _packed_struct_to_array(block: PackedStructBlock, kind: pa.StructType, valid
     for child in children:
         _check_count(len(child), block.num_values)
     return pa.Array.from_buffers(kind, block.num_values, [validity], children=children)
+
+
+def ascends(offsets: npt.NDArray[np.integer[Any]]) -> bool:
+    """Whether no number is below the one before; differences of numbers that a file gives may overflow."""
+    return bool((offsets[1:] >= offsets[:-1]).all())
 
 
 def require_fixed_width(block: DataBlock) -> FixedWidthBlock:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2, table_pb2
+from lance_core.encoding.datablock import ascends
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page
 from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
@@ -253,7 +254,7 @@ class LegacyFileReader:
             manifest = source.message(metadata.manifest_position, table_pb2.Manifest)
             schema = schema_from_protobuf(manifest.fields, {}) if manifest.fields else None
         offsets = np.array(metadata.batch_offsets, np.int64)
-        if not offsets.size or int(offsets[0]) != 0 or bool((np.diff(offsets) < 0).any()):
+        if not offsets.size or int(offsets[0]) != 0 or not ascends(offsets):
             raise CorruptFileError("batch offsets that do not ascend from 0")
         ids = [field.id for field, _ in schema.walk()] if schema is not None else []
         num_batches = offsets.size - 1

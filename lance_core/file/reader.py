@@ -173,7 +173,8 @@ class DataFileReader:
                 raise InvalidInputError(f"{self._key}: {rows} is not a range of the {self.num_rows} rows")
             return RowRuns.of_range(rows.start, max(rows.stop, rows.start))
         numbers = np.asarray(rows, np.int64)
-        if numbers.size and (numbers[0] < 0 or numbers[-1] >= self.num_rows or bool((np.diff(numbers) < 1).any())):
+        is_ascending = bool((numbers[1:] > numbers[:-1]).all())
+        if numbers.size and (numbers[0] < 0 or numbers[-1] >= self.num_rows or not is_ascending):
             raise InvalidInputError(f"{self._key}: row numbers must ascend and lie below {self.num_rows}")
         return RowRuns.of_rows(numbers)
 

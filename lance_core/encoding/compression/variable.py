@@ -29,7 +29,15 @@ from lance_core.encoding.compression.chunks import (
 )
 from lance_core.encoding.compression.flat import flat_bits, flat_encoding
 from lance_core.encoding.compression.registry import Compression
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, require_variable
+from lance_core.encoding.datablock import (
+    Bytes,
+    DataBlock,
+    FixedWidthBlock,
+    Offsets,
+    VariableBlock,
+    ascends,
+    require_variable,
+)
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
 _INT32_MAX = 2**31 - 1
@@ -101,7 +109,7 @@ def _joined_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: 
         repeats = counts.copy()
         repeats[-1] += 1
         np.add(raw[kept], np.repeat(shift, repeats), out=out, dtype=dtype)
-    if (out[1:] < out[:-1]).any():
+    if not ascends(out):
         raise CorruptFileError("the offsets of a chunk do not ascend")
     return out
 
@@ -125,7 +133,7 @@ def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -
     raw = data[at : at + (num_values + 1) * width]
     offsets = (raw.copy() if early else raw).view(f"<i{width}")
     values = data[start:]
-    if offsets[0] < 0 or offsets[-1] > values.size or (offsets[1:] < offsets[:-1]).any():
+    if offsets[0] < 0 or offsets[-1] > values.size or not ascends(offsets):
         raise CorruptFileError("the offsets of a block do not ascend within it")
     return VariableBlock(offsets=offsets, data=values, num_values=num_values)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lance_core.encoding.datablock import FixedSizeListBlock, FixedWidthBlock, VariableBlock, block_to_array
+from lance_core.encoding.datablock import FixedSizeListBlock, FixedWidthBlock, VariableBlock, ascends, block_to_array
 from lance_core.encoding.page import ByteRange, Bytes, Steps, as_bytes, lock_step
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
@@ -125,8 +125,7 @@ def _plain_block(kind: Any, data: Bytes, count: int) -> FixedWidthBlock | FixedS
 def _read_variable(kind: Any, table: PageTable, position: int, start: int, end: int) -> Steps[pa.Array]:
     answers = yield [table.check(position + start * 8, position + (end + 1) * 8)]
     offsets = as_bytes(answers[0]).view("<i8")
-    lengths = np.diff(offsets)
-    if int(offsets[0]) < 0 or int(offsets[-1]) > table.size or bool((lengths < 0).any()):
+    if int(offsets[0]) < 0 or int(offsets[-1]) > table.size or not ascends(offsets):
         raise CorruptFileError("offsets of values that do not ascend, or point outside the file")
     ranges = [table.check(int(offsets[0]), int(offsets[-1]))]
     data = np.empty(0, np.uint8)
@@ -134,7 +133,7 @@ def _read_variable(kind: Any, table: PageTable, position: int, start: int, end: 
         answers = yield ranges
         data = as_bytes(answers[0])
     block = VariableBlock(offsets=offsets - offsets[0], data=data, num_values=end - start)
-    empty = lengths == 0
+    empty = offsets[1:] == offsets[:-1]
     bitmap = pa.py_buffer(np.packbits(~empty, bitorder="little")) if bool(empty.any()) else None
     return block_to_array(block, kind, bitmap)
 
@@ -147,7 +146,7 @@ def _read_list(field: Field, table: PageTable, batch: int, start: int, end: int)
     width = 8 if pa.types.is_large_list(kind) else 4
     answers = yield [table.check(position + start * width, position + (end + 1) * width)]
     offsets = as_bytes(answers[0]).view(f"<i{width}")
-    if int(offsets[0]) < 0 or bool((np.diff(offsets) < 0).any()):
+    if int(offsets[0]) < 0 or not ascends(offsets):
         raise CorruptFileError("offsets of lists that do not ascend")
     items = yield from read_field(field.children[0], table, batch, int(offsets[0]), int(offsets[-1]))
     shifted = offsets - offsets[0]

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLayout, PageLayout
 from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.compression.chunks import Counts, gather_ranges
-from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
 from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
 from lance_core.encoding.repdef import (
     Layer,
@@ -281,7 +281,7 @@ def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, C
 
 
 def _check_index(index: Counts, size: int) -> None:
-    if index.size and (int(index[0]) < 0 or int(index[-1]) > size or bool((np.diff(index) < 0).any())):
+    if index.size and (int(index[0]) < 0 or int(index[-1]) > size or not ascends(index)):
         raise CorruptFileError(f"the repetition index points outside the {size} bytes of the values")
 
 

@@ -1,16 +1,19 @@
 """More than 100,000 broken files: each ends in its rows, in other rows, or in an error of ours.
 
-The damage is seeded, so that "version, number" names an input. What once ended in anything else is kept in `crashers`.
+The files are ours, with every encoding that can be asked for, and pylance's. The damage is seeded, so that "version, number" names an input. What once ended in anything else is kept in `crashers`.
 """
 
+import functools
 import random
 import resource
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
 
 from lance_core.errors import LanceError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
@@ -18,9 +21,10 @@ from lance_core.schema import schema_from_arrow
 from lance_core.store.memory import MemoryStore
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
 from lance_core.table.manifest import Manifest
+from tests.lance_core.file.damage import damaged, misdescribed
 
 VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
-INPUTS = 22_000
+INPUTS = 40_000
 MANIFESTS = 16_000
 SECONDS = 5
 EXTRA_MB = 1_000
@@ -43,17 +47,63 @@ COLUMNS = {
     "c": pa.array([1.5] * ROWS),
 }
 GROUPS = [["i", "n", "w"], ["s", "c"], ["l", "b"], ["t", "r"], ["v", "d"], ["big", "f"]]
+# Columns whose fields ask for an encoding.
+REQUESTS = [
+    {"s": {"compression": "fsst"}},
+    {"s": {"compression": "fsst", "structural-encoding": "fullzip"}},
+    {"s": {"compression": "zstd", "structural-encoding": "fullzip"}, "i": {"structural-encoding": "fullzip"}},
+    {"s": {"compression": "lz4"}, "f": {"bss": "on"}, "r": {"rle-threshold": "1"}},
+    {"s": {"compression": "zstd"}, "w": {"dict-divisor": "2", "dict-values-compression": "zstd"}},
+    {"l": {"structural-encoding": "fullzip"}, "b": {"structural-encoding": "fullzip"}},
+    {"t": {"packed": "true"}, "v": {"structural-encoding": "miniblock"}},
+    {"blob": {"blob": "true"}},
+]
+# A struct in chunks, one of varying length that is zipped, null items in lists of equal length, entries of maps.
+ASKED = {
+    "t": pa.array([{"x": i, "y": i / 2} for i in range(ROWS)]),
+    "v": pa.array([None if i % 9 == 0 else [i, None if i % 4 else i] for i in range(ROWS)], pa.list_(pa.int32(), 2)),
+    "blob": pa.array([None if i % 9 == 0 else b"blob" * i for i in range(ROWS)], pa.large_binary()),
+}
+OF_2_2 = {
+    "p": pa.array([{"x": i, "y": f"text {i}"} for i in range(ROWS)]),
+    "m": pa.array([[("key", i)] * (i % 3) for i in range(ROWS)], pa.map_(pa.string(), pa.int64())),
+}
 
 
+def tables(version):
+    yield from (pa.table({name: COLUMNS[name] for name in names}) for names in GROUPS)
+    if version == "0.1":
+        return
+    for wishes in REQUESTS:
+        if version == "2.0" and "t" in wishes:
+            continue
+        fields, arrays = [], []
+        for name, wish in wishes.items():
+            arrays.append(ASKED.get(name, COLUMNS.get(name)))
+            metadata = {f"lance-encoding:{key}": value for key, value in wish.items()}
+            fields.append(pa.field(name, arrays[-1].type, metadata=metadata))
+        if version != "2.2" or "blob" not in wishes:
+            yield pa.table(arrays, schema=pa.schema(fields))
+    if version == "2.2":
+        packed = pa.field("p", OF_2_2["p"].type, metadata={"lance-encoding:packed": "true"})
+        yield pa.table([OF_2_2["p"], OF_2_2["m"]], schema=pa.schema([packed, pa.field("m", OF_2_2["m"].type)]))
+
+
+@functools.cache
 def good_files(version):
+    """What we and pylance write, as bytes."""
     files = []
-    for names in GROUPS:
-        table = pa.table({name: COLUMNS[name] for name in names})
+    for table in tables(version):
         store = MemoryStore("memory://fuzz")
         writer = DataFileWriter(store, "f", schema_from_arrow(table.schema), version=FileVersion(version))
         writer.write(table)
         writer.finish()
         files.append(bytes(store.get("f")))
+        if version != "0.1":
+            with tempfile.NamedTemporaryFile(suffix=".lance") as file:
+                with LanceFileWriter(file.name, table.schema, version=version) as theirs:
+                    theirs.write_batch(table)
+                files.append(Path(file.name).read_bytes())
     return files
 
 
@@ -64,32 +114,6 @@ def good_manifest():
     fragments = [Fragment(id=number, files=(file,), physical_rows=ROWS) for number in range(3)]
     manifest = Manifest(version=7, schema=schema, fragments=FragmentList.of(fragments), config={"a": "b"})
     return manifest.to_bytes(b"transaction")
-
-
-def damaged(good, rng):
-    """Some bytes set, copied over others, cut out, or the end cut off."""
-    data = bytearray(good)
-    # The metadata stands at the end, and damage to it does most harm.
-    low = max(0, len(data) - 1200) if rng.random() < 0.6 else 0
-    for _ in range(rng.choice([1, 1, 1, 2, 4, 16])):
-        at = rng.randrange(low, len(data))
-        kind = rng.random()
-        if kind < 0.5:
-            data[at] = rng.choice([0, 1, 2, 127, 128, 254, 255, rng.randrange(256)])
-        elif kind < 0.7:
-            data[at] ^= 1 << rng.randrange(8)
-        elif kind < 0.85:
-            width = rng.choice([2, 4, 8])
-            value = rng.choice([0, 1, len(data), 2**15, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1])
-            data[at : at + width] = (value & ((1 << (8 * width)) - 1)).to_bytes(width, "little")
-        elif kind < 0.95:
-            source = rng.randrange(len(data))
-            length = rng.randrange(1, 64)
-            data[at : at + length] = data[source : source + length]
-        else:
-            del data[at : at + rng.randrange(1, 32)]
-            low = min(low, max(len(data) - 1, 0))
-    return bytes(data)
 
 
 def read(data, rng):
@@ -132,14 +156,15 @@ def run(version, numbers):
     before = peak_mb()
     for number in numbers:
         rng = random.Random(f"{version}, {number}")
-        data = damaged(files[number % len(files)], rng)
+        turn, index = divmod(number, len(files))
+        data = (misdescribed if turn % 2 and version != "0.1" else damaged)(files[index], rng)
         check(f"{version}, {number}", data, lambda data, rng=rng: read(data, rng))
     assert peak_mb() < before + EXTRA_MB
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_some_damaged_files(version):
-    run(version, range(INPUTS, INPUTS + 150))
+    run(version, range(INPUTS, INPUTS + 400))
 
 
 @pytest.mark.slow
