@@ -98,7 +98,7 @@ class AlreadyExistsError(LanceError, FileExistsError):
 
 
 class DatasetExistsError(AlreadyExistsError):
-    """There is a dataset at the URI already."""
+    """There is a dataset at the URI already, or an external manifest store still has the versions of one."""
 
     code = "dataset-exists"
 

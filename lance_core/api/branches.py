@@ -11,25 +11,27 @@ and delete it if somebody spelled the URI in another way.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from lance_core.api.references import Place, Reference, load_branch
 from lance_core.api.refs import checked_order, load_tags, manifest_size, write_tag
 from lance_core.commit import commit
-from lance_core.errors import InvalidInputError, LanceError
-from lance_core.store import ObjectStore
+from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, VersionNotFoundError
+from lance_core.store import ObjectStore, manifest_index
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_ref_key, branch_root, tag_ref_key
-from lance_core.table.refs import MAIN, BranchRef, check_branch_name, new_identifier
+from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, new_identifier
 from lance_core.table.transaction import Transaction
 
 __all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
 
 FORK_TAG_PREFIX: Final = "fork."
 """Start of the names of tags that keep fork versions; the branch and its identifier follow."""
+
+_FORKED_KEY: Final = "lance.branch"
 
 Ordered = list[tuple[str, dict[str, Any]]]
 
@@ -70,24 +72,44 @@ class Branches:
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and the files that it wrote.
 
+        What is left of a branch whose creation or removal was cut short is removed as well. What an external manifest
+        store knows about the branch goes after the files.
+
         Raises:
             VersionNotFoundError: There is no such branch.
             InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
         """
+        check_branch_name(branch)
         root = self._place.root
-        own = load_branch(root, branch)
-        others = [(name, ref) for name, ref in _load_all(self._place) if name != branch]
-        children = [(n, r.parent_version) for n, r in others if r.descends_from(own) or r.parent_branch == branch]
+        refs = dict(_load_all(self._place))
+        own = refs.pop(branch, None)
+        tags = load_tags(self._place)
+        fork_tags = [name for name, tag in tags.items() if _keeps_fork_of(name, tag, branch, own)]
+        index = manifest_index(self._place.store_of(branch))
+        has_rows = index is not None and index.latest() is not None
+        if own is None and not (has_rows or fork_tags or _own_files(root, branch, refs)):
+            raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist")
+        children = [
+            (name, ref.parent_version)
+            for name, ref in refs.items()
+            if ref.parent_branch == branch or (own is not None and ref.descends_from(own))
+        ]
         if children:
             raise InvalidInputError(
                 f"Ref conflict error: Branch {branch} is referenced by {children} versions, can not delete"
             )
-        tags = [name for name, tag in load_tags(self._place).items() if tag.branch == branch]
-        if tags:
-            raise InvalidInputError(f"Ref conflict error: Branch {branch} is referenced by tags {tags}, can not delete")
+        named = [name for name, tag in tags.items() if tag.branch == branch]
+        if named:
+            raise InvalidInputError(
+                f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
+            )
         root.delete(branch_ref_key(branch))
-        _delete_files(root, branch, [name for name, _ in others])
-        root.delete(tag_ref_key(_fork_tag(branch, own)))
+        for key in _own_files(root, branch, refs):
+            root.delete(key)
+        if index is not None:
+            index.clear()
+        for tag in fork_tags:
+            root.delete(tag_ref_key(tag))
 
 
 def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
@@ -96,7 +118,7 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
         VersionNotFoundError: There is no such version.
-        DatasetExistsError: A branch of that name was begun and not finished, or files of one are left.
+        DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
     """
     check_branch_name(branch)
     if any(True for _ in place.root.list(branch_ref_key(branch), limit=1)):
@@ -111,7 +133,7 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
         created_at=int(time.time()),
     )
     tag = _fork_tag(branch, ref)
-    write_tag(place, tag, fork.branch, source, {"lance.branch": branch})
+    write_tag(place, tag, fork.branch, source, {_FORKED_KEY: branch})
     try:
         operation = Clone(
             is_shallow=True,
@@ -123,6 +145,12 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
         transaction = Transaction(read_version=source.version, operation=operation)
         first = commit(place.store_of(branch), transaction, source=source).manifest
         place.root.put_if_absent(branch_ref_key(branch), replace(ref, manifest_size=manifest_size(first)).to_bytes())
+    except DatasetExistsError as error:
+        place.root.delete(tag_ref_key(tag))
+        raise DatasetExistsError(
+            f"Ref conflict error: branch {branch} was begun and not finished, or something of it is left: "
+            f"branches.delete({branch!r}) removes it"
+        ) from error
     except LanceError:
         place.root.delete(tag_ref_key(tag))
         raise
@@ -136,13 +164,17 @@ def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:
             yield name, BranchRef.from_bytes(place.root.get(meta.key))
 
 
-def _delete_files(root: ObjectStore, branch: str, others: list[str]) -> None:
-    """Delete what lies below a branch's root, but for branches whose names begin with the branch's."""
+def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:
+    """Keys of what lies below a branch's root, but for branches whose names begin with the branch's."""
     kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
-    keys = [meta.key for meta in root.list(f"{branch_root(branch)}/")]
-    for key in keys:
-        if not key.startswith(kept):
-            root.delete(key)
+    return [meta.key for meta in root.list(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
+
+
+def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
+    """Whether a tag keeps the version that a branch was forked from."""
+    if own is not None and name == _fork_tag(branch, own):
+        return True
+    return name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(_FORKED_KEY) == branch
 
 
 def _fork_tag(branch: str, ref: BranchRef) -> str:

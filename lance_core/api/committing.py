@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Self, TypedDict
@@ -14,8 +14,15 @@ from lance_core.api.transactions import Transaction, commit_options, commit_tran
 from lance_core.api.unsupported import refuse
 from lance_core.commit import Committed, commit, locate_latest
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
-from lance_core.store import CommitLock, ObjectStore, open_store
-from lance_core.table.paths import VERSIONS_PREFIX
+from lance_core.store import CommitLock, ObjectStore, join_uri, manifest_index, open_store
+from lance_core.table.paths import (
+    REFS_PREFIX,
+    VERSIONS_PREFIX,
+    branch_of_manifest_key,
+    branch_of_ref_key,
+    branch_root,
+)
+from lance_core.table.refs import MAIN, is_branch_name
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 
 __all__ = ["BulkCommitResult", "CommittingVerbs"]
@@ -139,6 +146,9 @@ class CommittingVerbs(Handle):
     ) -> None:
         """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
 
+        What an external manifest store knows about the dataset and its branches goes last. A drop that was cut short is
+        finished by another one, which also removes what is left when somebody else has deleted the files.
+
         Args:
             base_uri: The dataset's root.
             storage_options: Where and who, under object_store's names.
@@ -152,10 +162,32 @@ class CommittingVerbs(Handle):
 
 def _drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
     """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again."""
-    if locate_latest(store) is None:
+    index = manifest_index(store)
+    if locate_latest(store) is None and (index is None or index.latest() is None):
         if ignore_not_found and next(store.list("", limit=1), None) is None:
             return
         raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
     keys = [meta.key for meta in store.list("")]
-    for key in sorted(keys, key=lambda key: key.startswith(VERSIONS_PREFIX)):
+    # References outlive the branches, so that the next drop knows them, and the manifests outlive all other files.
+    kept = (REFS_PREFIX, VERSIONS_PREFIX)
+    _delete(store, (key for key in keys if not key.startswith(kept)))
+    if index is not None:
+        _clear_branches(store, keys)
+    for prefix in kept:
+        _delete(store, (key for key in keys if key.startswith(prefix)))
+    if index is not None:
+        index.clear()
+
+
+def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
+    for key in keys:
         store.delete(key)
+
+
+def _clear_branches(store: ObjectStore, keys: Iterable[str]) -> None:
+    """Clear the rows of the branches that have a reference or manifests among the keys."""
+    for branch in sorted({branch_of_ref_key(key) or branch_of_manifest_key(key) or MAIN for key in keys}):
+        if is_branch_name(branch):
+            index = manifest_index(open_store(join_uri(store.root, branch_root(branch)), store.options))
+            if index is not None:
+                index.clear()

@@ -21,7 +21,14 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from lance_core.errors import AlreadyExistsError, LanceError, ObjectNotFoundError, OutcomeUnknownError, StoreError
+from lance_core.errors import (
+    AlreadyExistsError,
+    DatasetExistsError,
+    LanceError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    StoreError,
+)
 from lance_core.store import ObjectStore
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest import Manifest, ManifestLocation
@@ -63,6 +70,7 @@ class VersionWriter:
             The manifest with its location; None if another writer committed that version first.
 
         Raises:
+            DatasetExistsError: The versions of a dataset whose files are gone are still known to an external index.
             OutcomeUnknownError: The store failed, and whether the version was committed is not known.
         """
         record = transaction.to_bytes()
@@ -106,6 +114,8 @@ class VersionWriter:
         for attempt in range(1, _PUT_ATTEMPTS + 1):
             try:
                 self.store.put_if_absent(key, data, durable=self.durable)
+            except DatasetExistsError:
+                raise  # no other writer: trying the next number would meet it again
             except AlreadyExistsError:
                 try:
                     return self._is_ours(key, uuid)

@@ -110,7 +110,8 @@ def commit(
     Raises:
         RetryableConflictError: Another writer's commit needs the whole operation to be done again.
         IncompatibleConflictError: Another writer's commit rules this one out, or the history has a gap.
-        DatasetExistsError: The transaction would create a dataset that exists.
+        DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
+            external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """

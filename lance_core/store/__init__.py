@@ -1,6 +1,7 @@
 """Bytes by key: the only package of lance_core that touches a disk or a socket."""
 
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
+from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_store
 
@@ -8,6 +9,7 @@ __all__ = [
     "ByteRange",
     "BytesLike",
     "CommitLock",
+    "ManifestIndex",
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",
@@ -15,5 +17,6 @@ __all__ = [
     "StorageOptions",
     "canonical_uri",
     "join_uri",
+    "manifest_index",
     "open_store",
 ]

@@ -43,14 +43,7 @@ class DynamoDbIndex:
 
     def latest(self) -> tuple[int, str] | None:
         """Return the highest version and its key."""
-        items = self._call(
-            "query",
-            KeyConditionExpression="base_uri = :place",
-            ExpressionAttributeValues={":place": {"S": self._prefix}},
-            ScanIndexForward=False,
-            Limit=1,
-            ConsistentRead=True,
-        )["Items"]
+        items = self._query(ScanIndexForward=False, Limit=1)["Items"]
         return (int(items[0]["version"]["N"]), self._relative(items[0]["path"]["S"])) if items else None
 
     def add(self, version: int, key: str, size: int) -> bool:
@@ -66,6 +59,21 @@ class DynamoDbIndex:
     def remove(self, version: int) -> None:
         """Delete a row."""
         self._call("delete_item", Key=self._row(version))
+
+    def clear(self) -> None:
+        """Delete all rows in ascending order of versions, so that what is cut short still refuses used numbers."""
+        while items := self._query(ScanIndexForward=True)["Items"]:
+            for item in items:
+                self.remove(int(item["version"]["N"]))
+
+    def _query(self, **parameters: Any) -> dict[str, Any]:
+        return self._call(
+            "query",
+            KeyConditionExpression="base_uri = :place",
+            ExpressionAttributeValues={":place": {"S": self._prefix}},
+            ConsistentRead=True,
+            **parameters,
+        )
 
     def _put(self, version: int, key: str, size: int, condition: str) -> bool:
         item = {

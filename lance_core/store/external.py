@@ -11,8 +11,10 @@ Which manifest is a version's is decided by inserting a row (place, version) in 
 A writer can die after step 2, so a reader that meets a staging key does steps 3 to 5 itself. All writers of a dataset
 must go through the same database.
 
-When a manifest is deleted its row goes first; what is interrupted there can be run again. The highest row stays for
-good, and versions are only ever given above it, so that no number is given twice.
+When a manifest is deleted its row goes first; what is interrupted there can be run again. The highest row stays, and
+versions are only ever given above it, so that no number is given twice. It goes when the dataset is dropped, after the
+last file: where files were deleted in another way, the row is all that is left, and no dataset can begin there before
+`LanceDataset.drop` has removed it.
 
     s3+ddb://bucket/path?ddbTableName=T              DynamoDB, with the rows that pylance reads and writes:
                                                      base_uri S (path without bucket), version N, path S, size N,
@@ -28,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Protocol
 
-from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
+from lance_core.errors import AlreadyExistsError, DatasetExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import (
     ByteRange,
     BytesLike,
@@ -40,7 +42,7 @@ from lance_core.store.base import (
 )
 from lance_core.store.options import StorageOptions
 
-__all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex"]
+__all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex", "manifest_index"]
 
 _logger = logging.getLogger(__name__)
 
@@ -72,6 +74,10 @@ class ManifestIndex(Protocol):
         """Set the key of a row that exists."""
         ...
 
+    def clear(self) -> None:
+        """Delete all rows, the highest one last; that there is none is fine."""
+        ...
+
 
 class ExternallyCommittedStore:
     """A store whose manifests are created through an index; all else is passed on.
@@ -97,6 +103,11 @@ class ExternallyCommittedStore:
     def options(self) -> StorageOptions:
         """The options that it was opened with."""
         return self._store.options
+
+    @property
+    def index(self) -> ManifestIndex:
+        """Where the versions are decided."""
+        return self._index
 
     def __repr__(self) -> str:
         return f"ExternallyCommittedStore({self._root!r})"
@@ -131,13 +142,22 @@ class ExternallyCommittedStore:
         self._store.put(key, data)
 
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
-        """Write an object unless one exists; a manifest by way of the index."""
+        """Write an object unless one exists; a manifest by way of the index.
+
+        Raises:
+            AlreadyExistsError: It exists, or its version was committed.
+            DatasetExistsError: The index has versions of a dataset whose manifests are all gone.
+            OutcomeUnknownError: The object may have been written, or may still be.
+        """
         version = _version_of(key)
         if version is None:
             self._store.put_if_absent(key, data, durable=durable)
             return
         staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
-        if self._has_reached(version) or self._exists(key):
+        latest = self._index.latest()
+        if latest is not None and latest[0] != version - 1:
+            self._check_for_manifests(*latest)
+        if (latest is not None and latest[0] >= version) or self._exists(key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         self._store.put(staging, data)
         if not self._index.add(version, staging, size):
@@ -181,6 +201,18 @@ class ExternallyCommittedStore:
             self._newest = latest[0] if latest is not None else 0
         return self._newest >= version
 
+    def _check_for_manifests(self, version: int, current: str) -> None:
+        """Raise if the highest row is all that is left of a dataset."""
+        # A commit that is being finished has the staging object until the final one is there.
+        if not (self._exists(current) or self._exists(_final_key(current)) or self._has_manifests()):
+            raise DatasetExistsError(
+                f"{self._root}: versions up to {version} were committed here, and their manifests are gone: "
+                f"LanceDataset.drop removes what is left of that dataset"
+            )
+
+    def _has_manifests(self) -> bool:
+        return any(_version_of(found.key) is not None for found in self._store.list(_VERSIONS))
+
     def _settle_key(self, key: str) -> None:
         version = _version_of(key)
         if version is not None:
@@ -190,15 +222,16 @@ class ExternallyCommittedStore:
 
     def _settle(self, version: int, current: str) -> None:
         """Finish a commit whose writer did not."""
-        final, separator, _ = current.rpartition(f"{_SUFFIX}-")
-        if not separator:
+        final = _final_key(current)
+        if final == current:
             return
-        final += _SUFFIX
         try:
             self._store.copy(current, final)
         except ObjectNotFoundError:
             if not self._exists(final):
-                raise
+                if self._has_manifests():
+                    raise
+                return  # there is no dataset any more whose commit could be finished
         self._index.finalize(version, final, self._store.head(final).size)
         self._store.delete(current)
 
@@ -251,6 +284,10 @@ class SqliteIndex:
         statement = "UPDATE manifests SET key = ?, size = ? WHERE place = ? AND version = ?"
         self._run(statement, key, size, self._place, version)
 
+    def clear(self) -> None:
+        """Delete all rows."""
+        self._run("DELETE FROM manifests WHERE place = ?", self._place)
+
     def _run(self, statement: str, *values: str | int) -> Sequence[tuple[str | int, ...]]:
         try:
             with closing(sqlite3.connect(self._path, timeout=30.0)) as connection, connection:
@@ -261,6 +298,17 @@ class SqliteIndex:
                 return connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"{self._path}: {error}") from error
+
+
+def manifest_index(store: ObjectStore) -> ManifestIndex | None:
+    """Return where the versions of a store's dataset are decided; None if the store itself decides."""
+    return store.index if isinstance(store, ExternallyCommittedStore) else None
+
+
+def _final_key(key: str) -> str:
+    """Return where the manifest of a row lies in the end."""
+    stem, separator, _ = key.rpartition(f"{_SUFFIX}-")
+    return stem + _SUFFIX if separator else key
 
 
 def _version_of(key: str) -> int | None:

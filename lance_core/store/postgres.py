@@ -35,6 +35,7 @@ _INSERT = (
 )
 _UPDATE = "UPDATE lance_manifests SET path = %s, size = %s WHERE base_uri = %s AND version = %s"
 _DELETE = "DELETE FROM lance_manifests WHERE base_uri = %s AND version = %s"
+_CLEAR = "DELETE FROM lance_manifests WHERE base_uri = %s"
 _SELECT = "SELECT path FROM lance_manifests WHERE base_uri = %s AND version = %s"
 _LATEST = "SELECT version, path FROM lance_manifests WHERE base_uri = %s ORDER BY version DESC LIMIT 1"
 
@@ -91,6 +92,10 @@ class PostgresIndex:
         """Set the key of a row that exists."""
         if self._run(_UPDATE, key, size, self._place, version)[0] != 1:
             raise StoreError(f"{self._name}: the row of version {version} is gone")
+
+    def clear(self) -> None:
+        """Delete all rows."""
+        self._run(_CLEAR, self._place)
 
     def _run(self, statement: str, *values: str | int) -> tuple[int, list[tuple[Any, ...]]]:
         """Run a statement, after creating the table if it is not there.

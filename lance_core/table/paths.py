@@ -26,12 +26,14 @@ __all__ = [
     "DETACHED_BIT",
     "HINT_KEY",
     "INDICES_PREFIX",
+    "REFS_PREFIX",
     "TAGS_PREFIX",
     "TRANSACTIONS_PREFIX",
     "TREE_PREFIX",
     "VERSIONS_PREFIX",
     "ManifestName",
     "Naming",
+    "branch_of_manifest_key",
     "branch_of_ref_key",
     "branch_ref_key",
     "branch_root",
@@ -50,6 +52,7 @@ TRANSACTIONS_PREFIX = "_transactions/"
 DATA_PREFIX = "data/"
 DELETIONS_PREFIX = "_deletions/"
 INDICES_PREFIX = "_indices/"
+REFS_PREFIX = "_refs/"
 TAGS_PREFIX = "_refs/tags/"
 BRANCHES_PREFIX = "_refs/branches/"
 TREE_PREFIX = "tree/"
@@ -149,6 +152,12 @@ def branch_of_ref_key(key: str) -> str | None:
     """Return the branch that a key describes; None if it describes none."""
     name = _ref_name(key, BRANCHES_PREFIX)
     return None if name is None else unquote(name)
+
+
+def branch_of_manifest_key(key: str) -> str | None:
+    """Return the branch among whose manifests a key lies; None if it lies among none's."""
+    name, separator, _ = key.removeprefix(TREE_PREFIX).partition(f"/{VERSIONS_PREFIX}")
+    return name if separator and key.startswith(TREE_PREFIX) else None
 
 
 def _ref_name(key: str, prefix: str) -> str | None:

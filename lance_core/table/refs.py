@@ -21,7 +21,7 @@ from typing import Any
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["MAIN", "BranchRef", "TagRef", "check_branch_name", "check_tag_name", "new_identifier"]
+__all__ = ["MAIN", "BranchRef", "TagRef", "check_branch_name", "check_tag_name", "is_branch_name", "new_identifier"]
 
 MAIN = "main"
 """What the branch at the dataset's root is called."""
@@ -151,6 +151,15 @@ def check_branch_name(name: str) -> str:
     if name == MAIN:
         raise InvalidInputError(f"Ref is invalid: {MAIN!r} is reserved for the branch at the dataset's root")
     return _checked(name, name.split("/"), "branch")
+
+
+def is_branch_name(name: str) -> bool:
+    """Whether a branch may have a name; main is none."""
+    try:
+        check_branch_name(name)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def check_tag_name(name: str) -> str:

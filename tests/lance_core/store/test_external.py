@@ -1,5 +1,6 @@
 """Commits through a database."""
 
+import contextlib
 import sqlite3
 import threading
 import uuid
@@ -10,13 +11,15 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import commit, latest_version, list_versions, load_latest, load_manifest
-from lance_core.errors import AlreadyExistsError, InvalidInputError, StoreError
+from lance_core.commit import commit, list_versions, load_latest
+from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, StoreError
 from lance_core.store import join_uri, open_store
 from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
+from lance_core.store.local import LocalStore
 from lance_core.table.paths import manifest_key
 from tests.lance_core.commit.tables import appending, creation
 from tests.lance_core.store.conformance import StoreConformance
+from tests.lance_core.store.external_conformance import ExternalCommitConformance, Place
 
 
 @pytest.fixture
@@ -45,10 +48,25 @@ def dynamodb(s3):
     client.close()
 
 
-class TestExternallyCommittedStore(StoreConformance):
+class TestCommitsThroughSqlite(StoreConformance, ExternalCommitConformance):
     @pytest.fixture
     def store(self, sqlite_store):
         return sqlite_store
+
+    @pytest.fixture
+    def place(self, tmp_path):
+        def rows():
+            with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
+                return connection.execute("SELECT place, version FROM manifests").fetchall()
+
+        return Place(str(tmp_path / "t"), {"manifest_store": f"sqlite://{tmp_path}/index.db"}, rows)
+
+
+class TestCommitsThroughDynamoDb(ExternalCommitConformance):
+    @pytest.fixture
+    def place(self, dynamodb):
+        uri, options, scan = dynamodb
+        return Place(uri, options, lambda: [(row["base_uri"]["S"], int(row["version"]["N"])) for row in scan()])
 
 
 def test_versions_are_decided_by_the_database(sqlite_store):
@@ -141,32 +159,6 @@ def test_racing_writers_lose_nothing(sqlite_store):
     assert list_versions(sqlite_store) == list(range(1, 22))
 
 
-@pytest.mark.parametrize("step", ["put", "finalize", "delete"])
-def test_a_reader_finishes_what_a_writer_left(sqlite_store, monkeypatch, step):
-    commit(sqlite_store, creation())
-    inner = type(sqlite_store._store)
-    calls = []
-
-    def failing(real):
-        def call(self, key, *args):
-            calls.append(key)
-            manifest = isinstance(key, int) or "_versions/" in key
-            staging = not isinstance(key, int) and ".manifest-" in key
-            if manifest and (staging if step == "delete" else not staging):
-                raise StoreError("injected")
-            return real(self, key, *args)
-
-        return call
-
-    owner = type(sqlite_store._index) if step == "finalize" else inner
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, step, failing(getattr(owner, step)))
-        assert commit(sqlite_store, appending(1)).manifest.version == 2
-    assert latest_version(sqlite_store) == 2
-    assert load_manifest(sqlite_store, 2).version == 2
-    assert commit(sqlite_store, appending(2)).manifest.version == 3
-
-
 def test_pylance_and_we_share_dynamodb(dynamodb):
     uri, options, scan = dynamodb
     lance.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
@@ -196,6 +188,57 @@ def test_pylance_finishes_our_commit(dynamodb, monkeypatch):
         commit(store, appending(1))
     assert lance.dataset(uri, storage_options=options).version == 2
     assert not [found.key for found in store._store.list("_versions/") if ".manifest-" in found.key]
+
+
+def test_a_drop_that_is_cut_short_anywhere_can_be_finished(tmp_path, monkeypatch):
+    options = {"manifest_store": f"sqlite://{tmp_path}/index.db"}
+    calls_made = 0
+
+    def counted(real, calls, at):
+        def call(self, *args):
+            calls.append(args)
+            if len(calls) == at:
+                raise StoreError("injected")
+            return real(self, *args)
+
+        return call
+
+    def rows():
+        with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
+            return connection.execute("SELECT place, version FROM manifests").fetchall()
+
+    for at in range(1, 100):
+        uri = str(tmp_path / f"t{at}")
+        for value in range(2):
+            dataset = lance_core.write_dataset(pa.table({"a": [value]}), uri, mode="append", storage_options=options)
+        dataset.create_branch("b").delete("a = 0")
+        calls = []
+        with monkeypatch.context() as patch:
+            for owner, name in ((LocalStore, "delete"), (SqliteIndex, "remove"), (SqliteIndex, "clear")):
+                patch.setattr(owner, name, counted(getattr(owner, name), calls, at))
+            with contextlib.suppress(StoreError):
+                lance_core.LanceDataset.drop(uri, options)
+        if len(calls) < at:
+            calls_made = len(calls)
+            break
+        lance_core.LanceDataset.drop(uri, options)
+        assert (rows(), list(open_store(uri).list(""))) == ([], []), calls[-1]
+    assert 15 < calls_made < 50
+
+
+def test_our_drop_clears_the_way_for_pylance(dynamodb):
+    """Its own leaves the rows behind, and then it cannot create a dataset there either."""
+    uri, options, scan = dynamodb
+    table = pa.table({"a": [1]})
+    lance_core.write_dataset(table, uri, storage_options=options)
+    lance_core.LanceDataset.drop(uri, options)
+    assert lance.write_dataset(table, uri, storage_options=options).version == 1
+    lance.LanceDataset.drop(uri, options)
+    assert len(scan()) == 1
+    with pytest.raises(DatasetExistsError, match=r"LanceDataset\.drop"):
+        lance_core.write_dataset(table, uri, storage_options=options)
+    lance_core.LanceDataset.drop(uri, options)
+    assert lance.write_dataset(table, uri, storage_options=options).version == 1
 
 
 def test_uris_with_a_query():

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import commit, latest_version, list_versions, load_manifest
+from lance_core.commit import commit, list_versions
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.postgres import PostgresIndex
 from tests.lance_core.commit.tables import appending, creation
 from tests.lance_core.store.conformance import StoreConformance
+from tests.lance_core.store.external_conformance import ExternalCommitConformance, Place
 from tests.postgres_server import PASSWORD, postgres_programs, postgres_server
 
 ROOT = Path(__file__).parents[3]
@@ -50,10 +51,18 @@ def store(options):
 
 
 @pytest.mark.heavy
-class TestCommitsThroughPostgres(StoreConformance):
+class TestCommitsThroughPostgres(StoreConformance, ExternalCommitConformance):
     @pytest.fixture
     def store(self, options):
         return open_store(f"memory://{uuid.uuid4().hex}", options)
+
+    @pytest.fixture
+    def place(self, postgres, database, options, tmp_path):
+        def rows():
+            found = postgres.run("SELECT base_uri, version FROM lance_manifests", database)
+            return [(place, int(version)) for place, version in found]
+
+        return Place(str(tmp_path / "t"), options, rows)
 
 
 @pytest.mark.heavy
@@ -103,29 +112,6 @@ def test_racing_creators_of_the_table(postgres, database):
     for thread in threads:
         thread.join()
     assert sorted(won) == [False] * 7 + [True]
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("step", ["put", "finalize", "delete"])
-def test_a_reader_finishes_what_a_writer_left(store, monkeypatch, step):
-    commit(store, creation())
-
-    def failing(real):
-        def call(self, key, *args):
-            staging = ".manifest-" in str(key)
-            if isinstance(key, int) or ("_versions/" in key and staging == (step == "delete")):
-                raise StoreError("injected")
-            return real(self, key, *args)
-
-        return call
-
-    owner = PostgresIndex if step == "finalize" else type(store._store)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, step, failing(getattr(owner, step)))
-        assert commit(store, appending(1)).manifest.version == 2
-    assert latest_version(store) == 2
-    assert load_manifest(store, 2).version == 2
-    assert commit(store, appending(2)).manifest.version == 3
 
 
 @pytest.mark.heavy

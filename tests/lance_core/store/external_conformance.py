@@ -1,0 +1,194 @@
+"""What commits through a database must do with every kind of it, as a test class."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.commit import commit, latest_version, load_manifest
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, StoreError, VersionNotFoundError
+from lance_core.store import open_store
+from tests.lance_core.commit.tables import appending, creation
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a dataset can be that is committed through a database, and a look into the database."""
+
+    uri: str
+    options: Mapping[str, str]
+    rows: Callable[[], list[tuple[str, int]]]
+
+    @property
+    def store(self):
+        return open_store(self.uri, self.options)
+
+    def open(self):
+        return lance_core.dataset(self.uri, storage_options=self.options)
+
+    def write(self, *values, mode="append"):
+        return lance_core.write_dataset(pa.table({"a": values}), self.uri, mode=mode, storage_options=self.options)
+
+    def drop(self, **arguments):
+        LanceDataset.drop(self.uri, self.options, **arguments)
+
+    def lose_files(self, prefix=""):
+        """Delete files behind the database's back."""
+        bare = self.store._store
+        for found in list(bare.list(prefix)):
+            bare.delete(found.key)
+
+    def versions(self, suffix=""):
+        """Versions of the rows whose place ends in so."""
+        return sorted(version for place, version in self.rows() if place.endswith(suffix))
+
+
+def failing(real, fails):
+    """A method that fails for some arguments."""
+
+    def call(self, *args):
+        if fails(*args):
+            raise StoreError("injected")
+        return real(self, *args)
+
+    return call
+
+
+class ExternalCommitConformance:
+    @pytest.fixture
+    def place(self) -> Place:
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("step", ["put", "finalize", "delete"])
+    def test_a_reader_finishes_what_a_writer_left(self, place, monkeypatch, step):
+        store = place.store
+        commit(store, creation())
+        owner = type(store.index if step == "finalize" else store._store)
+
+        def fails(key, *_):
+            return step == "finalize" or ("_versions/" in key and (".manifest-" in key) == (step == "delete"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, step, failing(getattr(owner, step), fails))
+            assert commit(store, appending(1)).manifest.version == 2
+        assert latest_version(store) == 2
+        assert load_manifest(store, 2).version == 2
+        assert commit(store, appending(2)).manifest.version == 3
+
+    def test_a_dropped_dataset_is_forgotten(self, place):
+        for _ in range(3):
+            dataset = place.write(1)
+        dataset.create_branch("deep/b").delete("a = 5")
+        assert place.versions("tree/deep/b") == [3, 4]
+        place.drop()
+        assert place.rows() == []
+        assert place.write(7, mode="create").version == 1
+        assert place.write(8).to_table()["a"].to_pylist() == [7, 8]
+
+    def test_only_the_dropped_dataset_is_forgotten(self, place):
+        uri = place.uri.partition("?")
+        others = [Place("".join((uri[0] + end, *uri[1:])), place.options, place.rows) for end in ("2", "/tree/x")]
+        for each in (place, *others[:1]):
+            each.write(1).create_branch("b")
+        others[1].write(1)  # a dataset, or what is left of a branch: it lies below the one that is dropped
+        place.drop()
+        assert {key.rpartition("/")[2] for key, _ in place.rows()} == {
+            others[0].uri.partition("?")[0].rpartition("/")[2],
+            "b",
+        }
+        assert len(place.rows()) == 2
+        assert others[0].write(2).version == 2
+
+    def test_a_deleted_branch_is_forgotten(self, place):
+        dataset = place.write(1)
+        dataset.create_branch("b/c")
+        for value in (2, 3):
+            branch = dataset.create_branch("b")
+            for _ in range(value):
+                branch.delete(f"a = {value}")
+            dataset.branches.delete("b")
+            assert place.versions("tree/b") == []
+        assert place.versions("tree/b/c") == [1]
+        assert place.versions() == [1, 1]
+        assert dataset.branches.list().keys() == {"b/c"}
+        assert dataset.checkout_version(("b/c", None)).count_rows() == 1
+        with pytest.raises(VersionNotFoundError):
+            dataset.branches.delete("b")
+
+    def test_another_drop_finishes_one_that_was_cut_short(self, place, monkeypatch):
+        place.write(1).create_branch("b")
+        place.write(2)
+        index = type(place.store.index)
+        for count in range(2):
+            cleared = []
+
+            def fails(count=count, cleared=cleared):
+                cleared.append(1)
+                return len(cleared) > count
+
+            with monkeypatch.context() as patch:
+                patch.setattr(index, "clear", failing(index.clear, fails))
+                with pytest.raises(StoreError, match="injected"):
+                    place.drop()
+            assert place.versions("tree/b") == ([1] if count == 0 else [])
+        assert [found.key for found in place.store.list("")] == []
+        assert place.versions() == [2]
+        with pytest.raises(DatasetNotFoundError):
+            place.open()
+        place.drop()
+        assert place.rows() == []
+        with pytest.raises(DatasetNotFoundError):
+            place.drop()
+        place.drop(ignore_not_found=True)
+
+    def test_another_deletion_finishes_that_of_a_branch(self, place, monkeypatch):
+        dataset = place.write(1)
+        dataset.create_branch("b").delete("a = 1")
+        index = type(place.store.index)
+        with monkeypatch.context() as patch:
+            patch.setattr(index, "clear", failing(index.clear, lambda: True))
+            with pytest.raises(StoreError, match="injected"):
+                dataset.branches.delete("b")
+        with pytest.raises(DatasetExistsError, match=re.escape("branches.delete('b')")):
+            dataset.create_branch("b")
+        (tag,) = dataset.tags.list()
+        dataset.tags.delete(tag)  # pylance makes none
+        dataset.branches.delete("b")
+        assert place.versions("tree/b") == []
+        assert dataset.create_branch("b").count_rows() == 1
+
+    @pytest.mark.parametrize("mode", ["create", "append", "overwrite"])
+    def test_rows_without_files_are_named_when_a_dataset_begins(self, place, mode):
+        for _ in range(3):
+            place.write(1)
+        place.lose_files()
+        with pytest.raises(DatasetNotFoundError):
+            place.open()
+        with pytest.raises(DatasetExistsError, match=r"LanceDataset\.drop") as caught:
+            place.write(7, mode=mode)
+        assert place.uri in str(caught.value)
+        place.drop()
+        assert (place.rows(), list(place.store.list(""))) == ([], [])
+        assert place.write(7, mode=mode).version == 1
+        assert place.open().to_table()["a"].to_pylist() == [7]
+
+    @pytest.mark.parametrize("lost", ["_versions/", ""])
+    def test_a_commit_that_nobody_finished_before_the_files_went(self, place, monkeypatch, lost):
+        owner = type(place.store._store)
+        with monkeypatch.context() as patch:
+            fails = lambda key, *_: key.endswith(".manifest")  # noqa: E731 - the put of the final manifest
+            patch.setattr(owner, "put", failing(owner.put, fails))
+            commit(place.store, creation())
+        assert len(place.rows()) == 1
+        place.lose_files(lost)
+        with pytest.raises(DatasetNotFoundError):
+            place.open()
+        with pytest.raises(DatasetExistsError, match=r"LanceDataset\.drop"):
+            place.write(7)
+        place.drop()
+        assert (place.rows(), list(place.store.list(""))) == ([], [])
+        assert place.write(7).version == 1
