@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.s3_endpoint import KEY_ID, SECRET, S3Endpoint
+
 PROGRAMS = ("monmaptool", "ceph-mon", "ceph", "ceph-osd", "radosgw", "radosgw-admin")
 PACKAGES = "ceph-mon ceph-osd ceph-common radosgw"
-
-_KEY_ID, _SECRET = "test-key-id", "test-secret-canary"
 
 # One of everything, no authentication, and no part of it may wait for a manager: there is none.
 _CLUSTER = {
@@ -47,51 +47,19 @@ _CLUSTER = {
 }
 
 
-@dataclass(frozen=True)
-class CephServer:
-    """A running gateway."""
-
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def storage_options(self) -> dict[str, str]:
-        """Options that lance_core and pylance both take."""
-        return {
-            "aws_endpoint": self.endpoint,
-            "allow_http": "true",
-            "aws_access_key_id": _KEY_ID,
-            "aws_secret_access_key": _SECRET,
-            "aws_region": "us-east-1",
-        }
-
-    def new_bucket(self) -> str:
-        import boto3
-
-        name = f"bucket-{uuid.uuid4().hex[:12]}"
-        secrets = {"aws_access_key_id": _KEY_ID, "aws_secret_access_key": _SECRET}
-        client = boto3.client("s3", endpoint_url=self.endpoint, region_name="us-east-1", **secrets)
-        client.create_bucket(Bucket=name)
-        client.close()
-        return name
-
-
 def missing_programs() -> list[str]:
     """The programs of Ceph that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 @contextlib.contextmanager
-def ceph_server() -> Iterator[CephServer]:
+def ceph_server() -> Iterator[S3Endpoint]:
     """Start all three, and stop them afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="ceph-"))
     cluster = _Cluster(folder)
     try:
         cluster.start()
-        yield CephServer(cluster.gateway_port)
+        yield S3Endpoint(cluster.gateway_port)
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
@@ -117,7 +85,7 @@ class _Cluster:
         self._begin("ceph-osd", "-i", "0")
         self._begin("radosgw", "-n", "client.gateway")
         self._wait()
-        user = ["--uid=tester", "--display-name=tester", f"--access-key={_KEY_ID}", f"--secret-key={_SECRET}"]
+        user = ["--uid=tester", "--display-name=tester", f"--access-key={KEY_ID}", f"--secret-key={SECRET}"]
         self._run("radosgw-admin", "-n", "client.gateway", "user", "create", *user)
 
     def stop(self) -> None:

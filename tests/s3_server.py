@@ -1,7 +1,7 @@
 """An S3 (and DynamoDB) server on a loopback port, for tests: moto, with its conditional puts made atomic.
 
-moto looks whether a key exists and then stores it, without a lock in between: two racing writers can both win. The
-server process started here holds one lock around the operations that write.
+moto looks whether a key or row exists and then stores it, without a lock in between: two racing writers can both win.
+The server process started here holds one lock around the operations that write.
 """
 
 import contextlib
@@ -12,51 +12,30 @@ import sys
 import threading
 import time
 import urllib.request
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
-_WRITES = ("put_object", "copy_object", "delete_object")
+from tests.s3_endpoint import S3Endpoint
 
+ROOT = Path(__file__).parents[1]
 
-@dataclass(frozen=True)
-class S3Server:
-    """A running server."""
-
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def storage_options(self) -> dict[str, str]:
-        """Options that lance_core and pylance both take."""
-        return {
-            "aws_endpoint": self.endpoint,
-            "allow_http": "true",
-            "aws_access_key_id": "test-key-id",
-            "aws_secret_access_key": "test-secret-canary",
-            "aws_region": "us-east-1",
-        }
-
-    def new_bucket(self) -> str:
-        name = f"bucket-{uuid.uuid4().hex[:12]}"
-        request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
-        urllib.request.urlopen(request, timeout=10).close()
-        return name
+_S3_WRITES = ("put_object", "copy_object", "delete_object")
+_DYNAMODB_WRITES = ("put_item", "delete_item")
 
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[S3Server]:
+def s3_server() -> Iterator[S3Endpoint]:
     """Start a server in a process of its own, and stop it afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, __file__, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "tests.s3_server", str(port)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    server = S3Server(port)
+    server = S3Endpoint(port)
     try:
         for _ in range(300):
             with contextlib.suppress(OSError):
@@ -72,7 +51,8 @@ def s3_server() -> Iterator[S3Server]:
 
 
 def _serve(port: str) -> None:
-    import moto.s3.responses
+    from moto.dynamodb.responses import DynamoHandler
+    from moto.s3.responses import S3Response
     from moto.server import main
 
     lock = threading.RLock()
@@ -85,8 +65,9 @@ def _serve(port: str) -> None:
 
         return run
 
-    for name in _WRITES:
-        setattr(moto.s3.responses.S3Response, name, locked(getattr(moto.s3.responses.S3Response, name)))
+    for handler, names in ((S3Response, _S3_WRITES), (DynamoHandler, _DYNAMODB_WRITES)):
+        for name in names:
+            setattr(handler, name, locked(getattr(handler, name)))
     main(["-H", "127.0.0.1", "-p", port])
 
 
