@@ -1,4 +1,3 @@
-import threading
 from datetime import UTC, datetime, timedelta
 
 import lance
@@ -32,6 +31,7 @@ from lance_core.table import DeletionFile, DeletionVector, Transaction, new_dele
 from lance_core.table.operations import Delete, Overwrite, Restore, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming
 from tests.lance_core.commit.tables import appending, creation, fragment_of
+from tests.racing import race
 
 
 @pytest.fixture
@@ -149,17 +149,8 @@ def test_once_finds_the_earlier_commit(path):
 def test_once_holds_between_racing_writers(path):
     store = open_store(path)
     file = fragment_of(40, 50, path)
-    results, barrier = [], threading.Barrier(6)
-
-    def write():
-        barrier.wait()
-        results.append(commit(store, appending(1, file, run="7"), options=CommitOptions(once=("run", "7"))))
-
-    threads = [threading.Thread(target=write) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    options = CommitOptions(once=("run", "7"))
+    results = race(6, lambda _: commit(store, appending(1, file, run="7"), options=options))
     assert sorted(result.deduplicated for result in results) == [False] + [True] * 5
     assert lance.dataset(path).count_rows() == 50
 

@@ -1,13 +1,12 @@
 """What every store must do, as a test class: a new store subclasses it and says how to make one."""
 
-import threading
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError
 from lance_core.store import ObjectStore
+from tests.racing import race
 
 
 class StoreConformance:
@@ -84,23 +83,17 @@ class StoreConformance:
 
     def test_one_of_racing_creators_wins(self, store):
         for turn in range(10):
-            barrier, won = threading.Barrier(4), []
 
-            def create(number, turn=turn, barrier=barrier, won=won):
-                barrier.wait()
+            def create(number, turn=turn):
                 try:
                     store.put_if_absent(f"race/{turn}", str(number).encode() * 1000)
-                    won.append(number)
                 except AlreadyExistsError:
-                    pass
+                    return False
+                return True
 
-            threads = [threading.Thread(target=create, args=(number,)) for number in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert len(won) == 1
-            assert bytes(store.get(f"race/{turn}")) == str(won[0]).encode() * 1000
+            won = race(4, create)
+            assert sorted(won) == [False] * 3 + [True]
+            assert bytes(store.get(f"race/{turn}")) == str(won.index(True)).encode() * 1000
 
     def test_a_writer_shows_nothing_before_close(self, store):
         with store.open_writer("d/file") as writer:

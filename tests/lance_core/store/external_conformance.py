@@ -9,10 +9,11 @@ import pytest
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.commit import commit, latest_version, load_manifest
+from lance_core.commit import commit, latest_version, list_versions, load_manifest
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, StoreError, VersionNotFoundError
 from lance_core.store import open_store
 from tests.lance_core.commit.tables import appending, creation
+from tests.racing import race
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,38 @@ class ExternalCommitConformance:
         assert latest_version(store) == 2
         assert load_manifest(store, 2).version == 2
         assert commit(store, appending(2)).manifest.version == 3
+
+    def test_racing_writers_lose_nothing(self, place):
+        store = place.store
+        commit(store, creation())
+
+        def write(_):
+            for _ in range(3):
+                commit(store, appending(1))
+
+        race(4, write)
+        assert list_versions(store) == list(range(1, 14))
+
+    def test_of_racing_rows_one_is_added(self, place):
+        indices = [place.store.index for _ in range(4)]
+        for version in range(1, 11):
+            added = race(4, lambda number, version=version: indices[number].add(version, f"key-{number}", 1))
+            assert sorted(added) == [False] * 3 + [True]
+            assert indices[0].latest() == (version, f"key-{added.index(True)}")
+
+    def test_of_racing_creators_one_wins(self, place):
+        def create(_):
+            try:
+                commit(place.store, creation())
+            except DatasetExistsError as error:
+                return str(error)
+            return None
+
+        for _ in range(3):
+            (won, *errors) = sorted(race(4, create), key=bool)
+            assert won is None
+            assert [error for error in errors if error is None or "already exists" not in error] == []
+            place.drop()
 
     def test_a_dropped_dataset_is_forgotten(self, place):
         for _ in range(3):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 
 import lance
 import pyarrow as pa
@@ -17,6 +16,7 @@ from tests.faults import test_concurrent_writers as writers
 from tests.faults.test_mixed_writers import mix
 from tests.lance_core.commit.test_requests import place, requests, test_requests  # noqa: F401 - run here once more
 from tests.lance_core.store.conformance import StoreConformance
+from tests.racing import race
 
 pytestmark = pytest.mark.ceph
 
@@ -49,25 +49,18 @@ def test_the_probe_proves_the_server(s3, root, monkeypatch):
 def test_of_racing_puts_one_wins(s3, root):
     store = open_store(root, s3.storage_options)
     writers, keys = 8, 25
-    barrier, wins = threading.Barrier(writers), []
+    for key in range(keys):
 
-    def put(writer):
-        for key in range(keys):
-            barrier.wait()
+        def put(writer, key=key):
             try:
                 store.put_if_absent(f"k{key}", f"{writer}".encode() * 50_000)
             except AlreadyExistsError:
-                continue
-            wins.append((key, writer))
+                return False
+            return True
 
-    threads = [threading.Thread(target=put, args=[writer]) for writer in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(key for key, _ in wins) == list(range(keys))
-    for key, writer in wins:
-        assert bytes(store.get(f"k{key}")) == f"{writer}".encode() * 50_000
+        won = race(writers, put)
+        assert won.count(True) == 1
+        assert bytes(store.get(f"k{key}")) == f"{won.index(True)}".encode() * 50_000
 
 
 def test_large_objects_go_up_in_parts(s3, root):

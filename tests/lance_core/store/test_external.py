@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-import threading
 import uuid
 from contextlib import closing
 
@@ -140,23 +139,6 @@ def test_rows_that_an_interrupted_cleanup_left_are_removed_by_the_next(tmp_path,
     assert dataset.cleanup_old_versions(retain_versions=1).old_versions == 2
     with closing(sqlite3.connect(tmp_path / "index.db")) as connection:
         assert connection.execute("SELECT version FROM manifests").fetchall() == [(3,)]
-
-
-def test_racing_writers_lose_nothing(sqlite_store):
-    commit(sqlite_store, creation())
-    barrier = threading.Barrier(4)
-
-    def write():
-        barrier.wait()
-        for _ in range(5):
-            commit(sqlite_store, appending(1))
-
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list_versions(sqlite_store) == list(range(1, 22))
 
 
 def test_pylance_and_we_share_dynamodb(dynamodb):

@@ -3,7 +3,6 @@
 import logging
 import subprocess
 import sys
-import threading
 import traceback
 import uuid
 from pathlib import Path
@@ -13,15 +12,14 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.commit import commit, list_versions
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.postgres import PostgresIndex
-from tests.lance_core.commit.tables import appending, creation
 from tests.lance_core.store.conformance import StoreConformance
 from tests.lance_core.store.external_conformance import ExternalCommitConformance, Place
 from tests.postgres_server import PASSWORD, postgres_programs, postgres_server
+from tests.racing import race
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,39 +76,10 @@ def test_one_row_for_each_version(postgres, database, options, tmp_path):
 
 
 @pytest.mark.heavy
-def test_racing_writers_lose_nothing(store):
-    commit(store, creation())
-    barrier = threading.Barrier(4)
-
-    def write():
-        barrier.wait()
-        for _ in range(5):
-            commit(store, appending(1))
-
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list_versions(store) == list(range(1, 22))
-
-
-@pytest.mark.heavy
 def test_racing_creators_of_the_table(postgres, database):
     """Sessions that find no table all try to make it."""
-    barrier = threading.Barrier(8)
-    won = []
-
-    def add(number):
-        index = PostgresIndex(postgres.uri(database), "place")
-        barrier.wait()
-        won.append(index.add(1, f"key-{number}", 1))
-
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    indices = [PostgresIndex(postgres.uri(database), "place") for _ in range(8)]
+    won = race(8, lambda number: indices[number].add(1, f"key-{number}", 1))
     assert sorted(won) == [False] * 7 + [True]
 
 
