@@ -45,11 +45,8 @@ def data_bytes(uri: Path) -> int:
 
 def main() -> None:
     """Run and print."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        measure(folder)
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder))
 
 
 def measure(folder: Path) -> None:

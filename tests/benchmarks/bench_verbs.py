@@ -17,11 +17,8 @@ ROWS = 1_000_000
 
 def main() -> None:
     """Run and print."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        measure(folder)
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder))
 
 
 def measure(folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""Rows of many shapes, for tests of whatever must keep them as they are."""
+"""Rows of many shapes, and tables of them, for tests of whatever must keep them as they are."""
 
 import datetime as dt
 
+import lance
 import numpy as np
 import pyarrow as pa
 
@@ -37,3 +38,13 @@ def rows(start, count, *, nulls=True, version="2.2"):
             "nothing": pa.nulls(count, pa.float64()),
         }
     )
+
+
+def write(path, sizes, *, library=lance, version="2.2", **options):
+    """Append fragments of these sizes."""
+    start = 0
+    for index, size in enumerate(sizes):
+        part = rows(start, size, nulls=index != 1, version=version)
+        library.write_dataset(part, path, mode="append", data_storage_version=version, **options)
+        start += size
+    return lance.dataset(path)

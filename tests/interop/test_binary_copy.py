@@ -14,17 +14,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.file.reader import DataFileReader
 from lance_core.maintenance import compact
 from lance_core.store import open_store
-from tests.interop.shapes import rows
-
-
-def write(path, sizes, *, library=lance, version="2.2", **options):
-    """Append fragments of these sizes."""
-    start = 0
-    for index, size in enumerate(sizes):
-        part = rows(start, size, nulls=index != 1, version=version)
-        library.write_dataset(part, path, mode="append", data_storage_version=version, **options)
-        start += size
-    return lance.dataset(path)
+from tests.interop.shapes import rows, write
 
 
 def pages_of(path):

@@ -15,19 +15,9 @@ from lance_core.errors import InvalidInputError, RetryableConflictError, Unsuppo
 from lance_core.maintenance import compact
 from lance_core.maintenance.optimizer import DatasetOptimizer
 from lance_core.optimize import Compaction, CompactionTask, RewriteResult
-from tests.interop.shapes import rows
+from tests.interop.shapes import rows, write
 
 MODES = ["reencode", "try_binary_copy"]
-
-
-def write(path, sizes, *, library=lance, version="2.2", **options):
-    """Append fragments of these sizes."""
-    start = 0
-    for index, size in enumerate(sizes):
-        part = rows(start, size, nulls=index != 1, version=version)
-        library.write_dataset(part, path, mode="append", data_storage_version=version, **options)
-        start += size
-    return lance.dataset(path)
 
 
 def same(path, expected, columns=None):

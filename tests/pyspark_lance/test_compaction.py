@@ -20,6 +20,24 @@ def table(uri):
     return lance_core.dataset(uri)
 
 
+@pytest.fixture
+def and_then_delete(uri, monkeypatch):
+    """Delete rows, given by a filter, when the tasks have run and are not committed yet."""
+    import pyspark_lance.compaction as module
+
+    run = module._run
+
+    def arrange(predicate):
+        def run_and_delete(*arguments):
+            found = run(*arguments)
+            lance_core.dataset(uri).delete(predicate)
+            return found
+
+        monkeypatch.setattr(module, "_run", run_and_delete)
+
+    return arrange
+
+
 def ids_of(lance, uri):
     return lance.dataset(uri).to_table().column("id").to_pylist()
 
@@ -79,33 +97,15 @@ def test_when_all_tasks_fail_that_is_an_error(spark, table, uri):
     assert lance_core.dataset(uri).version == table.version
 
 
-def test_a_concurrent_change_is_not_undone(spark, table, uri, lance, monkeypatch):
-    import pyspark_lance.compaction as module
-
-    run = module._run
-
-    def and_then_delete(*arguments):
-        found = run(*arguments)
-        lance_core.dataset(uri).delete("id = 5")
-        return found
-
-    monkeypatch.setattr(module, "_run", and_then_delete)
+def test_a_concurrent_change_is_not_undone(spark, table, uri, lance, and_then_delete):
+    and_then_delete("id = 5")
     report = pyspark_lance.compact(spark, uri, TWO_TASKS)
     assert (report.metrics.tasks_skipped, report.metrics.fragments_removed) == (1, 3)
     assert sorted(ids_of(lance, uri)) == [n for n in range(70) if n != 5]
 
 
-def test_if_all_fragments_were_changed_that_is_an_error(spark, table, uri, lance, monkeypatch):
-    import pyspark_lance.compaction as module
-
-    run = module._run
-
-    def and_then_delete(*arguments):
-        found = run(*arguments)
-        lance_core.dataset(uri).delete("id % 10 = 5")
-        return found
-
-    monkeypatch.setattr(module, "_run", and_then_delete)
+def test_if_all_fragments_were_changed_that_is_an_error(spark, table, uri, lance, and_then_delete):
+    and_then_delete("id % 10 = 5")
     with pytest.raises(RetryableConflictError):
         pyspark_lance.compact(spark, uri, TWO_TASKS)
     assert sorted(ids_of(lance, uri)) == [n for n in range(70) if n % 10 != 5]
