@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
@@ -12,6 +12,7 @@ from lance_core import LanceDataset
 from lance_core.commit import commit, latest_version, list_versions, load_manifest
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, StoreError, VersionNotFoundError
 from lance_core.store import open_store
+from lance_core.table.paths import branch_ref_key
 from tests.lance_core.commit.tables import appending, creation
 from tests.racing import race
 
@@ -123,18 +124,19 @@ class ExternalCommitConformance:
         assert place.write(8).to_table()["a"].to_pylist() == [7, 8]
 
     def test_only_the_dropped_dataset_is_forgotten(self, place):
-        uri = place.uri.partition("?")
-        others = [Place("".join((uri[0] + end, *uri[1:])), place.options, place.rows) for end in ("2", "/tree/x")]
-        for each in (place, *others[:1]):
+        def beside(end):
+            before, *query = place.uri.partition("?")
+            return replace(place, uri="".join((before, end, *query)))
+
+        for each in (place, beside("2")):
             each.write(1).create_branch("b")
-        others[1].write(1)  # a dataset, or what is left of a branch: it lies below the one that is dropped
+        beside("/tree/x").write(1)  # a branch without a reference, as an unfinished one is
+        # Names that lead elsewhere are no branches'.
+        name = place.uri.partition("?")[0].rpartition("/")[2] + "2"
+        place.store.put(branch_ref_key(f"../../{name}"), b"{}")
         place.drop()
-        assert {key.rpartition("/")[2] for key, _ in place.rows()} == {
-            others[0].uri.partition("?")[0].rpartition("/")[2],
-            "b",
-        }
-        assert len(place.rows()) == 2
-        assert others[0].write(2).version == 2
+        assert (place.versions(f"/{name}"), place.versions(f"/{name}/tree/b"), len(place.rows())) == ([1], [1], 2)
+        assert beside("2").write(2).version == 2
 
     def test_a_deleted_branch_is_forgotten(self, place):
         dataset = place.write(1)
