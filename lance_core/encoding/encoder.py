@@ -17,6 +17,7 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     array_to_block,
 )
+from lance_core.encoding.packed import check_packed_values
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import items_per_row, leaf_paths
 from lance_core.encoding.repdef import Layer, Levels
@@ -79,6 +80,8 @@ def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
     wish = requested(column.field, column.top)
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
+    if pa.types.is_struct(values.type):
+        check_packed_values(column.field, values)
     if pa.types.is_dictionary(values.type):
         bits = values.type.index_type.bit_width
         return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits, wish, bits)

@@ -14,8 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.packed import Packable, check_packed
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.paths import is_blob_v2
+from lance_core.encoding.paths import is_blob_v2, is_packed
 from lance_core.encoding.request import requested
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
@@ -34,6 +35,11 @@ _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
+_PACKABLE: Final = {
+    FileVersion.V2_0: Packable(lists=True, strings=False),
+    FileVersion.V2_1: Packable(lists=False, strings=False),
+    FileVersion.V2_2: Packable(lists=True, strings=True),
+}
 
 
 class _Collected:
@@ -77,6 +83,8 @@ class DataFileWriter:
         _check_blobs(schema, version)
         for field, _ in schema.walk():
             requested(field)
+            if version in _PACKABLE and is_packed(field) and not is_blob_v2(field):
+                check_packed(field, _PACKABLE[version], version.value)
         self._key = key
         self._schema = schema
         self._version = version

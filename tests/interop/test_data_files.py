@@ -209,22 +209,6 @@ def test_field_metadata(tmp_path, version, metadata, values):
     assert read_ours(tmp_path, "theirs.lance").to_pylist() == table.to_pylist()
 
 
-@pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_packed_structs(tmp_path, version):
-    columns = {"x": pa.array(range(3000)), "y": pa.array([i / 2 for i in range(3000)])}
-    if version == "2.2":
-        columns["z"] = pa.array([f"text {i}" for i in range(3000)])
-    array = pa.StructArray.from_arrays(list(columns.values()), list(columns))
-    table = pa.table([array], pa.schema([pa.field("c", array.type, metadata={"lance-encoding:packed": "true"})]))
-    written = write_ours(tmp_path, table, version)
-    assert len(written.field_ids) == 1
-    assert LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table().to_pylist() == table.to_pylist()
-    assert read_ours(tmp_path, "ours.lance").to_pylist() == table.to_pylist()
-    with LanceFileWriter(str(tmp_path / "theirs.lance"), table.schema, version=version) as writer:
-        writer.write_batch(table)
-    assert read_ours(tmp_path, "theirs.lance").to_pylist() == table.to_pylist()
-
-
 def test_fixed_size_lists_of_structs(tmp_path):
     structs = pa.StructArray.from_arrays(
         [pa.array(range(5000)), pa.array([str(i) if i % 3 else None for i in range(5000)])], ["x", "y"]

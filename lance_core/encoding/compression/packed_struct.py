@@ -5,7 +5,7 @@
 All fields have one width each and no nulls. Structs with strings are `variable_packed_struct`.
 """
 
-__all__ = ["COMPRESSION"]
+__all__ = ["COMPRESSION", "join_rows"]
 
 from collections.abc import Sequence
 
@@ -41,7 +41,13 @@ def _split_rows(encoding: CompressiveEncoding, rows: DataBlock) -> PackedStructB
     return PackedStructBlock(children=tuple(children), num_values=rows.num_values)
 
 
-def _join_rows(block: DataBlock) -> tuple[list[int], FixedWidthBlock]:
+def join_rows(block: DataBlock) -> tuple[list[int], FixedWidthBlock]:
+    """The widths of the fields of structs in bits, and their values row by row.
+
+    Raises:
+        InvalidInputError: The block is no struct.
+        UnsupportedError: A field has no width of whole bytes.
+    """
     if not isinstance(block, PackedStructBlock) or not block.children:
         raise InvalidInputError(f"a {type(block).__name__} is no struct that could be packed")
     columns = [_flattened(child) for child in block.children]
@@ -74,7 +80,7 @@ def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | Va
 
 
 def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> MiniBlockPage:
-    widths, rows = _join_rows(block)
+    widths, rows = join_rows(block)
     page = registry.encode_miniblock(
         rows, registry.inner_name(argument, "flat"), max_values=limits.max_values, max_bytes=limits.max_bytes
     )
@@ -83,7 +89,7 @@ def _encode_miniblock(block: DataBlock, argument: str, limits: ChunkLimits) -> M
 
 
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock | VariableBlock]:
-    widths, rows = _join_rows(block)
+    widths, rows = join_rows(block)
     inner, values = registry.encode_per_value(rows, registry.inner_name(argument, "flat"))
     return CompressiveEncoding(packed_struct=PackedStruct(bits_per_value=widths, values=inner)), values
 

@@ -37,6 +37,7 @@ from lance_core.encoding.v2_0.integers import buffer_range, is_fixed_width, read
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 _MAX_DEPTH: Final = 64
+_MOST_PACKED_BITS: Final = 2**31
 # Compressions of the bytes of strings: pyarrow's name, and how many bytes before them tell their size.
 _PREFIXES: Final[dict[str, tuple[str | None, int]]] = {"zstd": ("zstd", 8), "lz4": ("lz4_raw", 4), "none": (None, 0)}
 
@@ -295,16 +296,24 @@ def _decode_dictionary(page: PageInfo, dictionary: Dictionary, kind: Any, rows: 
     return _Values(array=array.take(pa.array(raw - 1, mask=raw == 0)), valid=None)
 
 
+def _packed_bytes(encoding: ArrayEncoding) -> int:
+    """Bytes of one field of a packed struct; lists of equal length are wide values."""
+    items = 1
+    while (name := encoding.WhichOneof("array_encoding")) in ("nullable", "fixed_size_list"):
+        if name == "nullable":
+            encoding = encoding.nullable.no_nulls.values
+        else:
+            items *= encoding.fixed_size_list.dimension
+            encoding = encoding.fixed_size_list.items
+    bits = encoding.flat.bits_per_value
+    if name != "flat" or bits % 8 or not 0 < bits * items <= _MOST_PACKED_BITS:
+        raise UnsupportedError("packed structs of anything but whole bytes")
+    return bits * items // 8
+
+
 def _decode_packed(page: PageInfo, encoding: ArrayEncoding, kind: Any, rows: RowRuns) -> Steps[_Values]:
     packed = encoding.packed_struct
-    widths = []
-    for inner in packed.inner:
-        while inner.WhichOneof("array_encoding") == "nullable":
-            inner = inner.nullable.no_nulls.values  # noqa: PLW2901  # unwrapping
-        bits = inner.flat.bits_per_value
-        if inner.WhichOneof("array_encoding") != "flat" or bits % 8 or not bits:
-            raise UnsupportedError("packed structs of anything but whole bytes")
-        widths.append(bits // 8)
+    widths = [_packed_bytes(inner) for inner in packed.inner]
     if len(widths) != kind.num_fields:
         raise CorruptFileError(f"{len(widths)} packed fields in a column of type {kind}")
     total = sum(widths)

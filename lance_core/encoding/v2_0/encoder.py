@@ -15,7 +15,9 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
 from lance_core.encoding.compression import fsst
 from lance_core.encoding.compression.general import compressed_bytes
+from lance_core.encoding.compression.packed_struct import join_rows
 from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.packed import check_packed_values
 from lance_core.encoding.page import BytesLike, EncodedPage
 from lance_core.encoding.paths import is_packed
 from lance_core.encoding.request import Request, requested
@@ -43,7 +45,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
     if field.logical_type == "map" or (field.children and field.logical_type.startswith("fixed_size_list")):
         raise UnsupportedError(f"field {field.name!r}: type {field.logical_type} needs version 2.2")
     if is_packed(field):
-        raise UnsupportedError(f"field {field.name!r}: packed structs in version 2.0")
+        return [[_encode_packed(field, array)]]
     if field.logical_type == "struct":
         return _encode_struct(field, array)
     if field.children:
@@ -54,13 +56,35 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
 def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
     """A page of descriptors of blobs: shape (blobs, 2), position and size."""
     encoding = ArrayEncoding()
-    for _ in range(2):
-        inner = encoding.packed_struct.inner.add()
-        inner.nullable.no_nulls.values.flat.bits_per_value = 64
-        inner.nullable.no_nulls.values.flat.buffer.SetInParent()
+    encoding.packed_struct.inner.extend([_packed_field(pa.uint64())] * 2)
     encoding.packed_struct.buffer.SetInParent()
     rows = table.shape[0]
     return EncodedPage(num_rows=rows, length=rows, encoding=encoding, buffers=(table.ravel().view(np.uint8),))
+
+
+def _encode_packed(field: Field, array: Any) -> EncodedPage:
+    """A page of a packed struct; lists of equal length are wide values in it."""
+    _check_no_null_struct(field, array)
+    check_packed_values(field, array)
+    encoding = ArrayEncoding()
+    encoding.packed_struct.inner.extend(_packed_field(child.type) for child in array.type)
+    encoding.packed_struct.buffer.SetInParent()
+    _, rows = join_rows(array_to_block(array))
+    return EncodedPage(num_rows=len(array), length=len(array), encoding=encoding, buffers=(rows.data,))
+
+
+def _packed_field(kind: Any) -> ArrayEncoding:
+    encoding = ArrayEncoding()
+    values = encoding.nullable.no_nulls.values
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_fixed_size_list(kind):
+        values.fixed_size_list.dimension = kind.list_size
+        values.fixed_size_list.items.CopyFrom(_packed_field(kind.value_type))
+    else:
+        values.flat.bits_per_value = kind.bit_width
+        values.flat.buffer.SetInParent()
+    return encoding
 
 
 class _Page:
@@ -86,9 +110,13 @@ class _Page:
         return EncodedPage(num_rows=self.num_rows, length=self.num_rows, encoding=encoding, buffers=tuple(self.buffers))
 
 
-def _encode_struct(field: Field, array: Any) -> list[list[EncodedPage]]:
+def _check_no_null_struct(field: Field, array: Any) -> None:
     if array.null_count:
         raise SchemaError(f"field {field.name!r}: null structs need version 2.1 or later")
+
+
+def _encode_struct(field: Field, array: Any) -> list[list[EncodedPage]]:
+    _check_no_null_struct(field, array)
     encoding = ArrayEncoding()
     encoding.struct.SetInParent()
     page = EncodedPage(num_rows=len(array), length=len(array), encoding=encoding, buffers=())
