@@ -36,6 +36,27 @@ LEAVES = [
     pa.list_(pa.float32(), 4),
     pa.list_(pa.int16(), 200),
     pa.list_(pa.bool_(), 3),
+    pa.uint8(),
+    pa.int16(),
+    pa.uint32(),
+    pa.date64(),
+    pa.time32("ms"),
+    pa.time64("ns"),
+    pa.timestamp("ms", "Europe/Paris"),
+    pa.duration("ns"),
+    pa.decimal128(1, 0),
+    pa.binary(1),
+    pa.string_view(),
+    pa.binary_view(),
+    pa.dictionary(pa.int64(), pa.large_string()),
+    pa.dictionary(pa.int16(), pa.binary()),
+    pa.dictionary(pa.uint8(), pa.float64()),
+    pa.list_(pa.list_(pa.float32(), 2), 3),
+    pa.list_(pa.binary(4), 2),
+    pa.list_(pa.decimal128(10, 2), 3),
+    pa.list_(pa.timestamp("us"), 1),
+    pa.list_(pa.float16(), 64),
+    pa.list_(pa.null(), 2),
 ]
 # What the metadata of a field may ask of its encoding.
 REQUESTS = {
@@ -108,11 +129,11 @@ def _scalar(kind: Any, number: int) -> Any:  # noqa: PLR0911  # one return per t
         return float(number % 2000)
     if types.is_integer(kind):
         return number % 120
-    if types.is_string(kind) or types.is_large_string(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "é" * (number % 3) + str(number) * (1 if number % 50 else 100)
     if types.is_fixed_size_binary(kind):
         return bytes([number % 256]) * kind.byte_width
-    if types.is_binary(kind) or types.is_large_binary(kind):
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return str(number).encode() * (number % 4)
     if types.is_date(kind):
         return dt.date(2020, 1, 1) + dt.timedelta(days=number % 10000)
@@ -124,7 +145,7 @@ def _scalar(kind: Any, number: int) -> Any:  # noqa: PLR0911  # one return per t
     if types.is_duration(kind):
         return dt.timedelta(seconds=number)
     assert types.is_decimal(kind), kind
-    return decimal.Decimal(number)
+    return decimal.Decimal(number % 10**kind.precision)
 
 
 def random_table(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.encoding.paths import is_blob_v2
+from lance_core.encoding.relabel import relabel
 from lance_core.errors import SchemaError
 from lance_core.schema import Field, Schema, field_to_arrow, schema_from_arrow, schema_to_arrow
 
@@ -43,14 +44,9 @@ def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
     """The data with the columns, order and storage types of `schema`, which `fit` gave for it.
 
     Raises:
-        SchemaError: A column that must not be null has nulls.
+        SchemaError: A column has values that its type cannot take.
     """
-    columns = []
-    for field in schema.fields:
-        column = data.column(field.name)
-        if not field.nullable and column.null_count:
-            raise SchemaError(f"column {field.name!r} is not nullable in the dataset, but the data has nulls in it")
-        columns.append(_conform_column(column, field))
+    columns = [_conform_column(data.column(field.name), field) for field in schema.fields]
     return pa.table(columns, schema=schema_to_arrow(schema))
 
 
@@ -99,16 +95,10 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     if is_blob_v2(field) and not pa.types.is_struct(_storage_type(chunked.type)):
         return pa.chunked_array([_as_blobs(chunk, wanted) for chunk in chunked.chunks], wanted)
-    if chunked.type != wanted:
-        # Same storage by now: the cast reorders and renames children, and takes views and extension types apart.
-        try:
-            chunked = chunked.cast(wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise SchemaError(f"column {field.name!r}: {error}") from error
-    if any(_is_strict(child) for child in field.children):
-        for chunk in chunked.chunks:
-            _check_items(chunk, field.name)
-    return chunked
+    try:
+        return pa.chunked_array([relabel(chunk, wanted) for chunk in chunked.chunks], wanted)
+    except SchemaError as error:
+        raise SchemaError(f"column {field.name!r}: {error}") from error
 
 
 def _storage_type(kind: Any) -> pa.DataType:
@@ -122,39 +112,3 @@ def _as_blobs(payloads: pa.Array, kind: pa.DataType) -> pa.Array:
     array = pa.StructArray.from_arrays([payloads, uris], names=["data", "uri"], mask=mask)
     storage = array.cast(_storage_type(kind))
     return pa.ExtensionArray.from_storage(kind, storage) if isinstance(kind, pa.BaseExtensionType) else storage
-
-
-def _is_strict(field: Field) -> bool:
-    """Whether nulls are forbidden somewhere in the field; the entries of a map never are null anyway."""
-    return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
-
-
-def _check_items(array: pa.Array, name: str) -> None:
-    """Arrow's cast lets null items pass into a list that must not have them."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        for child in kind:
-            if not child.nullable and _has_nulls_inside(array, child.name):
-                raise SchemaError(
-                    f"column {name!r}: field {child.name!r} is not nullable, but the data has nulls in it"
-                )
-            _check_items(array.field(child.name), name)
-    elif pa.types.is_map(kind):
-        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        _check_item(kind.item_field, array.items.slice(first, last - first), name)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        _check_item(kind.value_field, array.flatten(), name)
-
-
-def _check_item(field: pa.Field, items: pa.Array, name: str) -> None:
-    if not field.nullable and items.null_count:
-        raise SchemaError(f"column {name!r}: items of the list are not nullable, but the data has nulls in it")
-    _check_items(items, name)
-
-
-def _has_nulls_inside(array: pa.Array, child: str) -> bool:
-    """Whether a child of a struct is null where the struct itself is not."""
-    values = array.field(child)
-    if not values.null_count:
-        return False
-    return bool(pc.any(pc.and_(pc.is_valid(array), pc.is_null(values))).as_py())

@@ -33,16 +33,24 @@ def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:
     Raises:
         CorruptFileError: Levels and values do not fit each other or the path.
     """
-    if len(decoded.levels.layers) != len(path):
-        raise CorruptFileError(f"{len(decoded.levels.layers)} layers for {len(path)} levels of nesting")
     unraveled = unravel(decoded.levels)
-    leaf_layer = unraveled.layers[0]
+    layers = unraveled.layers
+    if len(layers) == 1 and path[-1].logical_type == "struct" and not path[-1].children:
+        # The reference library gives structs without fields one layer, whatever structs are around them.
+        layers = (ItemLayer(validity=None, length=unraveled.num_slots),) * len(path)
+    if len(layers) != len(path):
+        raise CorruptFileError(f"{len(layers)} layers for {len(path)} levels of nesting")
+    leaf_layer = layers[0]
     if not isinstance(leaf_layer, ItemLayer):
         raise CorruptFileError("the innermost layer is a list")
     array = _leaf_array(path[-1], decoded, unraveled.num_slots, leaf_layer.validity)
     child = path[-1]
-    for field, layer in zip(reversed(path[:-1]), unraveled.layers[1:], strict=True):
-        array = _wrap(field, field_to_arrow(child), layer, array)
+    # Fixed size lists of structs have no levels of their own: theirs, and those around them, are as many as the items.
+    step = 1
+    for field, layer in zip(reversed(path[:-1]), layers[1:], strict=True):
+        if layer_kind(field) == "fixed_size_list":
+            step *= list_size(field)
+        array = _wrap(field, field_to_arrow(child), layer, array, step)
         child = field
     return array
 
@@ -132,22 +140,22 @@ def _list_parts(array: Any) -> tuple[Any, Any]:
     return offsets - offsets[0] if first else offsets, array.values.slice(first, last - first)
 
 
-def _wrap(field: Field, child: pa.Field, layer: ItemLayer | ListLayer, array: pa.Array) -> pa.Array:
+def _wrap(field: Field, child: pa.Field, layer: ItemLayer | ListLayer, array: pa.Array, step: int) -> pa.Array:
+    """The array of a field around that of its child; every `step`-th slot of its layer counts."""
     kind = layer_kind(field)
     if (kind == "list") != isinstance(layer, ListLayer):
         raise CorruptFileError(f"field {field.name!r} of type {field.logical_type} does not fit its layer")
     child = child.with_type(array.type)
     if isinstance(layer, ListLayer):
         return _wrap_list(field, child, layer, array)
-    if kind == "fixed_size_list":
-        size = list_size(field)
-        if size == 0 or layer.length % size:
-            raise CorruptFileError(f"{layer.length} items do not make lists of {size}")
-        validity = None if layer.validity is None else layer.validity[::size]
-        target: pa.DataType = pa.list_(child, size)
-        return pa.Array.from_buffers(target, layer.length // size, [_bitmap(validity)], children=[array])
-    _check_length(len(array), layer.length)
-    return pa.Array.from_buffers(pa.struct([child]), layer.length, [_bitmap(layer.validity)], children=[array])
+    if step == 0 or layer.length % step:
+        raise CorruptFileError(f"{layer.length} items do not make lists of {step}")
+    length = layer.length // step
+    size = list_size(field) if kind == "fixed_size_list" else 1
+    _check_length(len(array), length * size)
+    target: pa.DataType = pa.struct([child]) if kind == "item" else pa.list_(child, size)
+    bitmap = _bitmap(None if layer.validity is None else layer.validity[::step])
+    return pa.Array.from_buffers(target, length, [bitmap], children=[array])
 
 
 def _wrap_list(field: Field, child: pa.Field, layer: ListLayer, array: pa.Array) -> pa.Array:

@@ -17,7 +17,6 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     array_to_block,
 )
-from lance_core.encoding.packed import check_packed_values
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import items_per_row, leaf_paths
 from lance_core.encoding.repdef import Layer, Levels
@@ -35,6 +34,7 @@ from lance_core.encoding.strategy import (
     dictionary_pays,
 )
 from lance_core.encoding.structural import constant, fullzip, miniblock
+from lance_core.encoding.writable import check_packed_values
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field
 
@@ -180,7 +180,7 @@ def _encode_miniblock(
 
 def _per_value_name(block: DataBlock) -> str:
     if isinstance(block, FixedSizeListBlock):
-        return f"fixed_size_list({_per_value_name(block.items)})"
+        return "fixed_size_list"
     if isinstance(block, PackedStructBlock):
         fixed = all(isinstance(child, FixedWidthBlock) for child in block.children)
         return "packed_struct" if fixed else "variable_packed_struct"

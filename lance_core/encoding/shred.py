@@ -6,7 +6,7 @@ Codes are handed out from the root inwards, because the layers below are not kno
 definition levels, which count from the leaf outwards, when the leaf is reached.
 """
 
-__all__ = ["ShreddedColumn", "null_mask", "shred"]
+__all__ = ["ShreddedColumn", "has_nulls_inside", "null_mask", "shred"]
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.encoding.paths import is_column, layer_kind
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, Mask
@@ -97,6 +98,12 @@ def null_mask(array: pa.Array) -> Mask | None:
     start = array.offset % 8
     valid: Mask = bits[start : start + len(array)].view(np.bool_)
     return ~valid
+
+
+def has_nulls_inside(array: Any, index: int) -> bool:
+    """Whether a child of a struct is null where the struct itself is not."""
+    child = array.field(index)
+    return bool(child.null_count) and bool(pc.any(pc.and_(pc.is_valid(array), pc.is_null(child))).as_py())
 
 
 def _walk(field: Field, array: pa.Array, entries: _Entries) -> Iterator[tuple[Field, _Entries, pa.Array]]:

@@ -38,6 +38,7 @@ from lance_core.encoding.datablock import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
+    NullBlock,
     PackedStructBlock,
     VariableBlock,
     block_to_array,
@@ -357,7 +358,7 @@ def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -
     bits = items.bits_per_value if isinstance(items, FixedWidthBlock) else 0
     is_small = bits * dimension < 256 * 8
     is_kept_together = wish.layout == "miniblock" or (wish.layout is None and (bits == 1 or (is_small and has_levels)))
-    if is_kept_together or not can_be_zipped(block):
+    if (is_kept_together and not isinstance(items, NullBlock)) or not can_be_zipped(block):
         return Choice(layout="miniblock", compression="fixed_size_list(flat)")
     return Choice(layout="fullzip")
 

@@ -199,8 +199,17 @@ class _FileDictionary:
         if len(new):
             self._values = pa.concat_arrays([self._values, new])
             known = pa.compute.index_in(array.dictionary, value_set=self._values)
+        if not len(self._values):
+            # All are null: something must stand there for the indices.
+            self._values = _empty_value(self._values.type)
         indices = known.take(array.indices).fill_null(0).cast(self._index_type)
-        return pa.DictionaryArray.from_arrays(indices, self._values) if len(self._values) else array
+        return pa.DictionaryArray.from_arrays(indices, self._values)
+
+
+def _empty_value(kind: pa.DataType) -> pa.Array:
+    """An array of one value: 0, false, or a text without characters."""
+    is_number = pa.types.is_primitive(kind)
+    return pa.array([0], pa.int8()).cast(kind) if is_number else pa.array([""]).cast(kind)
 
 
 def _combined(column: Any) -> pa.Array:

@@ -14,16 +14,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.packed import Packable, check_packed
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.paths import is_blob_v2, is_packed
+from lance_core.encoding.paths import is_blob_v2
+from lance_core.encoding.relabel import relabel
 from lance_core.encoding.request import requested
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
+from lance_core.encoding.writable import Packable, check_writable
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.container import PageFile, WrittenFile, columns_of
 from lance_core.file.legacy import LegacyFileWriter
+from lance_core.file.nullability import check_nulls
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
@@ -83,8 +85,7 @@ class DataFileWriter:
         _check_blobs(schema, version)
         for field, _ in schema.walk():
             requested(field)
-            if version in _PACKABLE and is_packed(field) and not is_blob_v2(field):
-                check_packed(field, _PACKABLE[version], version.value)
+            check_writable(field, _PACKABLE.get(version), version.value)
         self._key = key
         self._schema = schema
         self._version = version
@@ -257,24 +258,14 @@ def _chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:
     """The values of a column as arrays of the type that is written."""
     column = batch.column(batch.schema.get_field_index(field.name))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    if not field.nullable and any(chunk.null_count for chunk in chunks):
-        raise SchemaError(f"column {field.name!r} must not have nulls, and has some")
-    return [_conform(chunk, field, target) for chunk in chunks if len(chunk)]
+    found = [_conform(chunk, field, target) for chunk in chunks if len(chunk)]
+    for chunk in found:
+        check_nulls(field, chunk)
+    return found
 
 
 def _conform(chunk: Any, field: Field, target: pa.DataType) -> pa.Array:
-    if isinstance(chunk, pa.ExtensionArray):
-        chunk = chunk.storage
-    if chunk.type == target:
-        return chunk
     try:
-        # Nested types may differ in the names of list items and in metadata only.
-        if (chunk.type.id == target.id and pa.types.is_nested(target)) or _is_view_of(chunk.type, target):
-            return chunk.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(f"column {field.name!r} of type {chunk.type} does not fit {target}: {error}") from error
-    raise SchemaError(f"column {field.name!r} is of type {chunk.type}, not {target}")
-
-
-def _is_view_of(kind: pa.DataType, target: pa.DataType) -> bool:
-    return (kind, target) in ((pa.string_view(), pa.string()), (pa.binary_view(), pa.binary()))
+        return relabel(chunk, target)
+    except SchemaError as error:
+        raise SchemaError(f"column {field.name!r} is of type {chunk.type}, not {target}: {error}") from error

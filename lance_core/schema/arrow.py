@@ -186,7 +186,7 @@ def _describe(kind: pa.DataType, path: str) -> tuple[str, list[pa.Field], int]:
     if types.is_map(kind):
         entries = pa.struct([kind.key_field, kind.item_field])
         return "map", [pa.field("entries", entries, nullable=False)], _PLAIN
-    if types.is_fixed_size_list(kind) and types.is_struct(kind.value_type):
+    if types.is_fixed_size_list(kind) and types.is_struct(kind.value_type) and kind.list_size:
         return f"fixed_size_list:struct:{kind.list_size}", [kind.value_field], _PLAIN
     return _logical_type(kind, path), [], _encoding(kind)
 
@@ -206,10 +206,13 @@ def _logical_type(kind: pa.DataType, path: str) -> str:
         return f"decimal:{kind.bit_width}:{kind.precision}:{kind.scale}"
     if types.is_fixed_size_binary(kind):
         return f"fixed_size_binary:{kind.byte_width}"
-    if types.is_fixed_size_list(kind):
+    if types.is_fixed_size_list(kind) and kind.list_size:
         return f"fixed_size_list:{_logical_type(storage_type(kind.value_type), path)}:{kind.list_size}"
     if types.is_dictionary(kind):
-        return f"dict:{_logical_type(kind.value_type, path)}:{_logical_type(kind.index_type, path)}:false"
+        value, index = _logical_type(kind.value_type, path), _logical_type(kind.index_type, path)
+        # The parts of the name could not be told from each other.
+        if ":" not in value:
+            return f"dict:{value}:{index}:false"
     raise UnsupportedError(f"column {path!r}: the Lance format has no type for Arrow {kind}")
 
 

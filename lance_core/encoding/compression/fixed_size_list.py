@@ -12,11 +12,11 @@ their items, and nothing is copied.
 __all__ = ["COMPRESSION"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FixedSizeList
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, Constant, FixedSizeList
 from lance_core.encoding.compression import registry
 from lance_core.encoding.compression.chunks import (
     ChunkBuffers,
@@ -207,12 +207,17 @@ def _encode_blocks(block: DataBlock, argument: str, counts: Counts) -> tuple[Com
 def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncoding, FixedWidthBlock]:
     layers, bottom = _peeled(block)
     if isinstance(bottom, NullBlock):
-        raise UnsupportedError("lists of the null type in a full-zip page")
-    items = _fixed_items(argument, bottom)
-    encoding = _described(layers, flat_encoding(items.bits_per_value))
-    width = layers[-1].items_per_value * items.bits_per_value
+        # Nothing but their validity is stored of such items.
+        data, inner, width = np.empty(0, np.uint8), CompressiveEncoding(constant=Constant()), 0
+        nothing = np.zeros((bottom.num_values + 7) // 8, np.uint8)
+        layers[-1] = replace(layers[-1], validity=nothing)
+    else:
+        items = _fixed_items(argument, bottom)
+        data, inner, width = items.data, flat_encoding(items.bits_per_value), items.bits_per_value
+        width *= layers[-1].items_per_value
+    encoding = _described(layers, inner)
     if all(layer.validity is None for layer in layers):
-        return encoding, FixedWidthBlock(data=items.data, bits_per_value=width, num_values=block.num_values)
+        return encoding, FixedWidthBlock(data=data, bits_per_value=width, num_values=block.num_values)
     if width % 8:
         raise UnsupportedError("lists of single bits with null items in a full-zip page")
     parts: list[Bytes] = []
@@ -221,7 +226,7 @@ def _encode_per_value(block: DataBlock, argument: str) -> tuple[CompressiveEncod
             bits = np.unpackbits(layer.validity, count=block.num_values * layer.items_per_value, bitorder="little")
             rows = bits.reshape(block.num_values, layer.items_per_value)
             parts.append(np.packbits(rows, axis=1, bitorder="little"))
-    parts.append(items.data[: block.num_values * width // 8].reshape(block.num_values, width // 8))
+    parts.append(data[: block.num_values * width // 8].reshape(block.num_values, width // 8))
     zipped = np.concatenate(parts, axis=1)
     return encoding, FixedWidthBlock(
         data=zipped.reshape(-1), bits_per_value=zipped.shape[1] * 8, num_values=block.num_values

@@ -45,46 +45,6 @@ def test_data_that_does_not_fit_is_refused_by_column(data, message):
         fit(DATASET, pa.table(data).schema)
 
 
-def test_nulls_are_refused_where_the_dataset_forbids_them():
-    data = pa.table({"id": pa.array([1, None])})
-    with pytest.raises(SchemaError, match="'id'"):
-        conform(data, fit(DATASET, data.schema))
-
-
-@pytest.mark.parametrize(
-    ("strict", "loose", "bad", "good"),
-    [
-        (
-            pa.list_(pa.field("item", pa.int8(), nullable=False)),
-            pa.list_(pa.field("element", pa.int8())),
-            [[1], [None]],
-            [[1], None],
-        ),
-        (
-            pa.struct([pa.field("x", pa.int8(), nullable=False)]),
-            pa.struct([("x", pa.int8())]),
-            [{"x": None}],
-            [{"x": 1}],
-        ),
-        (
-            pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)),
-            pa.map_(pa.string(), pa.int8()),
-            [[("a", None)]],
-            [[("a", 1)], None],
-        ),
-    ],
-)
-def test_nulls_below_are_refused_too(strict, loose, bad, good):
-    schema = schema_from_arrow(pa.schema([("c", strict)]))
-    refused = pa.table({"c": pa.array(bad, loose)})
-    with pytest.raises(SchemaError, match="'c'"):
-        conform(refused, fit(schema, refused.schema))
-    taken = pa.table({"c": pa.array([None, *good], loose)}).slice(1)
-    fitted = conform(taken, fit(schema, taken.schema))
-    assert fitted.schema.field("c").type == strict
-    assert fitted["c"].to_pylist() == good
-
-
 def test_views_and_extension_types_are_stored_as_what_they_are():
     data = pa.table({"v": pa.array(["a", None], pa.string_view()), "u": pa.array([b"0" * 16, None], pa.uuid())})
     schema = schema_from_arrow(data.schema)

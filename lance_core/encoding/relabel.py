@@ -1,0 +1,82 @@
+"""Arrays of another type that stores the same: names of fields, their order, extension types, views.
+
+Arrow's cast does that, too, but copies, and loses the length of arrays of the null type within lists (pyarrow 26).
+"""
+
+__all__ = ["relabel"]
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import SchemaError
+
+_VIEWS: Final = (
+    (pa.string_view(), pa.string()),
+    (pa.string_view(), pa.large_string()),
+    (pa.binary_view(), pa.binary()),
+    (pa.binary_view(), pa.large_binary()),
+)
+
+
+def relabel(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values of an array as another type; only views are copied.
+
+    Fields of structs are matched by name, in any order; items of lists and of maps may have other names.
+
+    Args:
+        array: Any array; slices are honoured.
+        target: The type to give it.
+
+    Raises:
+        SchemaError: That type does not store the same.
+    """
+    if isinstance(target, pa.BaseExtensionType):
+        if array.type == target:
+            return array
+        return pa.ExtensionArray.from_storage(target, relabel(array, target.storage_type))
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if array.type == target:
+        return array
+    if (array.type, target) in _VIEWS:
+        return array.cast(target)
+    if not _is_like(array.type, target):
+        raise SchemaError(f"values of type {array.type} are not stored as {target}")
+    if pa.types.is_dictionary(target):
+        return _relabel_dictionary(array, target)
+    if pa.types.is_struct(target):
+        return _relabel_struct(array, target, _order(array.type.names, target.names))
+    own = array.buffers()[: 1 if pa.types.is_fixed_size_list(target) else 2]
+    if pa.types.is_map(target):
+        items = _relabel_struct(array.values, pa.struct([target.key_field, target.item_field]), (0, 1))
+    else:
+        items = relabel(array.values, target.value_type)
+    return pa.Array.from_buffers(target, len(array), own, offset=array.offset, children=[items])
+
+
+def _is_like(kind: Any, target: Any) -> bool:
+    """Whether what is inside of two types decides if they store the same."""
+    if kind.id != target.id or not (pa.types.is_nested(target) or pa.types.is_dictionary(target)):
+        return False
+    return not pa.types.is_fixed_size_list(target) or bool(kind.list_size == target.list_size)
+
+
+def _relabel_dictionary(array: Any, target: Any) -> pa.Array:
+    """Whether a dictionary is ordered is not stored."""
+    indices, values = relabel(array.indices, target.index_type), relabel(array.dictionary, target.value_type)
+    return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered)
+
+
+def _order(names: Sequence[str], wanted: Sequence[str]) -> Sequence[int]:
+    if sorted(names) != sorted(wanted):
+        raise SchemaError(f"a struct of {names}, not of {wanted}")
+    return [names.index(name) for name in wanted]
+
+
+def _relabel_struct(array: Any, target: Any, order: Sequence[int]) -> pa.Array:
+    children = [relabel(array.field(index), field.type) for index, field in zip(order, target, strict=True)]
+    mask = pc.is_null(array) if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)

@@ -1,0 +1,113 @@
+"""What can be written: types that the schema can name, but that a file of some version cannot hold, are refused.
+
+    lists of equal length   of numbers, of such lists, of nothing (the null type), and of structs
+    packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
+        2.0                     numbers of whole bytes, and lists of equal length of such
+        2.1                     numbers of whole bytes
+        2.2                     the same and strings, bytes, and lists of equal length
+
+The fields of a packed struct cannot be null. The struct itself can, from 2.1 on.
+"""
+
+__all__ = ["Packable", "check_packed_values", "check_writable"]
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_core.encoding.paths import is_blob_v2, is_packed
+from lance_core.encoding.shred import has_nulls_inside
+from lance_core.errors import UnsupportedError
+from lance_core.schema import Field, arrow_type_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packable:
+    """What fields of packed structs can be, beside numbers of whole bytes.
+
+    Attributes:
+        lists: Lists of equal length.
+        strings: Strings and bytes of any length.
+    """
+
+    lists: bool
+    strings: bool
+
+
+def check_writable(field: Field, packable: Packable | None, version: str) -> None:
+    """Make sure that a field, without those below it, can be written.
+
+    Args:
+        field: The field.
+        packable: What can be packed; None if nothing is.
+        version: The file version, for the error.
+
+    Raises:
+        UnsupportedError: It cannot.
+    """
+    if packable is not None and is_packed(field) and not is_blob_v2(field):
+        _check_packed(field, packable, version)
+    if field.children:
+        return
+    kind = arrow_type_of(field)
+    items, _ = _peeled(kind)
+    if items is not kind and _width(items) is None and not pa.types.is_null(items):
+        raise UnsupportedError(
+            f"field {field.name!r}: lists of equal length hold numbers or structs, no {items}; other lists hold it"
+        )
+
+
+def _check_packed(field: Field, packable: Packable, version: str) -> None:
+    if not field.children:
+        raise UnsupportedError(f"field {field.name!r}: a packed struct without fields")
+    for child in field.children:
+        kind = arrow_type_of(child)
+        if not _can_be_packed(kind, packable):
+            raise UnsupportedError(
+                f"field {field.name!r}: its field {child.name!r} of type {kind} cannot be packed in a {version} file; "
+                f"without the metadata lance-encoding:packed it has a column of its own"
+            )
+
+
+def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
+    items, dimension = _peeled(kind)
+    bits = _width(items)
+    if bits is None:
+        is_text = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or kind in (pa.string(), pa.binary())
+        return is_text and packable.strings
+    return bits * dimension % 8 == 0 and (items is kind or packable.lists)
+
+
+def _peeled(kind: pa.DataType) -> tuple[pa.DataType, int]:
+    """The items of lists of equal length, of lists of lists, too, and how many one value has."""
+    dimension = 1
+    while isinstance(kind, pa.FixedSizeListType):
+        dimension *= kind.list_size
+        kind = kind.value_type
+    return kind, dimension
+
+
+def _width(kind: pa.DataType) -> int | None:
+    """Bits of a number; None for other types."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
+        return None
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return None
+
+
+def check_packed_values(field: Field, array: pa.StructArray) -> None:
+    """Make sure that no field of a packed struct is null where the struct is not.
+
+    Raises:
+        UnsupportedError: One is.
+    """
+    for index, child in enumerate(field.children):
+        if has_nulls_inside(array, index):
+            raise UnsupportedError(
+                f"field {field.name!r}: its field {child.name!r} has nulls, which a packed struct cannot hold; "
+                f"without the metadata lance-encoding:packed it can"
+            )

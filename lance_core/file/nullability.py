@@ -1,0 +1,53 @@
+"""Fields that are not nullable: data with nulls in them is refused, at every level of nesting."""
+
+__all__ = ["check_nulls"]
+
+import pyarrow as pa
+
+from lance_core.encoding.shred import has_nulls_inside
+from lance_core.errors import SchemaError
+from lance_core.schema import Field
+
+
+def check_nulls(field: Field, array: pa.Array) -> None:
+    """Make sure that values are null only where they may be; what is hidden by a null struct does not count.
+
+    Args:
+        field: A top-level field.
+        array: Values of its Arrow type.
+
+    Raises:
+        SchemaError: They are not.
+    """
+    if not field.nullable and array.null_count:
+        raise SchemaError(f"column {field.name!r} is not nullable, but the data has nulls in it")
+    if any(_is_strict(child) for child in field.children):
+        _check_items(array, field.name)
+
+
+def _is_strict(field: Field) -> bool:
+    """Whether nulls are forbidden somewhere in the field; the entries of a map never are null anyway."""
+    return any(not node.nullable and node.name not in ("entries", "key") for node, _ in field.walk())
+
+
+def _check_items(array: pa.Array, name: str) -> None:
+    """Arrow's cast lets null items pass into a list that must not have them."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for index, child in enumerate(kind):
+            if not child.nullable and has_nulls_inside(array, index):
+                raise SchemaError(
+                    f"column {name!r}: field {child.name!r} is not nullable, but the data has nulls in it"
+                )
+            _check_items(array.field(index), name)
+    elif pa.types.is_map(kind):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        _check_item(kind.item_field, array.items.slice(first, last - first), name)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        _check_item(kind.value_field, array.flatten(), name)
+
+
+def _check_item(field: pa.Field, items: pa.Array, name: str) -> None:
+    if not field.nullable and items.null_count:
+        raise SchemaError(f"column {name!r}: items of the list are not nullable, but the data has nulls in it")
+    _check_items(items, name)

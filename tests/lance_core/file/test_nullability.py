@@ -1,0 +1,43 @@
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import SchemaError
+from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.schema import schema_from_arrow
+from lance_core.store.memory import MemoryStore
+
+STRICT = pa.field("x", pa.int8(), nullable=False)
+STRUCT = pa.struct([STRICT])
+CASES = {
+    "column": (pa.field("c", pa.int8(), nullable=False), [1, None], [1, 2]),
+    "list": (pa.field("c", pa.list_(STRICT)), [[1], [None]], [[1], None]),
+    "large list": (pa.field("c", pa.large_list(STRICT)), [[1], [None]], [[1], None]),
+    "struct": (pa.field("c", STRUCT), [{"x": None}], [{"x": 1}]),
+    "null struct": (pa.field("c", STRUCT), [{"x": 1}, None, {"x": None}], [{"x": 1}, None]),
+    "list of structs": (pa.field("c", pa.list_(STRUCT)), [[{"x": None}]], [[None, {"x": 1}], None]),
+    "map": (pa.field("c", pa.map_(pa.string(), STRICT.with_name("value"))), [[("a", None)]], [[("a", 1)], None]),
+}
+
+
+def write(field, values, loose=None):
+    """Values of the field's type, or of one that allows nulls everywhere; their first row is cut off."""
+    store = MemoryStore("memory://nulls")
+    schema = schema_from_arrow(pa.schema([field]))
+    writer = DataFileWriter(store, "f", schema, version=FileVersion.V2_2)
+    array = pa.array([values[-1], *values], loose or field.type).slice(1)
+    writer.write(pa.record_batch([array], names=["c"]))
+    writer.finish()
+    return [value for batch in DataFileReader.open(store, "f").read() for value in batch["c"].to_pylist()]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_nulls_are_refused_at_every_level(name):
+    field, bad, good = CASES[name]
+    with pytest.raises(SchemaError, match=r"column 'c'.*(is|are) not nullable, but the data has nulls in it"):
+        write(field, bad)
+    assert write(field, good) == good
+
+
+def test_nulls_of_data_whose_type_allows_them_are_refused():
+    with pytest.raises(SchemaError, match="not nullable"):
+        write(CASES["list"][0], [[1], [None]], pa.list_(pa.field("element", pa.int8())))
