@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,6 +38,8 @@ __all__ = [
 
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
+CLOSING_AT_A_TIME: Final = 4
+"""Files of one writer that become durable side by side, while the next one is filled."""
 
 ReaderLike = Any
 """A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
@@ -90,8 +94,11 @@ class FragmentWriter:
         self._prefix = file_prefix
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
+        self._num_ended = 0
+        self._closing: deque[_Closing] = deque()
+        self._pool: ThreadPoolExecutor | None = None
         self._fragments: list[FragmentMetadata] = []
-        self._written: list[tuple[ObjectStore, str]] = []
+        self._keys: list[tuple[ObjectStore, str]] = []
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -103,27 +110,34 @@ class FragmentWriter:
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
         rows = conform(batch, self._schema)
-        while rows.num_rows:
+        start = 0
+        while start < rows.num_rows:
             file = self._open_file()
-            part = rows.slice(0, self._max_rows - file.num_rows)
+            part = rows.slice(start, self._max_rows - file.num_rows)
             file.write(part)
-            rows = rows.slice(part.num_rows)
+            start += part.num_rows
             if file.num_rows >= self._max_rows or file.bytes_written >= self._max_bytes:
-                self._close_file()
+                self._end_file()
 
     def finish(self) -> list[FragmentMetadata]:
-        """End the last file and return the fragments; none if no row was written."""
-        self._close_file()
+        """End the last file and return the fragments; none if no row was written. All files are durable then."""
+        self._end_file(is_last=True)
+        self._settle(0)
+        if self._pool is not None:
+            self._pool.shutdown()
         return self._fragments
 
     def discard(self) -> None:
         """Delete what was written."""
-        if self._file is not None:
-            self._file.abort()
-            self._file = None
-        for store, key in self._written:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for file in [*(closing.file for closing in self._closing), *([] if self._file is None else [self._file])]:
+            file.abort()
+        for store, key in self._keys:
             store.delete(key)
-        self._fragments, self._written = [], []
+        self._file = None
+        self._closing.clear()
+        self._fragments, self._keys = [], []
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -141,27 +155,51 @@ class FragmentWriter:
             target = self._target()
             name = self._prefix + new_data_file_name()
             self._file = DataFileWriter(target.store, target.prefix + name, self._schema, version=self._version)
+            self._keys.append((target.store, target.prefix + name))
             if self._progress is not None:
                 file = DataFile(path=name, fields=[], base_id=target.base_id)
-                self._begun = FragmentMetadata(id=len(self._fragments), files=[file], physical_rows=0)
+                self._begun = FragmentMetadata(id=self._num_ended, files=[file], physical_rows=0)
                 self._progress.begin(self._begun)
         return self._file
 
-    def _close_file(self) -> None:
+    def _end_file(self, *, is_last: bool = False) -> None:
+        """End a file. Others may follow: it is closed in the background then, for closing waits for the storage."""
         if self._file is None:
             return
-        target = self._target()
-        written = self._file.finish()
+        self._file.complete()
+        # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
+        waits = is_last or self._progress is not None or self._version is FileVersion.V0_1
+        if self._pool is None and not waits:
+            self._pool = ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="lance-close")
+        future = None if waits or self._pool is None else self._pool.submit(self._file.close)
+        self._closing.append(_Closing(file=self._file, target=self._target(), future=future))
         self._file = None
-        self._written.append((target.store, written.key))
-        self._schema = known_dictionaries(self._schema, written.dictionaries)
-        self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
-        if self._progress is not None and self._begun is not None:
-            self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
+        self._num_ended += 1
+        self._settle(0 if waits else CLOSING_AT_A_TIME)
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most so many files are being closed."""
+        while len(self._closing) > most:
+            closing = self._closing[0]
+            written = closing.file.close() if closing.future is None else closing.future.result()
+            self._closing.popleft()
+            self._schema = known_dictionaries(self._schema, written.dictionaries)
+            self._fragments.append(FragmentMetadata.from_record(_fragment(written, closing.target)))
+            if self._progress is not None and self._begun is not None:
+                self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
 
     def _target(self) -> WriteTarget:
         """Where the file that is being written goes."""
-        return self._targets[len(self._fragments) % len(self._targets)]
+        return self._targets[self._num_ended % len(self._targets)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Closing:
+    """A file that is complete, and its close if that was begun."""
+
+    file: DataFileWriter
+    target: WriteTarget
+    future: Future[WrittenFile] | None
 
 
 def to_batches(

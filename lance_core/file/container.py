@@ -116,6 +116,11 @@ class PageFile:
 
     def finish(self, num_rows: int) -> WrittenFile:
         """Write the metadata, and make the file visible."""
+        self.complete(num_rows)
+        return self.close(num_rows)
+
+    def complete(self, num_rows: int) -> None:
+        """Write the metadata."""
         fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
         descriptor = self.append(descriptor_to_bytes(dataclasses.replace(self._schema, fields=fields), num_rows))
         start, column_table = self._position, []
@@ -141,6 +146,9 @@ class PageFile:
         )
         self._write(footer.to_bytes())
         self._write_out()
+
+    def close(self, num_rows: int) -> WrittenFile:
+        """Make a file visible that is complete."""
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),

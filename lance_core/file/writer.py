@@ -142,19 +142,26 @@ class DataFileWriter:
 
     def finish(self) -> WrittenFile:
         """Write what is left and the metadata, and make the file visible."""
+        self.complete()
+        return self.close()
+
+    def complete(self) -> None:
+        """Write what is left and the metadata; all that is missing then is `close`, which waits for the storage."""
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
+        self._done = True
         if self._legacy is not None:
-            return self._finish_legacy(self._legacy)
+            self._legacy.finish()
+            return
         for collected in self._collected:
             self._flush(collected)
         self._drain(0)
-        self._done = True
-        return self._file.finish(self._num_rows)
+        self._file.complete(self._num_rows)
 
-    def _finish_legacy(self, legacy: LegacyFileWriter) -> WrittenFile:
-        legacy.finish()
-        self._done = True
+    def close(self) -> WrittenFile:
+        """Make a file visible that is complete. It may be called from another thread than the other methods."""
+        if self._legacy is None:
+            return self._file.close(self._num_rows)
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),
@@ -162,17 +169,16 @@ class DataFileWriter:
             field_ids=tuple(field.id for field, _ in self._schema.walk()),
             column_indices=(),
             version=self._version,
-            dictionaries=legacy.dictionaries(),
+            dictionaries=self._legacy.dictionaries(),
         )
 
     def abort(self) -> None:
-        """Drop everything; does nothing after `finish`."""
-        if not self._done:
-            self._done = True
-            for _, future in self._pending:
-                future.cancel()
-            self._pending.clear()
-            self._sink.abort()
+        """Drop everything; does nothing once the file is visible."""
+        self._done = True
+        for _, future in self._pending:
+            future.cancel()
+        self._pending.clear()
+        self._sink.abort()
 
     def _collect(self, collected: _Collected, chunk: pa.Array) -> None:
         """Add rows of a column, and encode them once they make a page."""

@@ -1,0 +1,121 @@
+import os
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import StoreError
+from lance_core.progress import FragmentWriteProgress
+
+ROWS = 60
+PER_FILE = 5
+TABLE = pa.table({"id": pa.array(range(ROWS), pa.int64()), "text": [f"row {i}" for i in range(ROWS)]})
+
+
+def write_many(uri, **options):
+    return lance_core.write_dataset(TABLE, uri, max_rows_per_file=PER_FILE, **options)
+
+
+def files_below(root):
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+
+def test_all_files_and_their_names_are_on_disk_before_the_commit(tmp_path, monkeypatch):
+    events = []
+    real_sync, real_rename, real_link = os.fsync, os.rename, os.link
+
+    def sync(fd):
+        real_sync(fd)
+        events.append(("sync", os.fstat(fd).st_ino))
+
+    def rename(source, target):
+        real_rename(source, target)
+        if target.endswith(".lance"):
+            events.append(("rename", target))
+
+    def link(source, target):
+        events.append(("commit", target))
+        real_link(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "link", link)
+    write_many(tmp_path / "t")
+
+    kinds = [kind for kind, _ in events]
+    assert kinds.count("commit") == 1
+    before = events[: kinds.index("commit")]
+    data = tmp_path / "t" / "data"
+    written = list(data.iterdir())
+    assert len(written) == ROWS // PER_FILE
+    for path in written:
+        named = before.index(("rename", str(path)))
+        assert ("sync", path.stat().st_ino) in before[:named]
+        assert ("sync", data.stat().st_ino) in before[named:]
+
+
+def test_files_are_closed_side_by_side_and_the_rows_keep_their_order(tmp_path, monkeypatch):
+    real, running, most = os.fsync, [], []
+
+    def slow(fd):
+        running.append(fd)
+        most.append(len(running))
+        time.sleep(0.05 if len(most) % 3 else 0.0)
+        real(fd)
+        running.remove(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    dataset = write_many(tmp_path / "t")
+    assert max(most) > 1
+    assert dataset.to_table() == TABLE
+    assert [fragment.count_rows() for fragment in dataset.get_fragments()] == [PER_FILE] * (ROWS // PER_FILE)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lance-close")]
+
+
+@pytest.mark.parametrize("which", [0, 1, 7, 11])
+def test_a_file_that_does_not_reach_the_disk_fails_the_write_and_nothing_stays(tmp_path, monkeypatch, which):
+    write_many(tmp_path / "t")
+    before = files_below(tmp_path)
+    real, count = os.fsync, iter(range(1000))
+    directory = (tmp_path / "t" / "data").stat().st_ino
+
+    def broken(fd):
+        if os.fstat(fd).st_ino != directory and next(count) == which:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StoreError, match="Input/output"):
+        write_many(tmp_path / "t", mode="append")
+    monkeypatch.undo()
+    assert files_below(tmp_path) == before
+    assert lance_core.dataset(tmp_path / "t").to_table() == TABLE
+
+
+def test_a_writer_that_fails_on_the_way_leaves_no_file_behind(tmp_path):
+    def batches():
+        yield from TABLE.to_batches(max_chunksize=7)
+        raise RuntimeError("no more rows")
+
+    with pytest.raises(RuntimeError, match="no more rows"):
+        lance_core.write_dataset(batches(), tmp_path / "t", TABLE.schema, max_rows_per_file=PER_FILE)
+    assert files_below(tmp_path) == []
+
+
+def test_progress_is_told_file_by_file(tmp_path):
+    told = []
+
+    class Recorded(FragmentWriteProgress):
+        def begin(self, fragment, **kwargs):
+            told.append(("begin", fragment.id))
+
+        def complete(self, fragment, **kwargs):
+            told.append(("complete", fragment.id, fragment.physical_rows))
+
+    write_many(tmp_path / "t", progress=Recorded())
+    expected = []
+    for number in range(ROWS // PER_FILE):
+        expected += [("begin", number), ("complete", number, PER_FILE)]
+    assert told == expected
