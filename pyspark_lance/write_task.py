@@ -12,8 +12,9 @@ in place of Spark's account of a failed stage. Files of such an attempt are dele
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -30,6 +31,9 @@ __all__ = ["TaskReport", "WriteTask"]
 
 _OUTSIDE: Final = -1
 """The position that `Slices.assign` gives to rows outside of all slices."""
+
+_FINISHING_AT_A_TIME: Final = 4
+"""Finishing a writer waits for the storage: so many are finished side by side."""
 
 _REPORTED: Final[dict[str, type[LanceError]]] = {
     kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
@@ -136,7 +140,9 @@ class _Output:
         self._task = task
         self._prefix = prefix
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
-        self._finished: list[FragmentWriter] = []
+        self._all: list[FragmentWriter] = []
+        self._pool = ThreadPoolExecutor(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
+        self._finishing: deque[Future[list[FragmentMetadata]]] = deque()
         self._fragments: list[dict[str, Any]] = []
         self._rows: dict[int, int] = {}
 
@@ -156,13 +162,16 @@ class _Output:
         """Close all files."""
         for position in list(self._open):
             self._finish(position)
+        self._settle(0)
+        self._pool.shutdown()
         rows = sum(self._rows.values())
         by_slice = self._rows if self._task.slices is not None else {}
         return TaskReport(fragments=tuple(self._fragments), slice_rows=by_slice, rows=rows)
 
     def discard(self) -> None:
         """Delete all files that this attempt wrote."""
-        for writer in [*self._open.values(), *self._finished]:
+        self._pool.shutdown(cancel_futures=True)
+        for writer in self._all:
             writer.discard()
 
     def _write_to(self, position: int, batch: pa.RecordBatch) -> None:
@@ -173,15 +182,19 @@ class _Output:
                 self._finish(next(iter(self._open)))
             writer = FragmentWriter(task.uri, task.stored, file_prefix=self._prefix, **task.options)
             self._open[position] = writer
+            self._all.append(writer)
         self._open.move_to_end(position)
         writer.write(batch)
         self._rows[position] = self._rows.get(position, 0) + batch.num_rows
 
     def _finish(self, position: int) -> None:
-        writer = self._open[position]
-        fragments = writer.finish()
-        self._finished.append(self._open.pop(position))
-        self._fragments += [fragment.to_json() for fragment in fragments]
+        self._finishing.append(self._pool.submit(self._open.pop(position).finish))
+        self._settle(_FINISHING_AT_A_TIME)
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most so many writers are being finished."""
+        while len(self._finishing) > most:
+            self._fragments += [fragment.to_json() for fragment in self._finishing.popleft().result()]
 
 
 def _check_inside(positions: npt.NDArray[np.int32], batch: pa.RecordBatch, slices: Slices) -> None:

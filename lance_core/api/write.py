@@ -123,14 +123,12 @@ class FragmentWriter:
         """End the last file and return the fragments; none if no row was written. All files are durable then."""
         self._end_file(is_last=True)
         self._settle(0)
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._stop_pool()
         return self._fragments
 
     def discard(self) -> None:
         """Delete what was written."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._stop_pool()
         for file in [*(closing.file for closing in self._closing), *([] if self._file is None else [self._file])]:
             file.abort()
         for store, key in self._keys:
@@ -187,6 +185,11 @@ class FragmentWriter:
             self._fragments.append(FragmentMetadata.from_record(_fragment(written, closing.target)))
             if self._progress is not None and self._begun is not None:
                 self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
+
+    def _stop_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
     def _target(self) -> WriteTarget:
         """Where the file that is being written goes."""

@@ -9,8 +9,9 @@ Used by every handler whose values are Arrow, or can become Arrow, in this proce
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,9 @@ __all__ = ["write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
+
+# Finishing a writer waits for the storage: so many are finished side by side.
+_FINISHING_AT_A_TIME = 4
 
 
 def write_arrow(
@@ -116,6 +120,8 @@ class _SliceWriters:
         self._request = request
         self._open: OrderedDict[int, lance_core.FragmentWriter] = OrderedDict()
         self._all: list[lance_core.FragmentWriter] = []
+        self._pool = ThreadPoolExecutor(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
+        self._finishing: deque[Future[list[lance_core.FragmentMetadata]]] = deque()
         self._fragments: list[lance_core.FragmentMetadata] = []
         names = [] if request.slices is None else request.slices.names
         self._rows = dict.fromkeys([-1, *range(len(names))], 0)
@@ -147,10 +153,13 @@ class _SliceWriters:
         """Close every file; the fragments of all."""
         for position in list(self._open):
             self._close(position)
+        self._settle(0)
+        self._pool.shutdown()
         return self._fragments
 
     def discard(self) -> None:
         """Delete everything that was written."""
+        self._pool.shutdown(cancel_futures=True)
         for writer in self._all:
             writer.discard()
 
@@ -198,7 +207,13 @@ class _SliceWriters:
         return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
     def _close(self, position: int) -> None:
-        self._fragments += self._open.pop(position).finish()
+        self._finishing.append(self._pool.submit(self._open.pop(position).finish))
+        self._settle(_FINISHING_AT_A_TIME)
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most so many writers are being finished."""
+        while len(self._finishing) > most:
+            self._fragments += self._finishing.popleft().result()
 
 
 def _refuse_outside(table: pa.Table, positions: np.ndarray, slices: lance_core.Slices) -> None:

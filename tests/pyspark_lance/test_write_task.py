@@ -1,7 +1,9 @@
 """What a task does with its batches, without Spark: slices, files, reports, and errors that leave nothing behind."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 import lance_core
 from lance_core import Between, Equals, Slice, Slices
-from lance_core.errors import InvalidInputError, LanceError, SchemaError
+from lance_core.errors import InvalidInputError, LanceError, SchemaError, StoreError
 from pyspark_lance.write_task import TaskReport, WriteTask
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
@@ -105,6 +107,39 @@ def test_other_errors_are_raised_after_the_files_are_gone(tmp_path):
     with pytest.raises(RuntimeError, match="upstream"):
         run(tmp_path, broken(), slices=SLICES)
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("which", [0, 2, 5])
+def test_a_slice_that_does_not_reach_the_disk_fails_the_task_and_nothing_stays(tmp_path, monkeypatch, which):
+    slices = Slices(Slice(name=k, conditions={"k": Equals(k)}) for k in "abcdef")
+    real, count = os.rename, iter(range(100))
+
+    def broken(source, target):
+        if next(count) == which:
+            raise OSError(5, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", broken)
+    with pytest.raises(StoreError, match="Input/output"):
+        run(tmp_path, batches("abc", "def"), slices=slices, max_open=2)
+    assert files(tmp_path) == []
+
+
+def test_slices_are_finished_side_by_side(tmp_path, monkeypatch):
+    slices = Slices(Slice(name=k, conditions={"k": Equals(k)}) for k in "abcdef")
+    real, running, most = os.fsync, [], []
+
+    def slow(fd):
+        running.append(fd)
+        most.append(len(running))
+        time.sleep(0.05)
+        real(fd)
+        running.remove(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    report = run(tmp_path, batches("abc", "def"), slices=slices, max_open=2)
+    assert max(most) > 1
+    assert rows_by_fragment(tmp_path, report) == list("abcdef")
 
 
 def test_a_partition_can_fill_several_files(tmp_path):
