@@ -6,7 +6,7 @@ match. What is not read at all is never decoded: a page without a match costs no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
 
-__all__ = ["FragmentScan", "live_count"]
+__all__ = ["FragmentScan", "ReadRows", "live_count"]
 
 TWO_STEP_SHARE: Final = 1 / 16
 """A filter that keeps less than this of the rows has the other columns read for those rows alone."""
@@ -35,7 +35,7 @@ TWO_STEP_SHARE: Final = 1 / 16
 NEAR_TWO_STEP_SHARE: Final = 1 / 64
 """The same where bytes cost nothing but decoding: on a local disk, or in memory."""
 
-FIRST_WINDOW_ROWS: Final = 65_536
+FIRST_WINDOW_ROWS: Final = 16_384
 """With a limit, a filter looks at so many rows first, then at ever more: the first may do."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
@@ -46,6 +46,28 @@ SMALL_BYTES: Final = 16 * 1024 * 1024
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
+_Found = tuple[pa.RecordBatch, Rows, pa.Array]
+"""Rows, where they are, and which of them match."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Rows of a fragment that were read already.
+
+    Attributes:
+        schema: Their columns.
+        rows: Which physical rows they are.
+        batch: The rows, as they are stored.
+    """
+
+    schema: Schema
+    rows: Rows
+    batch: pa.RecordBatch
+
+    def are(self, schema: Schema, rows: Rows) -> bool:
+        """Whether these are exactly the rows that are wanted, for all that is known."""
+        is_same = rows is self.rows or (isinstance(rows, range) and isinstance(self.rows, range) and rows == self.rows)
+        return is_same and schema == self.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +79,14 @@ class FragmentScan:
         fragment: The fragment.
         options: What to read.
         opened: Files that are open already.
-        stored: All physical rows with the columns of the options, if they were read already.
+        known: Rows that were read already.
     """
 
     source: Source
     fragment: Fragment
     options: ScanOptions
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
-    stored: pa.RecordBatch | None = field(default=None, repr=False, compare=False)
+    known: ReadRows | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_near(self) -> bool:
@@ -82,11 +104,22 @@ class FragmentScan:
         """Physical rows, deleted ones included."""
         return physical_rows(self.source, self.fragment)
 
-    def batches(self, part: range | None = None) -> Iterator[pa.RecordBatch]:
+    @property
+    def first_columns(self) -> Schema:
+        """The columns that are read of all rows; others are read only where rows match.
+
+        Raises:
+            SchemaError: The filter names a column that does not exist.
+        """
+        expression = self.options.filter
+        return self.options.schema if expression is None else self._first_columns(self._filter_columns(expression)[0])
+
+    def batches(self, part: range | None = None, *, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are alive and match, with the columns of the options and the row columns.
 
         Args:
             part: Which of the rows to read, counted among those that are alive; None for all.
+            most: How many rows that match are enough; None for all.
         """
         num_rows, live = self._rows()
         keep = None if self.options.include_deleted_rows else live
@@ -98,9 +131,9 @@ class FragmentScan:
             for batch, _ in self._read(self.options.schema, rows, keep, live):
                 yield batch
             return
-        for window in _windows(rows) if self.options.limit is not None else [rows]:
+        for window in [rows] if most is None else _windows(rows):
             for possible in possible_rows(self.source, self.fragment, expression, window, self.opened):
-                yield from self._filtered(expression, possible, keep, live)
+                yield from self._filtered(expression, possible, keep, live, most)
 
     def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
         """Yield these physical rows, whether they are alive or not."""
@@ -113,40 +146,46 @@ class FragmentScan:
         num_rows = physical_rows(self.source, self.fragment)
         return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
 
-    def _filtered(self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask) -> Iterator[pa.RecordBatch]:
-        """Yield those of the rows that match."""
+    def _filtered(
+        self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask, most: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield those of the rows that match, or as many as are enough."""
         names, row_names = self._filter_columns(expression)
-        wanted = {f.name for f in self.options.schema.fields}
-        if not wanted <= set(names) and self.options.late_materialization is not False:
-            yield from self._two_steps(expression, rows, keep, live)
+        scan = self._needing(row_names)
+        found = (
+            (batch, where, matching_all(batch, self.options.conjuncts or (expression,)))
+            for batch, where in scan._read(self._first_columns(names), rows, keep, live)  # noqa: SLF001 - the same class
+        )
+        if self._is_two_steps(names):
+            yield from self._two_steps(names, found, len(rows), live, most)
             return
-        together = self._of_dataset({*names, *wanted})
-        for batch, _ in self._needing(row_names)._read(together, rows, keep, live):  # noqa: SLF001 - the same class
-            mask = matching_all(batch, self.options.conjuncts or (expression,))
+        for batch, _, mask in found:
             if mask.true_count:
                 yield _chosen(self._select(batch, self.options.schema), mask)
 
-    def _two_steps(self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask) -> Iterator[pa.RecordBatch]:
+    def _two_steps(
+        self, names: Sequence[str], found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
+    ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the filter's own columns, then read the other columns of those."""
-        names, row_names = self._filter_columns(expression)
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
         kept: _Kept | None = _Kept(self._select_schema(again)) if again.fields else None
-        matched = []
-        own = self._of_dataset(set(names))
-        for batch, where in self._needing(row_names)._read(own, rows, keep, live):  # noqa: SLF001 - the same class
-            mask = matching_all(batch, self.options.conjuncts or (expression,))
-            found = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-            matched.append(where.start + found if isinstance(where, range) else where[found])
-            if kept is not None and len(found):
+        matched, count = [], 0
+        for batch, where, mask in found:
+            positions = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            matched.append(where.start + positions if isinstance(where, range) else where[positions])
+            count += len(positions)
+            if kept is not None and len(positions):
                 kept.add(_chosen(self._select(batch, again), mask))
                 kept = kept if kept.num_bytes <= KEPT_BYTES else None
-        offsets = np.concatenate(matched) if matched else np.zeros(0, np.int64)
+            if most is not None and count >= most:
+                break
+        offsets = np.concatenate(matched)[:most] if count else np.zeros(0, np.int64)
         if len(offsets) == 0:
             return
         rest = self.options.schema
         if kept is not None:
             rest = Schema(fields=tuple(f for f in rest.fields if f.name not in names), metadata=rest.metadata)
-        for batch in self._at_offsets(rest, offsets, len(rows), live):
+        for batch in self._at_offsets(rest, offsets, out_of, live):
             yield batch if kept is None else kept.put_back(batch, self._select_schema(self.options.schema))
 
     def _at_offsets(
@@ -163,6 +202,16 @@ class FragmentScan:
         keep[offsets] = True
         for batch, _ in self._read(schema, chosen, keep, live):
             yield batch
+
+    def _first_columns(self, names: Sequence[str]) -> Schema:
+        """As `first_columns`, for a filter of these columns."""
+        more = () if self._is_two_steps(names) else (f.name for f in self.options.schema.fields)
+        return self._of_dataset({*names, *more})
+
+    def _is_two_steps(self, names: Sequence[str]) -> bool:
+        """Whether a filter of these columns is evaluated before the others are read."""
+        wanted = {f.name for f in self.options.schema.fields}
+        return not wanted <= set(names) and self.options.late_materialization is not False
 
     def _needing(self, row_names: Sequence[str]) -> FragmentScan:
         """The same scan with more columns about rows."""
@@ -202,14 +251,8 @@ class FragmentScan:
 
     def _physical_rows(self, schema: Schema, rows: Rows, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
         """Yield physical rows, deleted ones included, as they are stored."""
-        known = self.stored
-        if (
-            known is not None
-            and schema is self.options.schema
-            and isinstance(rows, range)
-            and len(rows) == known.num_rows
-        ):
-            return _slices(known, batch_rows)
+        if self.known is not None and self.known.are(schema, rows):
+            return _slices(self.known.batch, batch_rows)
         return read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
 
     def _row_columns(self, live: _Mask) -> RowColumns:

@@ -13,10 +13,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.api.fragment_scan import FragmentScan
+from lance_core.api.filter import columns_of, matching_all
+from lance_core.api.fragment_scan import FragmentScan, ReadRows
 from lance_core.api.read import opened_reader
 from lance_core.errors import LanceError
 from lance_core.file.joined import can_join, join
+from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile
 
 __all__ = ["joined"]
@@ -40,6 +42,8 @@ FEWEST: Final = 4
 def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
     """The same scans in the same order, with the rows of small fragments already read.
 
+    Small fragments without a row that matches the filter are left out.
+
     Args:
         scans: Scans with the same source and options.
     """
@@ -62,8 +66,8 @@ def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
 
 def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None) -> int | None:
     """Size of the fragment's only file; None if it is not to be read together with the first one."""
-    options, files = scan.options, scan.fragment.files
-    if options.filter is not None or len(files) != 1 or not scan.is_near:
+    files = scan.fragment.files
+    if len(files) != 1 or not scan.is_near:
         return None
     file = files[0]
     is_small = 0 < file.file_size_bytes <= SMALL_FILE_BYTES and 0 < scan.fragment.physical_rows <= SMALL_FILE_ROWS
@@ -71,7 +75,7 @@ def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None) -> int | Non
         return None
     if first is not None:
         return file.file_size_bytes if _columns(file) == _columns(first.fragment.files[0]) else None
-    wanted = options.schema
+    wanted = scan.first_columns
     is_whole = bool(wanted.fields) and wanted.only_ids(set(file.fields)) == wanted
     return file.file_size_bytes if is_whole and can_join(wanted) else None
 
@@ -82,17 +86,33 @@ def _columns(file: DataFile) -> object:
 
 def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     """The scans, with their rows if these can be read."""
-    rows = _rows_of(scans) if len(scans) >= FEWEST else None
+    wanted = scans[0].first_columns
+    rows = _rows_of(scans, wanted) if len(scans) >= FEWEST else None
     if rows is None:
         yield from scans
         return
+    mask = _matches(scans[0], rows)
     position = 0
     for scan in scans:
-        yield replace(scan, stored=rows.slice(position, scan.fragment.physical_rows))
-        position += scan.fragment.physical_rows
+        count = scan.fragment.physical_rows
+        if mask is None or mask.slice(position, count).true_count:
+            known = ReadRows(schema=wanted, rows=range(count), batch=rows.slice(position, count))
+            yield replace(scan, known=known)
+        position += count
 
 
-def _rows_of(scans: Sequence[FragmentScan]) -> pa.RecordBatch | None:
+def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
+    """Which rows match the filter; None if there is none, or if it needs more than their columns."""
+    expression = scan.options.filter
+    if expression is None or not set(columns_of(expression)) <= set(rows.schema.names):
+        return None
+    try:
+        return matching_all(rows, scan.options.conjuncts or (expression,))
+    except LanceError:
+        return None  # if it fails for deleted rows only, the scans of the fragments will not fail
+
+
+def _rows_of(scans: Sequence[FragmentScan], wanted: Schema) -> pa.RecordBatch | None:
     """All physical rows of some fragments; None if they have to be read one by one, if only to see what is wrong."""
     file = scans[0].fragment.files[0]
     try:
@@ -101,7 +121,7 @@ def _rows_of(scans: Sequence[FragmentScan]) -> pa.RecordBatch | None:
             return None
         num_rows = sum(reader.num_rows for reader in readers)
         columns = dict(zip(file.fields, file.column_indices, strict=True))
-        (batch,) = join(readers).read(scans[0].options.schema, columns, batch_rows=num_rows)
+        (batch,) = join(readers).read(wanted, columns, batch_rows=num_rows)
     except (LanceError, ValueError):
         return None
     return batch

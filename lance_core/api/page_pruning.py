@@ -37,9 +37,11 @@ def possible_rows(
         rows: Physical rows.
         opened: Files of the fragment that are open already; takes note of those that are opened.
     """
+    if not any(_is_legacy(file) for file in fragment.files):
+        return [rows]
     schema = source.manifest.schema
     names = columns_of(expression)
-    if not any(_is_legacy(file) for file in fragment.files) or not set(names) <= set(schema.names):
+    if not set(names) <= set(schema.names):
         return [rows]
     calls = set(calls_of(expression))
     ids = {field.id: field.name for field in schema.fields if field.name in names}

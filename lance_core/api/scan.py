@@ -162,7 +162,8 @@ class LanceScanner:
                 skip -= part.start
                 if not part:
                     continue
-            for batch in FragmentScan(self._source, fragment, options).batches(part):
+            most = None if left is None else skip + left
+            for batch in FragmentScan(self._source, fragment, options).batches(part, most=most):
                 kept = batch
                 if options.filter is not None:
                     kept = batch.slice(min(skip, batch.num_rows))

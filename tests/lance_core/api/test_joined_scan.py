@@ -4,11 +4,12 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import lance_core
-from lance_core.api import joined_scan
-from lance_core.errors import CorruptFileError
+from lance_core.api import fragment_scan, joined_scan
+from lance_core.errors import CorruptFileError, InvalidInputError
 from tests.interop.shapes import rows
 
 FRAGMENTS = 30
@@ -35,8 +36,8 @@ def joins(monkeypatch):
     """How many files were read together, each time; negative if that failed and they were read one by one."""
     counts = []
 
-    def counted(scans):
-        found = rows_of(scans)
+    def counted(scans, wanted):
+        found = rows_of(scans, wanted)
         counts.append(-len(scans) if found is None else len(scans))
         return found
 
@@ -72,6 +73,64 @@ def test_batches_are_those_of_single_reads(uri, joins, monkeypatch, options):
         options = {name: value for name, value in options.items() if name != "with_row_address"}
         names = lance.dataset(uri).schema.names
         assert lance_core.dataset(uri).to_table(names, **options) == lance.dataset(uri).to_table(names, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filter": f"id = {5 * ROWS + 3}"},
+        {"filter": f"id = {5 * ROWS + 3} OR id >= {20 * ROWS} AND id < {20 * ROWS + 4}", "with_row_id": True},
+        {"filter": "id % 2 = 0", "columns": ["text", "pairs"]},
+        {"filter": "id % 7 = 0", "columns": ["id"], "with_row_address": True},
+        {"filter": "real > 0 AND id % 5 = 1", "late_materialization": False},
+        {"filter": f"id < {4 * ROWS}", "with_row_id": True, "include_deleted_rows": True},
+        {"filter": "id < 0"},
+    ],
+    ids=str,
+)
+def test_filters_keep_the_rows_that_they_keep_alone(uri, joins, monkeypatch, options):
+    together = list(lance_core.dataset(uri).scanner(**options).to_batches())
+    count = lance_core.dataset(uri).count_rows(options["filter"])
+    assert sum(joins) >= FRAGMENTS - 5
+    joins.clear()
+    monkeypatch.setattr(joined_scan, "FEWEST", 10**9)
+    assert together == list(lance_core.dataset(uri).scanner(**options).to_batches())
+    assert not joins
+    if "include_deleted_rows" not in options:
+        assert count == sum(batch.num_rows for batch in together)
+        options.setdefault("columns", lance.dataset(uri).schema.names)
+        assert lance_core.dataset(uri).to_table(**options) == lance.dataset(uri).to_table(**options)
+
+
+def test_files_without_a_match_are_read_for_the_filter_only(uri, joins, monkeypatch):
+    read = []
+
+    def noted(source, fragment, schema, rows, **options):
+        read.append((fragment.id, sorted(schema.names)))
+        return read_fragment(source, fragment, schema, rows, **options)
+
+    read_fragment = fragment_scan.read_fragment
+    monkeypatch.setattr(fragment_scan, "read_fragment", noted)
+    found = lance_core.dataset(uri).to_table(["id", "text"], filter=f"id = {5 * ROWS + 3}")
+    assert found.num_rows == 1
+    assert sum(joins) >= FRAGMENTS - 5
+    assert (5, ["text"]) in read
+    assert len([names for _, names in read if names == ["text"]]) == 1
+
+
+def test_a_filter_that_fails_for_a_deleted_row_only_does_not_fail(tmp_path, joins):
+    dataset = lance_core.write_dataset(
+        pa.table({"id": range(100), "text": ["oops" if n == 33 else str(n) for n in range(100)]}),
+        tmp_path / "table",
+        max_rows_per_file=10,
+    )
+    number = pc.field("text").cast(pa.int64())
+    with pytest.raises(InvalidInputError, match="oops"):
+        dataset.to_table(filter=number > 97)
+    dataset.delete("id = 33")
+    joins.clear()
+    assert dataset.to_table(filter=number > 97)["id"].to_pylist() == [98, 99]
+    assert joins == [10]
 
 
 def test_groups_grow_and_stay_small(uri, joins, monkeypatch):

@@ -76,6 +76,31 @@ def test_a_limit_stops_the_scan_early(dataset, monkeypatch):
     assert found.equals(dataset.to_table(filter="x < 500", columns=["id"]).slice(5, 20))
 
 
+def test_a_limit_reads_the_other_columns_of_its_rows_only(dataset, monkeypatch):
+    expected = dataset.to_table(filter="x < 500", columns=["id", "x"])
+    second = []
+    read = fragment_scan.read_fragment
+
+    def recording(source, fragment, schema, rows, **options):
+        if schema.names == ["id"]:
+            second.append(len(rows))
+        return read(source, fragment, schema, rows, **options)
+
+    monkeypatch.setattr(fragment_scan, "read_fragment", recording)
+    assert dataset.to_table(filter="x < 500", limit=20, offset=5, columns=["id", "x"]) == expected.slice(5, 20)
+    assert len(second) == 1
+    assert second[0] < 100
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(0, 1), (3, 30_000), (17_000, 10_000), (44_990, 100), (50_000, 5)])
+@pytest.mark.parametrize("late", [None, False])
+def test_limits_cut_what_a_filter_keeps(dataset, monkeypatch, offset, limit, late):
+    monkeypatch.setattr(fragment_scan, "FIRST_WINDOW_ROWS", 1_500)
+    options = {"filter": "x < 500", "columns": ["text", "x"], "late_materialization": late}
+    expected = dataset.to_table(**options).slice(offset, limit)
+    assert dataset.to_table(**options, offset=offset, limit=limit) == expected
+
+
 def test_both_steps_of_a_scan_open_a_file_once(dataset, monkeypatch):
     opened = []
     open_file = DataFileReader.open.__func__
