@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lance_core.api.filter import columns_of, matching_all
 from lance_core.api.page_pruning import possible_rows
 from lance_core.api.projection import rows_without_columns
-from lance_core.api.read import Opened, Rows, physical_rows, read_fragment
+from lance_core.api.read import Opened, Rows, live_count, physical_rows, read_fragment
 from lance_core.api.row_columns import ROW_ADDRESS, ROW_COLUMNS, ROW_ID, ROW_OFFSET, RowColumns, row_field
 from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
@@ -27,7 +27,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
 
-__all__ = ["FragmentScan", "ReadRows", "live_count"]
+__all__ = ["FragmentScan", "ReadRows"]
 
 TWO_STEP_SHARE: Final = 1 / 16
 """A filter that keeps less than this of the rows has the other columns read for those rows alone."""
@@ -333,14 +333,6 @@ def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBa
     step = num_rows or max(batch.num_rows, 1)
     for start in range(0, batch.num_rows, step):
         yield batch if step >= batch.num_rows else batch.slice(start, step)
-
-
-def live_count(source: Source, fragment: Fragment) -> int:
-    """Rows of a fragment that are not deleted."""
-    if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
-        deletions = source.deletions(fragment)
-        return physical_rows(source, fragment) - (0 if deletions is None else len(deletions))
-    return physical_rows(source, fragment) - fragment.num_deleted_rows
 
 
 def _with_columns(

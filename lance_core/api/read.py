@@ -14,9 +14,9 @@ from lance_core.api.source import Source
 from lance_core.errors import UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
-from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.fragment import DataFile, Fragment, FragmentList
 
-__all__ = ["Opened", "Rows", "opened_reader", "physical_rows", "read_fragment"]
+__all__ = ["Opened", "Rows", "live_count", "live_counts", "opened_reader", "physical_rows", "read_fragment"]
 
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
@@ -43,6 +43,20 @@ def physical_rows(source: Source, fragment: Fragment) -> int:
         return fragment.physical_rows
     store, key = source.data_file(fragment.files[0])
     return DataFileReader.open(store, key, size=fragment.files[0].file_size_bytes or None).num_rows
+
+
+def live_counts(source: Source, fragments: Sequence[Fragment]) -> list[int]:
+    """Rows of each fragment that are not deleted."""
+    known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
+    return [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
+
+
+def live_count(source: Source, fragment: Fragment) -> int:
+    """Rows of a fragment that are not deleted."""
+    if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
+        deletions = source.deletions(fragment)
+        return physical_rows(source, fragment) - (0 if deletions is None else len(deletions))
+    return physical_rows(source, fragment) - fragment.num_deleted_rows
 
 
 def read_fragment(

@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.api.fragment_scan import FragmentScan, live_count
+from lance_core.api.fragment_scan import FragmentScan
 from lance_core.api.joined_scan import joined
 from lance_core.api.ordering import order_of
 from lance_core.api.projection import Projection, with_types
+from lance_core.api.read import live_count, live_counts
 from lance_core.api.row_columns import ROW_ADDRESS, ROW_ID
 from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
@@ -106,7 +107,11 @@ class LanceScanner:
         """Number of rows; without a filter nothing but metadata is read."""
         options = self._options
         if options.filter is None:
-            total = sum(self._count(fragment) for fragment in self._fragments)
+            total = sum(
+                map(self._count, self._fragments)
+                if options.include_deleted_rows
+                else live_counts(self._source, self._fragments)
+            )
         else:
             narrow = replace(
                 options, schema=Schema(fields=()), projection=None, order_by=(), limit=None, offset=0, batch_size=None

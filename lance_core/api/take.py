@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.api.fragment_scan import FragmentScan, live_count
-from lance_core.api.read import physical_rows
+from lance_core.api.fragment_scan import FragmentScan
+from lance_core.api.read import live_counts, physical_rows
 from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
 from lance_core.errors import InvalidInputError
@@ -30,7 +30,7 @@ def take_rows(
         InvalidInputError: A position lies outside.
     """
     unique, order = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-    counts = np.array([live_count(source, fragment) for fragment in fragments], dtype=np.int64)
+    counts = np.array(live_counts(source, fragments), dtype=np.int64)
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     if len(unique) and (unique[0] < 0 or unique[-1] >= total):

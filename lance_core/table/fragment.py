@@ -274,6 +274,10 @@ class FragmentList(Sequence[Fragment]):
         """Yield the protobuf messages; much cheaper than records where a number per fragment is wanted."""
         return map(_parsed, self._raw)
 
+    def live_counts(self) -> list[int | None]:
+        """Rows of each fragment that are not deleted; None where the manifest does not tell."""
+        return [_live_count(message) for message in self.messages()]
+
     def get(self, fragment_id: int) -> Fragment | None:
         """Return the fragment of that id; None if there is none."""
         if self._positions is None:
@@ -366,6 +370,13 @@ def _parsed(raw: bytes) -> table_pb2.DataFragment:
         return table_pb2.DataFragment.FromString(raw)
     except DecodeError as error:
         raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+
+
+def _live_count(message: table_pb2.DataFragment) -> int | None:
+    deleted = message.deletion_file.num_deleted_rows
+    if not message.physical_rows or (not deleted and message.HasField("deletion_file")):
+        return None
+    return message.physical_rows - deleted
 
 
 def _id_of(raw: bytes) -> int:

@@ -212,6 +212,19 @@ def test_a_list_changes_without_changing():
         after.changed(added=[fragment(7)])
 
 
+def test_lists_count_live_rows_without_records():
+    def deleted(count):
+        return DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=1, num_deleted_rows=count)
+
+    fragments = [
+        Fragment(id=1, physical_rows=10),
+        Fragment(id=2, physical_rows=10, deletion_file=deleted(3)),
+        Fragment(id=3, physical_rows=10, deletion_file=deleted(0)),
+        Fragment(id=4),
+    ]
+    assert FragmentList.of(fragments).live_counts() == [10, 7, None, None]
+
+
 def test_deletion_knowledge_follows_changes():
     gone = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
     clean = FragmentList.of([fragment(1), fragment(2)])
