@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.api.fragment_scan import FragmentScan
-from lance_core.api.read import live_counts, physical_rows
+from lance_core.api.joined_scan import joined_rows
+from lance_core.api.read import Rows, live_counts, physical_rows
 from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
 from lance_core.errors import InvalidInputError
@@ -70,13 +71,15 @@ def _gathered(source: Source, parts: Sequence[tuple[Fragment, _Integers]], optio
     options = replace(options, batch_size=None)
     schema, projection = options.result_schema, options.result
     batches: list[pa.RecordBatch] = []
-    for fragment, offsets in parts:
-        # Rows without a gap are read as a range, which copies less.
-        whole = len(offsets) > 0 and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
-        rows = range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
-        found = FragmentScan(source, fragment, options).rows(rows)
-        batches.extend(projection.apply(batch, schema) for batch in found)
+    for scan, rows in joined_rows([(FragmentScan(source, fragment, options), _runs(rows)) for fragment, rows in parts]):
+        batches.extend(projection.apply(batch, schema) for batch in scan.rows(rows))
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def _runs(offsets: _Integers) -> Rows:
+    """Rows without a gap as a range, which copies less."""
+    whole = len(offsets) > 0 and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
+    return range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
 
 
 def _in_order(table: pa.Table, order: _Integers) -> pa.Table:

@@ -36,8 +36,8 @@ def joins(monkeypatch):
     """How many files were read together, each time; negative if that failed and they were read one by one."""
     counts = []
 
-    def counted(scans, wanted):
-        found = rows_of(scans, wanted)
+    def counted(scans, *more):
+        found = rows_of(scans, *more)
         counts.append(-len(scans) if found is None else len(scans))
         return found
 
@@ -118,6 +118,41 @@ def test_files_without_a_match_are_read_for_the_filter_only(uri, joins, monkeypa
     assert len([names for _, names in read if names == ["text"]]) == 1
 
 
+@pytest.mark.parametrize(
+    "columns", [None, ["text", "id"], ["pairs"], ["id", "_rowid", "_rowoffset"], {"more": "real + id"}]
+)
+def test_rows_are_those_of_single_reads(uri, joins, monkeypatch, columns):
+    dataset = lance_core.dataset(uri)
+    numbers = [5, 700, 61, 1700, 60, 700, 1000, 1001, 1002, 1003, 59]
+    together = dataset.take(numbers, columns)
+    assert joins
+    assert min(joins) > 1
+    joins.clear()
+    monkeypatch.setattr(joined_scan, "MOST_FILES", 1)
+    assert together == dataset.take(numbers, columns)
+    assert not joins
+    if columns is None or (isinstance(columns, list) and "_rowoffset" not in columns):
+        assert together == lance.dataset(uri).take(numbers, columns or lance.dataset(uri).schema.names)
+
+
+def test_rows_of_very_many_files_are_read_some_files_at_a_time(uri, joins, monkeypatch):
+    monkeypatch.setattr(joined_scan, "MOST_FILES", 4)
+    dataset = lance_core.dataset(uri)
+    numbers = list(range(dataset.count_rows() // 2, 0, -37))
+    assert dataset.take(numbers) == lance.dataset(uri).take(numbers, lance.dataset(uri).schema.names)
+    assert len(joins) > 2
+    assert max(joins) == 4
+
+
+def test_an_order_over_many_fragments(uri, joins):
+    options = {"columns": ["text", "id"], "order_by": ["real", "id"], "limit": 50}
+    found = lance_core.dataset(uri).to_table(**options)
+    assert joins
+    assert found == lance_core.dataset(uri).to_table(columns=["text", "id", "real"]).sort_by(
+        [("real", "ascending"), ("id", "ascending")]
+    ).slice(0, 50).drop_columns(["real"])
+
+
 def test_a_filter_that_fails_for_a_deleted_row_only_does_not_fail(tmp_path, joins):
     dataset = lance_core.write_dataset(
         pa.table({"id": range(100), "text": ["oops" if n == 33 else str(n) for n in range(100)]}),
@@ -174,6 +209,9 @@ def test_damage_is_reported_with_the_file_that_has_it(tmp_path, joins):
     with pytest.raises(CorruptFileError, match=name):
         lance_core.dataset(uri).to_table()
     assert joins == [-10]
+    with pytest.raises(CorruptFileError, match=name):
+        lance_core.dataset(uri).take([5, 1900])
+    assert joins == [-10, -2]
     batches = iter(lance_core.dataset(uri).to_batches())
     assert pa.Table.from_batches([next(batches) for _ in range(6)]) == table.slice(0, 1800)
 
