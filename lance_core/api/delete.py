@@ -7,7 +7,7 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from lance_core.api.expressions import predicate_text, to_condition
-from lance_core.api.removal import each_fragment, matching_rows, remove_rows
+from lance_core.api.removal import each_matching, remove_rows
 from lance_core.api.retry import retrying
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
@@ -35,8 +35,7 @@ def delete_rows(
     def attempt(base: Source) -> tuple[Manifest, int]:
         expression = to_condition(predicate, base.manifest.schema)
         with staged(base) as files:
-            rows = each_fragment(base, lambda fragment: matching_rows(base, fragment, expression))
-            removal = remove_rows(base, rows, files)
+            removal = remove_rows(base, each_matching(base, expression), files)
             operation = Delete(
                 updated_fragments=removal.updated_fragments,
                 deleted_fragment_ids=removal.removed_fragment_ids,

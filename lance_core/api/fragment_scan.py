@@ -58,11 +58,13 @@ class ReadRows:
         schema: Their columns.
         rows: Which physical rows they are.
         batch: The rows, as they are stored.
+        matches: For all physical rows of the fragment whether they match the filter; None if that is not known.
     """
 
     schema: Schema
     rows: Rows
     batch: pa.RecordBatch
+    matches: pa.Array | None = None
 
     def are(self, schema: Schema, rows: Rows) -> bool:
         """Whether these are exactly the rows that are wanted, for all that is known."""
@@ -153,7 +155,7 @@ class FragmentScan:
         names, row_names = self._filter_columns(expression)
         scan = self._needing(row_names)
         found = (
-            (batch, where, matching_all(batch, self.options.conjuncts or (expression,)))
+            (batch, where, self._matches(expression, batch, where))
             for batch, where in scan._read(self._first_columns(names), rows, keep, live)  # noqa: SLF001 - the same class
         )
         if self._is_two_steps(names):
@@ -162,6 +164,13 @@ class FragmentScan:
         for batch, _, mask in found:
             if mask.true_count:
                 yield _chosen(self._select(batch, self.options.schema), mask)
+
+    def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows) -> pa.Array:
+        """For each of some rows whether it matches."""
+        known = self.known.matches if self.known is not None else None
+        if known is None:
+            return matching_all(batch, self.options.conjuncts or (expression,))
+        return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
 
     def _two_steps(
         self, names: Sequence[str], found: Iterable[_Found], out_of: int, live: _Mask, most: int | None

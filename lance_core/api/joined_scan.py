@@ -126,13 +126,14 @@ def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     if rows is None:
         yield from scans
         return
-    mask = _matches(scans[0], rows)
+    matches = _matches(scans[0], rows)
     position = 0
     for scan in scans:
         count = scan.fragment.physical_rows
-        if mask is None or mask.slice(position, count).true_count:
-            known = ReadRows(schema=wanted, rows=range(count), batch=rows.slice(position, count))
-            yield replace(scan, known=known)
+        own = None if matches is None else matches.slice(position, count)
+        if own is None or own.true_count:
+            batch = rows.slice(position, count)
+            yield replace(scan, known=ReadRows(schema=wanted, rows=range(count), batch=batch, matches=own))
         position += count
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,8 +16,11 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.api.filter import columns_of, matching
-from lance_core.api.read import physical_rows, read_fragment
-from lance_core.api.scan import ROW_ADDRESS, LanceScanner, ScanOptions, live_count
+from lance_core.api.fragment_scan import FragmentScan
+from lance_core.api.joined_scan import joined
+from lance_core.api.read import live_count, physical_rows, read_fragment
+from lance_core.api.row_columns import ROW_ADDRESS
+from lance_core.api.scan_options import ScanOptions
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged
 from lance_core.schema import Schema
@@ -28,9 +32,11 @@ __all__ = [
     "Removal",
     "bitmap_of",
     "each_fragment",
+    "each_matching",
     "live_rows",
     "matching_rows",
     "remove_rows",
+    "row_offsets",
     "rows_at",
     "with_deletions",
 ]
@@ -63,16 +69,54 @@ class Removal:
 
 
 def each_fragment(
-    source: Source, look: Callable[[Fragment], BitMap], fragments: Iterable[Fragment] | None = None
+    source: Source, options: ScanOptions, look: Callable[[FragmentScan], BitMap]
 ) -> Iterator[tuple[Fragment, BitMap]]:
-    """Look at the fragments side by side; yields, in order, those that give a row."""
-    chosen = list(source.manifest.fragments if fragments is None else fragments)
-    if len(chosen) == 1:
-        results: Iterable[BitMap] = map(look, chosen)
-        yield from (pair for pair in zip(chosen, results, strict=True) if pair[1])
+    """Look at the fragments, small ones together and others side by side.
+
+    Args:
+        source: The version.
+        options: What is read of them.
+        look: Gives offsets of rows, by a scan with these options.
+
+    Yields:
+        The fragments that give a row, in order.
+    """
+    fragments = source.manifest.fragments
+    scans = joined(FragmentScan(source, fragment, options) for fragment in fragments)
+    if len(fragments) == 1:
+        yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
+    waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
     with ThreadPoolExecutor(READ_AHEAD) as pool:
-        yield from (pair for pair in zip(chosen, pool.map(look, chosen), strict=True) if pair[1])
+        for scan in scans:
+            waiting.append((scan.fragment, pool.submit(look, scan) if scan.known is None else look(scan)))
+            if len(waiting) > READ_AHEAD:
+                yield from _with_rows(*waiting.popleft())
+        for fragment, found in waiting:
+            yield from _with_rows(fragment, found)
+
+
+def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+    rows = found.result() if isinstance(found, Future) else found
+    if rows:
+        yield fragment, rows
+
+
+def each_matching(source: Source, expression: pc.Expression) -> Iterator[tuple[Fragment, BitMap]]:
+    """The fragments with rows that are alive and for which the expression is true, and the offsets of these."""
+    return each_fragment(source, _addresses_where(expression), row_offsets)
+
+
+def row_offsets(scan: FragmentScan) -> BitMap:
+    """Offsets of the rows of a scan that gives their addresses."""
+    found = BitMap()
+    for batch in scan.batches():
+        found |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
+    return found
+
+
+def _addresses_where(expression: pc.Expression) -> ScanOptions:
+    return ScanOptions(schema=Schema(fields=()), filter=expression, with_row_address=True)
 
 
 def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
@@ -81,7 +125,7 @@ def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression)
     names = columns_of(expression)
     if not names or not set(names) <= set(columns.names):
         # Constants, and columns about rows such as `_rowid`.
-        return _scanned_rows(source, fragment, expression)
+        return row_offsets(FragmentScan(source, fragment, _addresses_where(expression)))
     found = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)
@@ -135,14 +179,6 @@ def rows_at(source: Source, fragment: Fragment, rows: BitMap) -> Iterator[tuple[
             elif len(own):
                 yield batch.take(pa.array(own - first)), own
         start += batch.num_rows
-
-
-def _scanned_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
-    options = ScanOptions(schema=Schema(fields=()), filter=expression, with_row_address=True)
-    found = BitMap()
-    for batch in LanceScanner(source, [fragment], options).to_batches():
-        found |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
-    return found
 
 
 def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: Staged) -> Removal:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.api.read import physical_rows, read_fragment
+from lance_core.api.fragment_scan import FragmentScan
 from lance_core.api.removal import Removal, bitmap_of, each_fragment, remove_rows
+from lance_core.api.row_columns import ROW_ADDRESS
+from lance_core.api.scan_options import ScanOptions
 from lance_core.api.slices import Slices
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged
-from lance_core.table.fragment import Fragment
 
 __all__ = ["remove_slices"]
 
@@ -30,16 +31,14 @@ def remove_slices(source: Source, slices: Slices, files: Staged) -> Removal:
     Raises:
         SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
     """
-    return remove_rows(source, each_fragment(source, lambda fragment: _rows_of(source, fragment, slices)), files)
+    columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
+    return remove_rows(source, each_fragment(source, columns, lambda scan: _rows_of(scan, slices)), files)
 
 
-def _rows_of(source: Source, fragment: Fragment, slices: Slices) -> BitMap:
-    """The live rows of a fragment that lie in the slices."""
-    num_rows = physical_rows(source, fragment)
-    deletions = source.deletions(fragment)
-    schema = source.manifest.schema.project(slices.columns)
-    found, position = BitMap(), 0
-    for batch in read_fragment(source, fragment, schema, range(num_rows)):
-        found |= bitmap_of(np.flatnonzero(slices.assign(batch) >= 0) + position)
-        position += batch.num_rows
-    return found if deletions is None else found - deletions.bitmap
+def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
+    """Offsets of the rows of a scan that lie in the slices."""
+    found = BitMap()
+    for batch in scan.batches():
+        addresses = batch.column(ROW_ADDRESS).to_numpy()[slices.assign(batch) >= 0]
+        found |= bitmap_of(addresses & np.uint64(0xFFFF_FFFF))
+    return found

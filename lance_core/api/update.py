@@ -12,7 +12,7 @@ from pyroaring import BitMap
 from lance_core.api.expressions import evaluate, to_condition, to_expression
 from lance_core.api.moved import MovedRows
 from lance_core.api.read import physical_rows
-from lance_core.api.removal import each_fragment, matching_rows, remove_rows, rows_at
+from lance_core.api.removal import each_matching, remove_rows, rows_at
 from lance_core.api.retry import retrying
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
@@ -64,7 +64,7 @@ def _attempt(
     condition = None if where is None else to_condition(where, base.manifest.schema)
     with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
         rows: list[tuple[Fragment, BitMap]] = []
-        for fragment, gone in each_fragment(base, lambda fragment: _matching(base, fragment, condition)):
+        for fragment, gone in _all_rows(base) if condition is None else each_matching(base, condition):
             rows.append((fragment, gone))
             ids = None if fragment.row_ids is None else decode_row_ids(fragment.row_ids)
             for batch, offsets in rows_at(base, fragment, gone):
@@ -80,12 +80,12 @@ def _attempt(
     return manifest, removal.num_rows
 
 
-def _matching(base: Source, fragment: Fragment, condition: pc.Expression | None) -> BitMap:
-    if condition is not None:
-        return matching_rows(base, fragment, condition)
-    deletions = base.deletions(fragment)
-    rows = BitMap(range(physical_rows(base, fragment)))
-    return rows if deletions is None else rows - deletions.bitmap
+def _all_rows(base: Source) -> Iterator[tuple[Fragment, BitMap]]:
+    for fragment in base.manifest.fragments:
+        deletions = base.deletions(fragment)
+        rows = BitMap(range(physical_rows(base, fragment))) - (BitMap() if deletions is None else deletions.bitmap)
+        if rows:
+            yield fragment, rows
 
 
 def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:

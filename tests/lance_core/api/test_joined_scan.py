@@ -1,5 +1,6 @@
 """Small fragments that are read together come out as if each had been read by itself."""
 
+import shutil
 from pathlib import Path
 
 import lance
@@ -8,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import lance_core
+from lance_core import Equals, Slice, Slices
 from lance_core.api import fragment_scan, joined_scan
 from lance_core.errors import CorruptFileError, InvalidInputError
 from tests.interop.shapes import rows
@@ -151,6 +153,40 @@ def test_an_order_over_many_fragments(uri, joins):
     assert found == lance_core.dataset(uri).to_table(columns=["text", "id", "real"]).sort_by(
         [("real", "ascending"), ("id", "ascending")]
     ).slice(0, 50).drop_columns(["real"])
+
+
+@pytest.mark.parametrize(
+    "predicate", ["id % 9 = 4", f"id = {7 * ROWS}", f"id >= {2 * ROWS} AND id < {4 * ROWS}", "id < 0"]
+)
+@pytest.mark.parametrize("verb", ["delete", "update"])
+def test_rows_change_as_with_pylance(uri, joins, tmp_path, predicate, verb):
+    changed = []
+    for library in (lance_core, lance):
+        copy = str(tmp_path / library.__name__)
+        shutil.copytree(uri, copy)
+        dataset = library.dataset(copy)
+        dataset.delete(predicate) if verb == "delete" else dataset.update({"real": "-real"}, where=predicate)
+        dataset = lance.dataset(copy)
+        counts = [(f.count_rows(), f.metadata.num_deletions) for f in dataset.get_fragments()]
+        changed.append((dataset.to_table(dataset.schema.names), counts))
+    assert sum(joins) >= FRAGMENTS - 5
+    assert changed[0] == changed[1]
+
+
+def test_slices_are_replaced_in_small_fragments(tmp_path, joins):
+    names = ["a", "b", "c", "d", "e"]
+    table = pa.table({"key": [names[n // 45 % 5] for n in range(900)], "n": range(900)})
+    dataset = lance_core.write_dataset(table, tmp_path / "table", max_rows_per_file=30)
+    dataset.delete("n < 100 AND n % 3 = 0")
+    kept = dataset.to_table().filter(~pc.is_in(pc.field("key"), pa.array(["b", "e"])))
+    joins.clear()
+    slices = Slices(Slice(name=key, conditions={"key": Equals(key)}) for key in ("b", "e"))
+    new = pa.table({"key": ["e", "b"], "n": [1000, 1001]})
+    fragments = lance_core.write_fragments(new, tmp_path / "table")
+    result = lance_core.commit_fragments(tmp_path / "table", fragments, new.schema, mode="replace", slices=slices)
+    assert joins == [30]
+    assert lance_core.dataset(tmp_path / "table").to_table() == pa.concat_tables([kept, new])
+    assert result.rows_deleted == 900 - 34 - kept.num_rows
 
 
 def test_a_filter_that_fails_for_a_deleted_row_only_does_not_fail(tmp_path, joins):
