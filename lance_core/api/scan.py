@@ -67,7 +67,10 @@ class LanceScanner:
 
         Memory is bounded by a few batches; with an order, by the result and the columns that it is ordered by.
         """
-        schema, projection = self.projected_schema, self._options.result
+        return self._batches(self.projected_schema)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        projection = self._options.result
         if self._options.order_by:
             finished: Iterator[pa.RecordBatch] = self._ordered()
         else:
@@ -76,11 +79,13 @@ class LanceScanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader."""
-        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+        schema = self.projected_schema
+        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
 
     def to_table(self) -> pa.Table:
         """All rows as one table."""
-        return pa.Table.from_batches(self.to_batches(), schema=self.projected_schema)
+        schema = self.projected_schema
+        return pa.Table.from_batches(self._batches(schema), schema=schema)
 
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas frame; options as `pyarrow.Table.to_pandas`."""

@@ -122,10 +122,10 @@ def _from_compressed(
     name, width = inner.WhichOneof("compression"), _width(inner)
     decompress = decompressor(encoding, int(buffers.sizes.sum()))
     ends = np.cumsum(counts)
-    chunks, first = np.unique(np.searchsorted(ends, positions, side="right"), return_index=True)
-    local = np.split(
-        positions - np.repeat(ends[chunks] - counts[chunks], np.diff(first, append=positions.size)), first[1:]
+    chunks, first, wanted = np.unique(
+        np.searchsorted(ends, positions, side="right"), return_index=True, return_counts=True
     )
+    local = np.split(positions - np.repeat(ends[chunks] - counts[chunks], wanted), first[1:])
     values: list[Bytes] = []
     lengths: list[_Positions] = []
     for chunk, count, some in zip(chunks.tolist(), counts[chunks].tolist(), local, strict=True):
