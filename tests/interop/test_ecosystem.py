@@ -23,13 +23,13 @@ def dataset(tmp_path):
 def scans(monkeypatch):
     """Schemas of the scans that are run."""
     seen = []
-    to_batches = LanceScanner.to_batches
+    batches = LanceScanner._batches
 
-    def recording(self):
-        seen.append((self.projected_schema.names, str(self._options.filter)))
-        return to_batches(self)
+    def recording(self, schema):
+        seen.append((schema.names, str(self._options.filter)))
+        return batches(self, schema)
 
-    monkeypatch.setattr(LanceScanner, "to_batches", recording)
+    monkeypatch.setattr(LanceScanner, "_batches", recording)
     return seen
 
 
