@@ -78,6 +78,8 @@ def minus(value: Typed) -> Typed:
     Raises:
         InvalidInputError: It has none.
     """
+    if pa.types.is_null(value.type):
+        return value
     if value.is_literal and isinstance(value.value, int | float) and not isinstance(value.value, bool):
         return literal(-value.value, value.type)
     if pa.types.is_unsigned_integer(value.type):

@@ -32,6 +32,7 @@ from lance_core.api.sql.intervals import interval
 from lance_core.api.sql.patterns import like
 from lance_core.api.sql.python_functions import python_call
 from lance_core.api.sql.typed import Typed, call, literal
+from lance_core.api.sql.words import CLOCKS
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 
 __all__ = ["Compiler"]
@@ -134,10 +135,6 @@ class Compiler:
         if not pa.types.is_boolean(found.type):
             invalid(node, self.text, f"expected true or false, found {found.type}")
         return found
-
-    def has_column(self, name: str) -> bool:
-        """Whether there is a column of that name."""
-        return _find(name, self._schema.names) is not None
 
     def column(self, names: list[str], node: exp.Expr) -> Typed:
         """A column, or a field inside of one.
@@ -345,17 +342,20 @@ def _dot(c: Compiler, node: exp.Expr) -> Typed:
 
 def _column(c: Compiler, node: exp.Column) -> Typed:
     names = _path(node)
-    if len(names) == 1 and not node.this.quoted and names[0].lower() in _CLOCKS and not c.has_column(names[0]):
-        return FUNCTIONS[names[0].lower()](c, node, [])
+    if len(names) == 1 and not node.this.quoted and names[0].lower() in CLOCKS:
+        return _call(c, node, names[0], [])
     return c.column(names, node)
 
 
 def _function(c: Compiler, node: exp.Expr) -> Typed:
-    name = str(node.this).lower()
-    function = FUNCTIONS.get(name)
+    return _call(c, node, str(node.this), node.expressions)
+
+
+def _call(c: Compiler, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> Typed:
+    function = FUNCTIONS.get(name.lower())
     if function is None:
-        unsupported(node, c.text, f"the function {node.this}")
-    return function(c, node, node.expressions)
+        unsupported(node, c.text, f"the function {name}")
+    return function(c, node, arguments)
 
 
 def _syntax(c: Compiler, node: exp.Expr) -> Typed:
@@ -425,8 +425,6 @@ def _with_matches_as_truth(tree: exp.Expr) -> exp.Expr:
         _with_matches_as_truth(tree.this)
     return tree
 
-
-_CLOCKS: Final = ("current_date", "current_timestamp")
 
 _HANDLERS: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
     exp.And: lambda c, node: _logic(c, node, c.value),

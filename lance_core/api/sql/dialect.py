@@ -7,13 +7,13 @@ and arguments as written: which ones exist is told by `functions.py`, not by the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError, TokenError
-from sqlglot.tokenizer_core import Token, TokenType
 
+from lance_core.api.sql.words import with_names
 from lance_core.errors import InvalidInputError, UnsupportedError
 
 __all__ = [
@@ -26,45 +26,6 @@ __all__ = [
     "position_of",
     "unsupported",
 ]
-
-_CONSTANTS: Final = frozenset({TokenType.NULL, TokenType.TRUE, TokenType.FALSE})
-"""Words that are values wherever they stand."""
-_STARTS: Final = _CONSTANTS | {
-    TokenType.NOT,
-    TokenType.CASE,
-    TokenType.INTERVAL,
-    TokenType.EXISTS,
-    TokenType.SELECT,
-    TokenType.ANY,
-}
-"""Keywords that an expression can begin with."""
-_OPERATORS: Final = frozenset(
-    {
-        TokenType.EQ,
-        TokenType.NEQ,
-        TokenType.LT,
-        TokenType.LTE,
-        TokenType.GT,
-        TokenType.GTE,
-        TokenType.PLUS,
-        TokenType.DASH,
-        TokenType.STAR,
-        TokenType.SLASH,
-        TokenType.MOD,
-        TokenType.AND,
-        TokenType.OR,
-        TokenType.COMMA,
-    }
-)
-_BEFORE_VALUE: Final = _OPERATORS | {TokenType.L_PAREN}
-_AFTER_VALUE: Final = _OPERATORS | {
-    TokenType.R_PAREN,
-    TokenType.IS,
-    TokenType.IN,
-    TokenType.LIKE,
-    TokenType.BETWEEN,
-    TokenType.NOT,
-}
 
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR")
 
@@ -95,6 +56,8 @@ class _Lance(Dialect):
 
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
         NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+        # No text is a statement, whichever word it begins with.
+        STATEMENT_PARSERS: ClassVar[dict[Any, Any]] = {}
         FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
             name: how for name, how in parser.Parser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
         }
@@ -108,39 +71,13 @@ def parse(text: str) -> exp.Expr:
     """
     dialect = _Lance()
     try:
-        words = _with_names(dialect.tokenize(text))
+        words = with_names(dialect.tokenize(text))
         found = [tree for tree in dialect.parser().parse(words, text) if tree is not None]
     except (ParseError, TokenError) as error:
         raise InvalidInputError(_syntax_message(text, error)) from error
     if len(found) != 1 or isinstance(found[0], exp.Block):
         raise InvalidInputError(f"expected one SQL expression in {text!r}")
     return found[0]
-
-
-def _with_names(found: list[Token]) -> list[Token]:
-    """The tokens with keywords as names where they can be nothing else: beside a dot, or where a value must stand."""
-    kinds: list[TokenType | None] = [None, *(token.token_type for token in found), None, None]
-    made = []
-    for token, before, after, second in zip(found, kinds, kinds[2:], kinds[3:], strict=False):
-        if _is_name(token, before, after, second):
-            token = Token(  # noqa: PLW2901 - a copy of another kind
-                TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments
-            )
-        made.append(token)
-    return made
-
-
-def _is_name(token: Token, before: TokenType | None, after: TokenType | None, second: TokenType | None) -> bool:
-    """Whether a word is a name, by the tokens before and after it."""
-    kind = token.token_type
-    if kind in {TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING} or not token.text.isidentifier():
-        return False
-    if before is TokenType.DOT:
-        return True
-    if after is TokenType.DOT:
-        return kind not in _CONSTANTS and second is not TokenType.NUMBER
-    must_be_value = (before is None or before in _BEFORE_VALUE) and (after is None or after in _AFTER_VALUE)
-    return must_be_value and kind not in _STARTS
 
 
 def position_of(node: exp.Expr) -> int | None:

@@ -83,7 +83,8 @@ class Typed:
         if self.type == kind:
             return self
         if self.is_literal:
-            return literal(self.value, kind)
+            value = str(self.value).lower() if isinstance(self.value, bool) and is_text(kind) else self.value
+            return literal(value, kind)
         if pa.types.is_decimal(kind) and pa.types.is_integer(self.type):
             digits = _INT_DIGITS[self.type.bit_width]
             return Typed(self.expression.cast(pa.decimal128(max(digits, 19), 0)).cast(kind), kind)
