@@ -15,17 +15,22 @@ from lance_core.schema import Schema, storage_type
 __all__ = ["evaluate", "predicate_text", "to_condition", "to_expression"]
 
 
-def to_expression(value: str | pc.Expression, schema: pa.Schema) -> pc.Expression:
+def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataType | None = None) -> pc.Expression:
     """The expression that a user gave.
+
+    Args:
+        value: SQL text, or an expression.
+        schema: The columns that it can refer to.
+        kind: Type that SQL's CAST gives the values of a text; None leaves them as they are.
 
     Raises:
         InvalidInputError: It is no expression, or refers to a column that is not in `schema`.
         UnsupportedError: The SQL uses something that is not offered.
     """
     if isinstance(value, str):
-        from lance_core.api.sql import parse_expression  # noqa: PLC0415 - it imports the SQL parser
+        from lance_core.api.sql import parse_expression, parse_value  # noqa: PLC0415 - it imports the SQL parser
 
-        return parse_expression(value, schema)
+        return parse_expression(value, schema) if kind is None else parse_value(value, schema, kind)
     if not isinstance(value, pc.Expression):
         raise InvalidInputError(f"an expression is SQL text or a pyarrow expression, not {type(value).__name__}")
     for name in columns_of(value):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +18,8 @@ from lance_core.api.removal import each_matching, remove_rows, rows_at
 from lance_core.api.retry import retrying
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
-from lance_core.errors import InvalidInputError
-from lance_core.schema import schema_to_arrow
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Update
@@ -42,6 +44,7 @@ def update_rows(
 
     Raises:
         InvalidInputError: A column does not exist, or an expression does not fit it.
+        UnsupportedError: A field of a struct is named rather than a column.
         RetryableConflictError: Other writers changed the same rows each time.
     """
     if not updates:
@@ -60,7 +63,7 @@ def _attempt(
     data_storage_version: str | None,
 ) -> tuple[Manifest, int]:
     arrow = schema_to_arrow(base.manifest.schema)
-    values = _expressions(updates, arrow)
+    values = _expressions(updates, base.manifest.schema)
     condition = None if where is None else to_condition(where, base.manifest.schema)
     with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
         rows: list[tuple[Fragment, BitMap]] = []
@@ -93,11 +96,24 @@ def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int
         yield from (node.id for node, _ in manifest.schema.column(name).walk())
 
 
-def _expressions(updates: Mapping[str, str | pc.Expression], schema: pa.Schema) -> dict[str, pc.Expression]:
-    unknown = [name for name in updates if name not in schema.names]
-    if unknown:
-        raise InvalidInputError(f"Column {unknown[0]!r} does not exist in dataset schema; it has {schema.names}")
-    return {name: to_expression(value, schema) for name, value in updates.items()}
+def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> dict[str, pc.Expression]:
+    for name in updates:
+        if name not in schema.names:
+            _refuse(name, schema)
+    arrow = schema_to_arrow(schema)
+    return {name: to_expression(value, arrow, arrow.field(name).type) for name, value in updates.items()}
+
+
+def _refuse(name: str, schema: Schema) -> NoReturn:
+    """Say what to do about a name that is no column; pylance does not update fields of structs either."""
+    with suppress(SchemaError):
+        top = schema.project([name]).fields[0].name
+        if schema.column(name).id != schema.column(top).id:
+            raise UnsupportedError(
+                f"{name!r} is a field of a struct, which cannot be updated by itself; "
+                f"give {top!r} a new value as a whole, such as named_struct('field', value, 'other', {top}.other)"
+            )
+    raise InvalidInputError(f"Column {name!r} does not exist in dataset schema; it has {schema.names}")
 
 
 def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:
@@ -107,6 +123,8 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
     for name in values:
         field = schema.field(name)
         column = computed.column(name)
+        if not _share_fields(column.type, field.type):
+            raise InvalidInputError(f"column {name!r}: {column.type} has no field of {field.type}")
         if column.type != field.type:
             try:
                 column = column.cast(field.type)
@@ -114,3 +132,17 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
                 raise InvalidInputError(f"column {name!r}: {error}") from error
         table = table.set_column(table.schema.get_field_index(name), field, column)
     return table
+
+
+def _share_fields(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether each struct has a field in common with the one that it becomes: Arrow would make it all nulls."""
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        shared = {f.name for f in one} & {f.name for f in other}
+        return bool(shared) and all(_share_fields(one.field(name).type, other.field(name).type) for name in shared)
+    if _is_list(one) and _is_list(other):
+        return _share_fields(one.value_type, other.value_type)
+    return True
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.api.sql.casts import cast
 from lance_core.api.sql.compile import Compiler
+from lance_core.api.sql.typed import Typed
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_to_arrow, storage_type
 
-__all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter"]
+__all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +52,19 @@ def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
 
 def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
     """Compile an expression, and tell the type of its values; arguments and errors as `parse_expression`."""
-    columns = _storage_schema(schema)
-    if text in columns.names:
-        # A name that is no SQL, such as `odd name`, still names its column.
-        return Column(expression=pc.field(text), type=columns.field(text).type)
-    compiled = Compiler(text, columns).compile(as_filter=False)
+    compiled = _compiled(text, schema)
     return Column(expression=compiled.expression, type=compiled.type)
+
+
+def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
+    """Compile an expression to values for a column of a type: what CAST can turn into that type is cast.
+
+    Arguments and errors as `parse_expression`; values of nested types and dictionaries are left as they are.
+    """
+    value = _compiled(text, schema)
+    if any(pa.types.is_nested(each) or pa.types.is_dictionary(each) for each in (kind, value.type)):
+        return value.expression
+    return cast(value, kind, strict=True).expression
 
 
 def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
@@ -76,6 +85,14 @@ def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expressio
     Arguments and errors as `parse_filter`.
     """
     return tuple(part.expression for part in Compiler(text, _storage_schema(schema)).conjuncts())
+
+
+def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:
+    columns = _storage_schema(schema)
+    if text in columns.names:
+        # A name that is no SQL, such as `odd name`, still names its column.
+        return Typed(pc.field(text), columns.field(text).type)
+    return Compiler(text, columns).compile(as_filter=False)
 
 
 def _storage_schema(schema: pa.Schema | Schema) -> pa.Schema:

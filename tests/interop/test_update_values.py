@@ -1,0 +1,129 @@
+"""What an update gives a column, against pylance: structs as a whole, and values of another type than the column's."""
+
+import datetime as dt
+from decimal import Decimal
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError, UnsupportedError
+from tests.interop.pairs import Pair
+
+INNER = pa.struct([("d", pa.string()), ("e", pa.int64())])
+ROWS = pa.table({
+    "id": [1, 2, 3, 4],
+    "i": pa.array([1, 2, 3, None], pa.int32()),
+    "f": [1.5, 2.5, -3.7, None],
+    "s": ["a", "b", None, "1"],
+    "bo": [True, False, None, True],
+    "bi": [b"a", b"b", None, b"c"],
+    "t": pa.array([dt.datetime(2020, 1, 1, 1, 2, 3), None, None, None], pa.timestamp("us")),
+    "dec": pa.array([Decimal("1.75"), Decimal("-2.50"), None, Decimal("3.00")], pa.decimal128(10, 2)),
+    "a": pa.array(
+        [{"b": 1, "c": {"d": "q", "e": 5}}, None, {"b": None, "c": None}, {"b": 4, "c": {"d": None, "e": 6}}],
+        pa.struct([("b", pa.int32()), ("c", INNER)]),
+    ),
+    "l": pa.array([[{"z": 1}], None, [], [{"z": 2}]], pa.list_(pa.struct([("z", pa.int32())]))),
+    "m": pa.array([[{"y": 1}], None, [], [{"y": 2}]], pa.list_(pa.struct([("y", pa.int32())]))),
+})  # fmt: skip
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return Pair(tmp_path, ROWS)
+
+
+@pytest.mark.parametrize("name", ["a.b", "a.c", "a.c.d", "`a`.`b`"])
+def test_a_field_of_a_struct_is_refused_as_by_pylance(pair, name):
+    with pytest.raises(ValueError, match="Nested column references are not yet supported"):
+        pair.theirs.update({name: "NULL"})
+    with pytest.raises(UnsupportedError, match=r"cannot be updated by itself; give 'a' a new value"):
+        pair.ours.update({name: "NULL"})
+    assert pair.ours.version == 1
+
+
+@pytest.mark.parametrize("name", ["a.nope", "id.x", "A.b", "a.B", "ID", "l.z", "a['b']", "", "a.", "`a"])
+def test_what_names_nothing_is_refused_as_by_pylance(pair, name):
+    with pytest.raises((ValueError, OSError)):
+        pair.theirs.update({name: "NULL"})
+    with pytest.raises(InvalidInputError, match="does not exist"):
+        pair.ours.update({name: "NULL"})
+
+
+@pytest.mark.parametrize("where", [None, "a.b IS NULL", "id > 1"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "named_struct('b', 7, 'c', a.c)",
+        "named_struct('c', a.c, 'b', a.b + 1)",
+        "named_struct('b', a.b, 'c', named_struct('e', a.c.e, 'd', 'x'))",
+        "named_struct('b', a.b)",
+        "named_struct('b', a.b, 'c', NULL)",
+        "named_struct('b', a.b, 'c', a.c, 'more', 1)",
+        "coalesce(a, named_struct('b', cast(1 as int), 'c', a.c))",
+        "NULL",
+    ],
+)
+def test_a_struct_as_a_whole(pair, value, where):
+    pair.run(lambda d, _: d.update({"a": value}, where))
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        {"a": "struct(a.b, a.c)"},
+        {"a": "a.c"},
+        {"a": "named_struct('B', 1)"},
+        {"a": "named_struct('b', 1, 'c', named_struct('zz', 1))"},
+        {"a": "named_struct('b', 'q', 'c', a.c)"},
+        {"a": "5"},
+        {"l": "m"},
+        {"i": "s"},
+        {"i": "9999999999"},
+        {"i": "id * 9999999999"},
+        {"i": "f / 0"},
+        {"bo": "s"},
+        {"f": "s"},
+    ],
+    ids=str,
+)
+def test_what_would_lose_the_values_is_refused(pair, updates):
+    for library, dataset in ((lance, pair.theirs), (lance_core, pair.ours)):
+        with pytest.raises((ValueError, OSError)):
+            dataset.update(updates)
+        assert library.dataset(dataset.uri).to_table().equals(ROWS)
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        {"i": "3.7"},
+        {"i": "f"},
+        {"i": "f + 1"},
+        {"i": "dec"},
+        {"i": "'7'"},
+        {"i": "bo"},
+        {"f": "i"},
+        {"s": "f * 2"},
+        {"s": "i"},
+        {"s": "t"},
+        {"s": "bo"},
+        {"s": "dec"},
+        {"s": "bi"},
+        {"bi": "s"},
+        {"bo": "i"},
+        {"bo": "'true'"},
+        {"t": "i"},
+        {"t": "'2020-01-01'"},
+        {"t": "date '2020-01-01'"},
+        {"dec": "i"},
+        {"dec": "f"},
+        {"dec": "dec * 2"},
+        {"l": "NULL"},
+    ],
+    ids=str,
+)
+def test_values_are_cast_to_the_type_of_the_column(pair, updates):
+    pair.run(lambda d, _: d.update(updates))
