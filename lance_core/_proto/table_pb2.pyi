@@ -787,3 +787,43 @@ class FragmentReuseIndexDetails(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
 Global___FragmentReuseIndexDetails: _TypeAlias = FragmentReuseIndexDetails  # noqa: Y015
+
+@_typing.final
+class VectorIndexDetails(_message.Message):
+    """Which message is there tells the kind of a vector index; what is in it is the index's own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HNSW_FIELD_NUMBER: _builtins.int
+    PQ_FIELD_NUMBER: _builtins.int
+    SQ_FIELD_NUMBER: _builtins.int
+    RQ_FIELD_NUMBER: _builtins.int
+    FLAT_FIELD_NUMBER: _builtins.int
+    hnsw: _builtins.bytes
+    pq: _builtins.bytes
+    sq: _builtins.bytes
+    rq: _builtins.bytes
+    flat: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        hnsw: _builtins.bytes | None = ...,
+        pq: _builtins.bytes = ...,
+        sq: _builtins.bytes = ...,
+        rq: _builtins.bytes = ...,
+        flat: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hnsw", b"_hnsw", "compression", b"compression", "flat", b"flat", "hnsw", b"hnsw", "pq", b"pq", "rq", b"rq", "sq", b"sq"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hnsw", b"_hnsw", "compression", b"compression", "flat", b"flat", "hnsw", b"hnsw", "pq", b"pq", "rq", b"rq", "sq", b"sq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hnsw: _TypeAlias = _typing.Literal["hnsw"]  # noqa: Y015
+    _WhichOneofArgType__hnsw: _TypeAlias = _typing.Literal["_hnsw", b"_hnsw"]  # noqa: Y015
+    _WhichOneofReturnType_compression: _TypeAlias = _typing.Literal["pq", "sq", "rq", "flat"]  # noqa: Y015
+    _WhichOneofArgType_compression: _TypeAlias = _typing.Literal["compression", b"compression"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hnsw) -> _WhichOneofReturnType__hnsw | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_compression) -> _WhichOneofReturnType_compression | None: ...
+
+Global___VectorIndexDetails: _TypeAlias = VectorIndexDetails  # noqa: Y015

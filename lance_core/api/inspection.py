@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.api.index_descriptions import IndexStatistics, index_statistics
 from lance_core.api.source import Source
 from lance_core.commit import list_versions, load_manifest
-from lance_core.errors import CorruptFileError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import CorruptFileError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
@@ -97,9 +98,16 @@ class LanceStats:
                         sizes[field_id] += sum(sum(page.buffer_sizes) for page in pages)
         return DataStatistics(fields=[FieldStatistics(id=i, bytes_on_disk=size) for i, size in sizes.items()])
 
-    def index_stats(self, index_name: str) -> NoReturn:
-        """Not offered: indices are not read."""
-        raise UnsupportedError(f"index_stats of {index_name!r} is not offered: indices are kept, not read")
+    def index_stats(self, index_name: str) -> IndexStatistics:
+        """What the manifest tells of an index: its kind, and how many fragments and rows it covers and misses.
+
+        pylance adds `indices` and `segments`, which it reads from the index's own files.
+
+        Raises:
+            NotFoundError: There is no index of that name.
+            UnsupportedError: It belongs to the write-ahead log.
+        """
+        return index_statistics(self._source, index_name)
 
 
 def validate(source: Source) -> None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
@@ -91,6 +92,24 @@ class IndexMetadata:
     def is_vector(self) -> bool:
         """Whether the index is for vector search."""
         return self.details_type_url.endswith("VectorIndexDetails")
+
+    @property
+    def kind(self) -> str:
+        """Its kind, by the type of its details: `/lance.table.BTreeIndexDetails` is a BTree.
+
+        Details of a vector index tell more, such as IVF_PQ; where older ones do not, it is a Vector.
+        """
+        kind = self.details_type_url.rpartition(".")[2].removesuffix("IndexDetails") or "Unknown"
+        if not self.is_vector:
+            return kind
+        try:
+            details = table_pb2.VectorIndexDetails.FromString(self.details)
+        except DecodeError as error:
+            raise CorruptFileError(f"index {self.name!r}: its details cannot be parsed") from error
+        compression = details.WhichOneof("compression")
+        if compression is None:
+            return kind
+        return "_".join(["IVF", *(["HNSW"] if details.HasField("hnsw") else []), compression.upper()])
 
     @property
     def holds_row_ids(self) -> bool:

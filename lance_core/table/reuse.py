@@ -22,7 +22,7 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 
-__all__ = ["Move", "live_coverage", "with_moves"]
+__all__ = ["Move", "live_coverage", "num_reuse_versions", "with_moves"]
 
 _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
 
@@ -53,6 +53,18 @@ def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetad
             if old <= covered:
                 covered = (covered - old) | new
         yield index, covered
+
+
+def num_reuse_versions(index: IndexMetadata) -> int:
+    """How many compactions the fragment reuse index knows.
+
+    Raises:
+        UnsupportedError: It keeps its details in a file.
+    """
+    details = _details(index)
+    if details.WhichOneof("content") == "external":
+        raise UnsupportedError("reading a fragment reuse index whose details lie in a file")
+    return len(details.inline.versions)
 
 
 def with_moves(

@@ -142,8 +142,6 @@ class TestInspection:
         assert ours.dataset_stats(3) == theirs.dataset_stats(3)
         own = {field.id: field.bytes_on_disk for field in ours.data_stats().fields}
         assert own == {field.id: field.bytes_on_disk for field in theirs.data_stats().fields}
-        with pytest.raises(NotImplementedError, match="a_idx"):
-            ours.index_stats("a_idx")
 
     def test_files(self, uri):
         def listed(library, verb, *columns, **options):
