@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from lance_core.api.handle import Handle
 from lance_core.commit import on_commit
@@ -20,7 +20,25 @@ if TYPE_CHECKING:
     from lance_core.maintenance.cleanup import CleanupExplanation, CleanupStats
     from lance_core.maintenance.optimizer import DatasetOptimizer
 
-__all__ = ["MaintainingVerbs"]
+__all__ = ["CleanupSelectors", "MaintainingVerbs"]
+
+
+class CleanupSelectors(TypedDict, total=False):
+    """What else decides which versions and files are removed.
+
+    Attributes:
+        delete_unverified: Remove files that no version refers to even if they are younger than seven days; False by
+            default. Only safe while nobody writes.
+        error_if_tagged_old_versions: Raise if a version is selected that is tagged, rather than keep it; True by
+            default.
+        versions: Only these versions.
+        in_use: Versions to keep, by the name of what uses them. Not in pylance.
+    """
+
+    delete_unverified: bool
+    error_if_tagged_old_versions: bool
+    versions: Sequence[int] | None
+    in_use: Mapping[str, int] | None
 
 
 class MaintainingVerbs(Handle):
@@ -38,12 +56,9 @@ class MaintainingVerbs(Handle):
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
         *,
-        delete_unverified: bool = False,
-        error_if_tagged_old_versions: bool = True,
         delete_rate_limit: int | None = None,
-        versions: Sequence[int] | None = None,
         delete_concurrency: int | None = None,
-        in_use: Mapping[str, int] | None = None,
+        **selectors: Unpack[CleanupSelectors],
     ) -> CleanupStats:
         """Remove old versions, and the files that only they need.
 
@@ -53,30 +68,18 @@ class MaintainingVerbs(Handle):
         Args:
             older_than: Only versions older than this; two weeks if neither of the three selectors is given.
             retain_versions: Only versions beyond the newest so many.
-            delete_unverified: Remove files that no version refers to even if they are younger than seven days. Only
-                safe while nobody writes.
-            error_if_tagged_old_versions: Raise if a version is selected that is tagged, rather than keep it.
             delete_rate_limit: Most deletions per second.
-            versions: Only these versions.
             delete_concurrency: Most deletions at a time.
-            in_use: Versions to keep, by the name of what uses them. Not in pylance.
+            selectors: What else decides, with its defaults; `CleanupSelectors` tells what each means.
 
         Raises:
             InvalidInputError: A tagged version is selected, or an argument cannot be used.
         """
         from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
 
-        selectors = cleanup.select(
-            older_than,
-            retain_versions,
-            versions,
-            delete_unverified=delete_unverified,
-            error_if_tagged_old_versions=error_if_tagged_old_versions,
-            in_use=in_use,
-        )
         return cleanup.cleanup_old_versions(
             self,  # type: ignore[arg-type]  # every handle with verbs is a LanceDataset
-            selectors,
+            cleanup.select(older_than, retain_versions, **selectors),
             delete_rate_limit=delete_rate_limit,
             delete_concurrency=delete_concurrency,
         )
@@ -86,41 +89,27 @@ class MaintainingVerbs(Handle):
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
         *,
-        delete_unverified: bool = False,
-        error_if_tagged_old_versions: bool = True,
         delete_rate_limit: int | None = None,
-        versions: Sequence[int] | None = None,
         include_files: bool = False,
         max_files: int = 1000,
-        in_use: Mapping[str, int] | None = None,
+        **selectors: Unpack[CleanupSelectors],
     ) -> CleanupExplanation:
         """Say what `cleanup_old_versions` would remove, and remove nothing.
 
         Args:
             older_than: As there.
             retain_versions: As there.
-            delete_unverified: As there.
-            error_if_tagged_old_versions: As there.
             delete_rate_limit: Taken for pylance's sake: nothing is deleted.
-            versions: As there.
             include_files: Whether to list the files.
             max_files: ... at most so many.
-            in_use: As there.
+            selectors: As there.
         """
         from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
 
         del delete_rate_limit
-        selectors = cleanup.select(
-            older_than,
-            retain_versions,
-            versions,
-            delete_unverified=delete_unverified,
-            error_if_tagged_old_versions=error_if_tagged_old_versions,
-            in_use=in_use,
-        )
         return cleanup.explain_cleanup_old_versions(
             self,  # type: ignore[arg-type]  # every handle with verbs is a LanceDataset
-            selectors,
+            cleanup.select(older_than, retain_versions, **selectors),
             include_files=include_files,
             max_files=max_files,
         )

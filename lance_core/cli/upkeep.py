@@ -121,7 +121,7 @@ def cleanup(dataset: LanceDataset, output: Output, dry_run: bool, **arguments: A
     selectors = select(
         arguments["older_than"],
         arguments["retain_versions"],
-        list(arguments["only"]) or None,
+        versions=list(arguments["only"]) or None,
         delete_unverified=arguments["delete_unverified"],
         error_if_tagged_old_versions=arguments["fail_on_tags"],
         in_use={f"--in-use {version}": version for version in arguments["in_use"]},

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 from pyroaring import BitMap
 
 from lance_core.table.operations import (
+    OPERATIONS,
     Append,
-    Clone,
     CreateIndex,
     DataReplacement,
     Delete,
@@ -29,7 +29,6 @@ from lance_core.table.operations import (
     Operation,
     Overwrite,
     Project,
-    ReserveFragments,
     Restore,
     Rewrite,
     UnknownOperation,
@@ -351,26 +350,7 @@ _LEGEND: dict[str, Verdict | Rule] = {
     "bases": _bases,
 }
 
-_OPERATIONS: tuple[type[Operation], ...] = (
-    Append,
-    Delete,
-    Overwrite,
-    CreateIndex,
-    Rewrite,
-    Merge,
-    Restore,
-    ReserveFragments,
-    Update,
-    Project,
-    UpdateConfig,
-    DataReplacement,
-    UpdateMemWalState,
-    Clone,
-    UpdateBases,
-    UnknownOperation,
-)
-
-# Rows: pending. Columns: committed, in the order of `_OPERATIONS`. An unknown operation is never pending.
+# Rows: pending. Columns: committed, in the order of `OPERATIONS`. An unknown operation is never pending.
 _TABLE = """
 committed:        App   Del   Ovw   CIdx  Rew   Mrg   Rst   RsF   Upd   Prj   Cfg   DRep  MWal  Cln   Bas   Unknown
 Append            .     .     X     .     .     nul   X     .     .     nul   .     .     X     .     .     X
@@ -392,11 +372,12 @@ UpdateBases       .     .     .     .     .     .     .     .     .     .     . 
 
 
 def _parsed(table: str) -> dict[type[Operation], dict[type[Operation], Verdict | Rule]]:
-    by_name = {operation.name: operation for operation in _OPERATIONS}
+    columns: tuple[type[Operation], ...] = (*OPERATIONS.values(), UnknownOperation)
+    by_name = {operation.name: operation for operation in columns}
     result = {}
     for line in table.strip().splitlines()[1:]:
         name, *cells = line.split()
-        result[by_name[name]] = dict(zip(_OPERATIONS, (_LEGEND[cell] for cell in cells), strict=True))
+        result[by_name[name]] = dict(zip(columns, (_LEGEND[cell] for cell in cells), strict=True))
     return result
 
 

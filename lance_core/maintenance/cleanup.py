@@ -84,8 +84,8 @@ class CleanupExplanation:
 def select(
     older_than: timedelta | None = None,
     retain_versions: int | None = None,
-    versions: Sequence[int] | None = None,
     *,
+    versions: Sequence[int] | None = None,
     delete_unverified: bool = False,
     error_if_tagged_old_versions: bool = True,
     in_use: Mapping[str, int] | None = None,
