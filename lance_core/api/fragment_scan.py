@@ -27,7 +27,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
 
-__all__ = ["FragmentScan", "ReadRows"]
+__all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
 
 TWO_STEP_SHARE: Final = 1 / 16
 """A filter that keeps less than this of the rows has the other columns read for those rows alone."""
@@ -72,6 +72,44 @@ class ReadRows:
         return is_same and schema == self.schema
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterReads:
+    """What a scan with a filter reads.
+
+    Attributes:
+        own: Columns that are read of all rows that can match: those of the filter, whole, or all.
+        row_names: Columns about rows that the filter needs.
+        late: Columns that are read of the rows that matched; None if all are in `own`.
+    """
+
+    own: Schema
+    row_names: tuple[str, ...]
+    late: Schema | None
+
+
+def filter_reads(dataset: Schema, options: ScanOptions, expression: pc.Expression) -> FilterReads:
+    """What a scan with this filter reads; a constant filter needs no columns of its own.
+
+    Raises:
+        SchemaError: The filter refers to a column that does not exist.
+    """
+    names = columns_of(expression)
+    for name in names:
+        if name not in dataset.names and name not in ROW_COLUMNS:
+            raise SchemaError(f"filter {expression}: no column {name!r}; the columns are {dataset.names}")
+    own, late = {name for name in names if name in dataset.names}, None
+    wanted = options.schema
+    if own.issuperset(wanted.names) or options.late_materialization is False:
+        own.update(wanted.names)
+    else:
+        late = Schema(fields=tuple(f for f in wanted.fields if f.name not in own), metadata=wanted.metadata)
+    return FilterReads(
+        own=Schema(fields=tuple(f for f in dataset.fields if f.name in own)),
+        row_names=tuple(name for name in names if name not in dataset.names),
+        late=late,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class FragmentScan:
     """A scan of one fragment.
@@ -114,7 +152,9 @@ class FragmentScan:
             SchemaError: The filter names a column that does not exist.
         """
         expression = self.options.filter
-        return self.options.schema if expression is None else self._first_columns(self._filter_columns(expression)[0])
+        if expression is None:
+            return self.options.schema
+        return filter_reads(self.source.manifest.schema, self.options, expression).own
 
     def batches(self, part: range | None = None, *, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are alive and match, with the columns of the options and the row columns.
@@ -152,14 +192,14 @@ class FragmentScan:
         self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield those of the rows that match, or as many as are enough."""
-        names, row_names = self._filter_columns(expression)
-        scan = self._needing(row_names)
+        reads = filter_reads(self.source.manifest.schema, self.options, expression)
+        scan = self._needing(reads.row_names)
         found = (
             (batch, where, self._matches(expression, batch, where))
-            for batch, where in scan._read(self._first_columns(names), rows, keep, live)  # noqa: SLF001 - the same class
+            for batch, where in scan._read(reads.own, rows, keep, live)  # noqa: SLF001 - the same class
         )
-        if self._is_two_steps(names):
-            yield from self._two_steps(names, found, len(rows), live, most)
+        if reads.late is not None:
+            yield from self._two_steps(reads.own.names, reads.late, found, len(rows), live, most)
             return
         for batch, _, mask in found:
             if mask.true_count:
@@ -173,7 +213,7 @@ class FragmentScan:
         return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
 
     def _two_steps(
-        self, names: Sequence[str], found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
+        self, names: Sequence[str], late: Schema, found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the filter's own columns, then read the other columns of those."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
@@ -191,9 +231,7 @@ class FragmentScan:
         offsets = np.concatenate(matched)[:most] if count else np.zeros(0, np.int64)
         if len(offsets) == 0:
             return
-        rest = self.options.schema
-        if kept is not None:
-            rest = Schema(fields=tuple(f for f in rest.fields if f.name not in names), metadata=rest.metadata)
+        rest = self.options.schema if kept is None else late
         for batch in self._at_offsets(rest, offsets, out_of, live):
             yield batch if kept is None else kept.put_back(batch, self._select_schema(self.options.schema))
 
@@ -212,23 +250,10 @@ class FragmentScan:
         for batch, _ in self._read(schema, chosen, keep, live):
             yield batch
 
-    def _first_columns(self, names: Sequence[str]) -> Schema:
-        """As `first_columns`, for a filter of these columns."""
-        more = () if self._is_two_steps(names) else (f.name for f in self.options.schema.fields)
-        return self._of_dataset({*names, *more})
-
-    def _is_two_steps(self, names: Sequence[str]) -> bool:
-        """Whether a filter of these columns is evaluated before the others are read."""
-        wanted = {f.name for f in self.options.schema.fields}
-        return not wanted <= set(names) and self.options.late_materialization is not False
-
     def _needing(self, row_names: Sequence[str]) -> FragmentScan:
         """The same scan with more columns about rows."""
         more = (*self.options.more_row_columns, *row_names)
         return replace(self, options=replace(self.options, more_row_columns=more))
-
-    def _of_dataset(self, names: set[str]) -> Schema:
-        return Schema(fields=tuple(f for f in self.source.manifest.schema.fields if f.name in names))
 
     def _read(self, schema: Schema, rows: Rows, keep: _Mask, live: _Mask) -> Iterator[tuple[pa.RecordBatch, Rows]]:
         """Yield rows with the row columns that the options ask for, and where in the fragment they are.
@@ -281,15 +306,6 @@ class FragmentScan:
             live=live,
             rows_before=before,
         )
-
-    def _filter_columns(self, expression: pc.Expression) -> tuple[list[str], list[str]]:
-        """The columns that the filter needs, whole, and those about rows; a constant filter needs none."""
-        known = self.source.manifest.schema.names
-        names = columns_of(expression)
-        for name in names:
-            if name not in known and name not in ROW_COLUMNS:
-                raise SchemaError(f"filter {expression}: no column {name!r}; the columns are {known}")
-        return [n for n in names if n in known], [n for n in names if n not in known]
 
     def _select_schema(self, schema: Schema) -> pa.Schema:
         """Arrow schema of these columns and the wanted ones about rows."""

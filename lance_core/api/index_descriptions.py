@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from pyroaring import BitMap
 
-from lance_core.api.fragment_scan import live_count
+from lance_core.api.read import live_count
 from lance_core.api.source import Source
 from lance_core.errors import NotFoundError, UnsupportedError
 from lance_core.schema import Schema, quote_path

@@ -23,7 +23,7 @@ from lance_core.file.joined import can_join, join
 from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile
 
-__all__ = ["joined", "joined_rows"]
+__all__ = ["FEWEST", "grouped", "joined", "joined_rows"]
 
 SMALL_FILE_BYTES: Final = 512 * 1024
 """Files of at most this size are read together."""
@@ -52,21 +52,27 @@ def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
     Args:
         scans: Scans with the same source and options.
     """
+    for group in grouped(scans):
+        yield from _read(group) if len(group) >= FEWEST else group
+
+
+def grouped(scans: Iterable[FragmentScan]) -> Iterator[list[FragmentScan]]:
+    """The same scans in the same order: groups of at least `FEWEST` are read together, others one by one."""
     waiting: list[FragmentScan] = []
     num_bytes, limit = 0, FIRST_BYTES
     for scan in scans:
         size = _joinable_bytes(scan, waiting[0] if waiting else None)
         if waiting and (size is None or num_bytes + size > limit):
-            yield from _read(waiting)
+            yield waiting
             waiting, num_bytes, limit = [], 0, min(2 * limit, MOST_BYTES)
             size = _joinable_bytes(scan, None)
         if size is None:
-            yield scan
+            yield [scan]
             continue
         waiting.append(scan)
         num_bytes += size
     if waiting:
-        yield from _read(waiting)
+        yield waiting
 
 
 def joined_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
@@ -122,7 +128,7 @@ def _columns(file: DataFile) -> object:
 def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     """The scans, with their rows if these can be read."""
     wanted = scans[0].first_columns
-    rows = _rows_of(scans, wanted) if len(scans) >= FEWEST else None
+    rows = _rows_of(scans, wanted)
     if rows is None:
         yield from scans
         return

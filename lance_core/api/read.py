@@ -16,7 +16,16 @@ from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
 
-__all__ = ["Opened", "Rows", "live_count", "live_counts", "opened_reader", "physical_rows", "read_fragment"]
+__all__ = [
+    "Opened",
+    "Rows",
+    "files_of",
+    "live_count",
+    "live_counts",
+    "opened_reader",
+    "physical_rows",
+    "read_fragment",
+]
 
 Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
@@ -82,7 +91,11 @@ def read_fragment(
         Batches of `schema_to_arrow(schema)`, whose lengths sum up to that of `rows`.
     """
     arrow = schema_to_arrow(schema)
-    parts = _parts(source, fragment, schema, {} if opened is None else opened)
+    opened = {} if opened is None else opened
+    parts = [
+        _Part(opened_reader(source, file, opened), wanted, columns)
+        for file, wanted, columns in files_of(fragment, schema)
+    ]
     if not parts:
         yield from _nulls(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
@@ -97,10 +110,10 @@ def read_fragment(
             yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-def _parts(source: Source, fragment: Fragment, schema: Schema, opened: Opened) -> list[_Part]:
-    """The files that hold wanted columns, each with those; a later file wins over an earlier one."""
+def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
+    """The files that hold wanted columns, each with those and with its columns by field id; a later file wins."""
     taken: set[int] = set()
-    parts = []
+    found = []
     for file in reversed(fragment.files):
         indices = file.column_indices or range(len(file.fields))
         columns = {f: i for f, i in zip(file.fields, indices, strict=True) if f >= 0 and f not in taken}
@@ -108,8 +121,8 @@ def _parts(source: Source, fragment: Fragment, schema: Schema, opened: Opened) -
         if not wanted.fields:
             continue
         taken.update(node.id for node, _ in wanted.walk() if node.id in columns)
-        parts.append(_Part(opened_reader(source, file, opened), wanted, columns))
-    return parts
+        found.append((file, wanted, columns))
+    return found
 
 
 def opened_reader(source: Source, file: DataFile, opened: Opened) -> DataFileReader:

@@ -152,32 +152,43 @@ class LanceScanner:
             return live_count(self._source, fragment)
         return FragmentScan(self._source, fragment, self._options).num_rows
 
-    def _stored(self) -> Iterator[pa.RecordBatch]:
-        """All batches as they were read, in order of fragments and rows."""
-        if self._options.limit is None and not self._options.offset:
-            return self._read_ahead()
-        return self._limited()
-
-    def _limited(self) -> Iterator[pa.RecordBatch]:
-        """All batches of all fragments as they were read, cut by limit and offset."""
+    def _parts(self) -> Iterator[tuple[Fragment, range | None]]:
+        """The fragments to read, and which of their live rows; None stands for all of them."""
         options = self._options
+        if options.filter is not None or (options.limit is None and not options.offset):
+            yield from ((fragment, None) for fragment in self._fragments)
+            return
         skip, left = options.offset, options.limit
         for fragment in self._fragments:
             if left == 0:
                 return
-            part = None
-            if options.filter is None and (skip or left is not None):
-                count = self._count(fragment)
-                part = range(min(skip, count), count if left is None else min(skip + left, count))
-                skip -= part.start
-                if not part:
-                    continue
+            count = self._count(fragment)
+            part = range(min(skip, count), count if left is None else min(skip + left, count))
+            skip -= part.start
+            left = None if left is None else left - len(part)
+            if part:
+                yield fragment, part
+
+    def _stored(self) -> Iterator[pa.RecordBatch]:
+        """All batches as they were read, in order of fragments and rows."""
+        options = self._options
+        if options.limit is None and not options.offset:
+            return self._read_ahead()
+        if options.filter is not None:
+            return self._limited()
+        scans = ((FragmentScan(self._source, fragment, options), part) for fragment, part in self._parts())
+        return (batch for scan, part in scans for batch in scan.batches(part))
+
+    def _limited(self) -> Iterator[pa.RecordBatch]:
+        """The batches of rows that match, as they were read, cut by limit and offset."""
+        skip, left = self._options.offset, self._options.limit
+        for fragment in self._fragments:
+            if left == 0:
+                return
             most = None if left is None else skip + left
-            for batch in FragmentScan(self._source, fragment, options).batches(part, most=most):
-                kept = batch
-                if options.filter is not None:
-                    kept = batch.slice(min(skip, batch.num_rows))
-                    skip -= batch.num_rows - kept.num_rows
+            for batch in FragmentScan(self._source, fragment, self._options).batches(most=most):
+                kept = batch.slice(min(skip, batch.num_rows))
+                skip -= batch.num_rows - kept.num_rows
                 if left is not None:
                     kept = kept.slice(0, left)
                     left -= kept.num_rows
