@@ -19,7 +19,7 @@ from lance_core.file.version import FileVersion
 from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 
-__all__ = ["possible_rows"]
+__all__ = ["is_prunable", "possible_rows"]
 
 # Statistics leave out NaN, for which a negated comparison is true.
 _SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "greater", "greater_equal", "equal"}
@@ -37,12 +37,9 @@ def possible_rows(
         rows: Physical rows.
         opened: Files of the fragment that are open already; takes note of those that are opened.
     """
-    if not any(_is_legacy(file) for file in fragment.files):
+    if not is_prunable(source, fragment, expression):
         return [rows]
-    schema = source.manifest.schema
-    names = columns_of(expression)
-    if not set(names) <= set(schema.names):
-        return [rows]
+    schema, names = source.manifest.schema, columns_of(expression)
     calls = set(calls_of(expression))
     ids = {field.id: field.name for field in schema.fields if field.name in names}
     arrow = schema_to_arrow(schema)
@@ -61,6 +58,13 @@ def possible_rows(
         if usable:
             parts = [kept for part in parts for kept in _kept(usable, expression, part, arrow)]
     return parts
+
+
+def is_prunable(source: Source, fragment: Fragment, expression: pc.Expression) -> bool:
+    """Whether a fragment has statistics that may rule the filter out."""
+    if not any(_is_legacy(file) for file in fragment.files):
+        return False
+    return set(columns_of(expression)) <= set(source.manifest.schema.names)
 
 
 def _is_legacy(file: Any) -> bool:

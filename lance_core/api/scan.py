@@ -9,11 +9,12 @@ With an order, the columns that it needs are read and sorted first, then the oth
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +25,17 @@ from lance_core.api.joined_scan import joined
 from lance_core.api.ordering import order_of
 from lance_core.api.projection import Projection, with_types
 from lance_core.api.read import live_count, live_counts
+from lance_core.api.read_counter import ReadCounter, counted
 from lance_core.api.row_columns import ROW_ADDRESS, ROW_ID
-from lance_core.api.scan_options import ScanOptions
+from lance_core.api.scan_options import STRICT_ROWS, ScanOptions
+from lance_core.api.scan_plan import Part, Step, order_steps, scan_steps
 from lance_core.api.source import Source
 from lance_core.api.take import take_addresses
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 
 __all__ = ["ROW_ADDRESS", "ROW_ID", "LanceScanner", "ScanOptions", "live_count", "with_types"]
-
-STRICT_ROWS: Final = 8192
-"""Rows per batch where they must be equal and no number is given."""
 
 
 class LanceScanner:
@@ -118,33 +118,81 @@ class LanceScanner:
                 else live_counts(self._source, self._fragments)
             )
         else:
-            narrow = replace(
-                options, schema=Schema(fields=()), projection=None, order_by=(), limit=None, offset=0, batch_size=None
-            )
-            batches = LanceScanner(self._source, self._fragments, narrow)._stored()  # noqa: SLF001 - the same class
+            batches = self._for_count()._stored()  # noqa: SLF001 - the same class
             total = sum(batch.num_rows for batch in batches)
         total = max(total - options.offset, 0)
         return total if options.limit is None else min(total, options.limit)
 
-    def explain_plan(self, verbose: bool = False) -> NoReturn:
-        """Plans of DataFusion: not offered.
+    def explain_plan(self, verbose: bool = False) -> str:
+        """What the scan will do, the last step first; pylance's plans are those of DataFusion, and look otherwise.
 
-        Raises:
-            UnsupportedError: Always.
+        Args:
+            verbose: Whether to list the fragments. The statistics of 0.1 files that a filter asks are read then.
         """
-        raise UnsupportedError(f"explain_plan(verbose={verbose}): scans here have no plans of DataFusion")
+        return "\n".join(self._plan(verbose=verbose).lines())
 
-    def analyze_plan(self) -> NoReturn:
-        """Measured plans of DataFusion: not offered.
+    def analyze_plan(self, count_rows: bool = False) -> str:
+        """Run the scan, and say what it gave, what it read and how long that took, above its plan.
 
-        Raises:
-            UnsupportedError: Always.
+        Args:
+            count_rows: Whether to run `count_rows` instead.
         """
-        raise UnsupportedError("analyze_plan: scans here have no plans of DataFusion")
+        counter = ReadCounter()
+        scanner = LanceScanner(counted(self._source, counter), self._fragments, self._options)
+        started = time.perf_counter()
+        if count_rows:
+            facts = [f"result={scanner.count_rows()}"]
+        else:
+            sizes = [(batch.num_rows, batch.nbytes) for batch in scanner.to_batches()]
+            rows, num_bytes = (sum(size[i] for size in sizes) for i in (0, 1))
+            facts = [f"rows={rows}", f"batches={len(sizes)}", f"bytes in memory={num_bytes}"]
+        facts += [f"seconds={time.perf_counter() - started:.6f}", *counter.facts()]
+        step = self._count_plan() if count_rows else self._plan()
+        return "\n".join(Step(name="Ran", facts=tuple(facts), inputs=(step,)).lines())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Serve the rows to whatever speaks Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _plan(self, *, verbose: bool = False) -> Step:
+        options = self._options
+        if options.order_by:
+            return order_steps(self._source, options, self._for_order()._plan(verbose=verbose))  # noqa: SLF001
+        parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
+        return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose)
+
+    def _count_plan(self) -> Step:
+        if self._options.filter is None:
+            return Step(name="Count", facts=("from=metadata",))
+        return Step(name="Count", inputs=(self._for_count()._plan(),))  # noqa: SLF001 - the same class
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all rows are wanted, or all that match."""
+        return self._options.limit is None and not self._options.offset
+
+    def _for_count(self) -> LanceScanner:
+        """The scan for the rows that match, with nothing of them."""
+        nothing = Schema(fields=())
+        narrow = replace(
+            self._options, schema=nothing, projection=None, order_by=(), limit=None, offset=0, batch_size=None
+        )
+        return LanceScanner(self._source, self._fragments, narrow)
+
+    def _for_order(self) -> LanceScanner:
+        """The scan for what the order needs, and where the rows are."""
+        options, dataset = self._options, self._source.manifest.schema
+        paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
+        tops = {_top(dataset, path) for path in paths}
+        keys = Projection.of(Schema(fields=tuple(f for f in dataset.fields if f.name in tops)), paths)
+        narrow = ScanOptions(
+            schema=keys.schema,
+            projection=keys if keys.outputs is not None else None,
+            filter=options.filter,
+            with_row_address=True,
+            late_materialization=options.late_materialization,
+        )
+        return LanceScanner(self._source, self._fragments, narrow)
 
     def _count(self, fragment: Fragment) -> int:
         """Rows of a fragment before any filter."""
@@ -155,7 +203,7 @@ class LanceScanner:
     def _parts(self) -> Iterator[tuple[Fragment, range | None]]:
         """The fragments to read, and which of their live rows; None stands for all of them."""
         options = self._options
-        if options.filter is not None or (options.limit is None and not options.offset):
+        if options.filter is not None or self._is_whole:
             yield from ((fragment, None) for fragment in self._fragments)
             return
         skip, left = options.offset, options.limit
@@ -172,7 +220,7 @@ class LanceScanner:
     def _stored(self) -> Iterator[pa.RecordBatch]:
         """All batches as they were read, in order of fragments and rows."""
         options = self._options
-        if options.limit is None and not options.offset:
+        if self._is_whole:
             return self._read_ahead()
         if options.filter is not None:
             return self._limited()
@@ -220,18 +268,8 @@ class LanceScanner:
     def _ordered(self) -> Iterator[pa.RecordBatch]:
         """The rows in order: sort by the columns of the order alone, then read the rest of the rows that are left."""
         options = self._options
+        found = self._for_order().to_table()
         paths = [ordering.column_name for ordering in options.order_by]
-        dataset = self._source.manifest.schema
-        tops = Schema(fields=tuple(f for f in dataset.fields if f.name in {_top(dataset, path) for path in paths}))
-        keys = Projection.of(tops, list(dict.fromkeys(paths)))
-        narrow = ScanOptions(
-            schema=keys.schema,
-            projection=keys if keys.outputs is not None else None,
-            filter=options.filter,
-            with_row_address=True,
-            late_materialization=options.late_materialization,
-        )
-        found = LanceScanner(self._source, self._fragments, narrow).to_table()
         stop = None if options.limit is None else options.offset + options.limit
         order = order_of([_storage(found.column(path)) for path in paths], options.order_by, stop)
         addresses = found.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]

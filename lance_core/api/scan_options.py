@@ -17,7 +17,10 @@ from lance_core.api.unsupported import refuse
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 
-__all__ = ["Columns", "Filter", "ScanArguments", "ScanOptions", "scan_options"]
+__all__ = ["STRICT_ROWS", "Columns", "Filter", "ScanArguments", "ScanOptions", "scan_options"]
+
+STRICT_ROWS: Final = 8192
+"""Rows per batch where they must be equal and no number is given."""
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
 Filter: TypeAlias = str | pc.Expression | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
@@ -31,6 +31,13 @@ class Source:
     manifest: Manifest
     options: Mapping[str, str] = field(default_factory=StorageOptions, repr=False)
     _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Source:
+        """The same version, read by way of other stores."""
+        changed = Source(change(self.store), self.manifest, self.options)
+        for base in self.manifest.base_paths:
+            changed._bases[base.id] = change(self._base_store(base.id))
+        return changed
 
     def data_file(self, file: DataFile) -> tuple[ObjectStore, str]:
         """Store and key of a data file."""

@@ -236,10 +236,7 @@ def test_refusals_name_what_is_wrong(dataset, arguments, error, message):
         dataset.scanner(**arguments).to_table()
 
 
-def test_plans_are_not_offered(dataset):
-    for verb in ("explain_plan", "analyze_plan"):
-        with pytest.raises(UnsupportedError, match=verb):
-            getattr(dataset.scanner(), verb)()
+def test_what_only_pylance_has_or_makes_no_sense(dataset):
     with pytest.raises(UnsupportedError, match="filter"):
         dataset.get_fragments(filter=pc.field("id") > 1)
     with pytest.raises(InvalidInputError, match="outside"):
