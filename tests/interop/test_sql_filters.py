@@ -68,6 +68,8 @@ FILTERS = [
     "is_valid(s)",
     "dict = 'a'",
     "bin = X'616263'",
+    "bin <> X'abff' AND bin < X'ff'",
+    "-null = i32",
     "i32 == 7",
     "i32 != 7",
     "i32 = NULL",

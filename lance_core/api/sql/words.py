@@ -30,8 +30,6 @@ _NEVER: Final = _CONSTANTS | {
     TokenType.CURRENT_TIMESTAMP,
 }
 """Words that are no names where a value must stand; pylance refuses most of them there, or takes them for a clock."""
-_PREFIXES: Final = frozenset({TokenType.NOT, TokenType.CASE, TokenType.SELECT})
-"""Words that an expression can follow."""
 _OPERATORS: Final = frozenset({
     TokenType.EQ,
     TokenType.NEQ,
@@ -71,8 +69,11 @@ _AFTER_VALUE: Final = _OPERATORS | {
     TokenType.END,
 }
 _SIGNS: Final = frozenset({TokenType.PLUS, TokenType.DASH, TokenType.NOT})
-_AFTER_PREFIX: Final = _SIGNS | {TokenType.STAR, TokenType.WHEN}
-"""What can be the beginning of an expression as well, or of the rest of CASE or SELECT."""
+_CARRY_ON: Final = {
+    TokenType.NOT: _SIGNS,
+    TokenType.CASE: _SIGNS | {TokenType.WHEN},
+}
+"""Words that an expression can follow, and what could go on as such after them."""
 
 
 def with_names(found: Sequence[Token]) -> list[Token]:
@@ -83,7 +84,7 @@ def with_names(found: Sequence[Token]) -> list[Token]:
         is_operand = before is None or before in _BEFORE_VALUE
         if before is TokenType.CASE:
             is_operand = token.token_type is not TokenType.WHEN
-        if before is TokenType.DOT or _is_name(token, found[index + 1 : index + 3], is_operand=is_operand):
+        if before is TokenType.DOT or _is_before_dot(found, index) or (is_operand and _is_value(found, index)):
             token = _as_name(token)  # noqa: PLW2901 - a copy of another kind
         made.append(token)
         # After a NOT in front of an operand, that operand is still to come.
@@ -93,25 +94,37 @@ def with_names(found: Sequence[Token]) -> list[Token]:
 
 
 def _as_name(token: Token) -> Token:
-    if not _is_word(token) or token.token_type is TokenType.STRING:
+    if not _is_word(token):
         return token
     return Token(TokenType.IDENTIFIER, token.text, token.line, token.col, token.start, token.end, token.comments)
 
 
 def _is_word(token: Token) -> bool:
-    return bool(token.text.isidentifier())
+    return token.text.isidentifier() and token.token_type not in (TokenType.STRING, TokenType.HEX_STRING)
 
 
-def _is_name(token: Token, rest: Sequence[Token], *, is_operand: bool) -> bool:
-    """Whether a word is a name, by the tokens after it."""
-    kind = token.token_type
-    after, second = (rest[i].token_type if i < len(rest) else None for i in (0, 1))
-    if after is TokenType.DOT:
-        return kind not in _CONSTANTS and second is not TokenType.NUMBER
-    if not is_operand or kind in _NEVER or (after is not None and after not in _AFTER_VALUE):
+def _kind(found: Sequence[Token], index: int) -> TokenType | None:
+    return found[index].token_type if index < len(found) else None
+
+
+def _is_before_dot(found: Sequence[Token], index: int) -> bool:
+    """Whether a word is a name because of the dot after it."""
+    is_path = _kind(found, index + 1) is TokenType.DOT and _kind(found, index + 2) is not TokenType.NUMBER
+    return is_path and found[index].token_type not in _CONSTANTS
+
+
+def _is_value(found: Sequence[Token], index: int) -> bool:
+    """Whether a word that stands where a value must begin ends there as well."""
+    kind, after, second = (_kind(found, i) for i in (index, index + 1, index + 2))
+    if kind in _NEVER or (after is not None and after not in _AFTER_VALUE):
         return False
-    if kind not in _PREFIXES:
+    if kind is TokenType.SELECT:  # of a query, which is refused in any case
+        return after is not TokenType.STAR
+    if kind not in _CARRY_ON:
         return True
-    # What follows a prefix can be a name itself: NOT like.gate, CASE like WHEN 1 THEN 2 END, NOT like = 3.
-    leads_name = bool(rest) and _is_word(rest[0]) and (second is TokenType.DOT or second in _AFTER_VALUE - _SIGNS)
-    return not leads_name and after not in _AFTER_PREFIX
+    if kind is TokenType.CASE and all(token.token_type is not TokenType.WHEN for token in found[index:]):
+        return True
+    # What follows can be a name itself: NOT like.gate, CASE like WHEN 1 THEN 2 END, NOT like = 3.
+    leads_name = after is not None and _is_word(found[index + 1])
+    leads_name = leads_name and (second is TokenType.DOT or second in _AFTER_VALUE - _SIGNS)
+    return not leads_name and after not in _CARRY_ON[kind]
