@@ -11,6 +11,7 @@ import pytest
 from lance.dataset import DatasetOptimizer as PylanceOptimizer
 
 import lance_core
+from lance_core.api.maintaining import CleanupSelectors
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance import compact
 from lance_core.maintenance.optimizer import DatasetOptimizer
@@ -494,7 +495,8 @@ def test_arguments_are_pylances_and_ours_come_last():
     assert own == [*other, "deletions_only", "partition_by", "transaction_properties", "progress"]
     for verb in ("cleanup_old_versions", "explain_cleanup_old_versions"):
         own, other = (
-            list(inspect.signature(getattr(kind, verb)).parameters)
-            for kind in (lance_core.LanceDataset, lance.LanceDataset)
+            inspect.signature(getattr(kind, verb)).parameters for kind in (lance_core.LanceDataset, lance.LanceDataset)
         )
-        assert own == [*other, "in_use"]
+        assert set(own) - {"selectors"} | set(CleanupSelectors.__annotations__) == {*other, "in_use"}
+        positional = [name for name in own if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        assert positional == [name for name in other if other[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
