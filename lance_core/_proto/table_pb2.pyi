@@ -790,40 +790,297 @@ Global___FragmentReuseIndexDetails: _TypeAlias = FragmentReuseIndexDetails  # no
 
 @_typing.final
 class VectorIndexDetails(_message.Message):
-    """Which message is there tells the kind of a vector index; what is in it is the index's own."""
-
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Metric:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _MetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[VectorIndexDetails._Metric.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        L2: VectorIndexDetails._Metric.ValueType  # 0
+        COSINE: VectorIndexDetails._Metric.ValueType  # 1
+        DOT: VectorIndexDetails._Metric.ValueType  # 2
+        HAMMING: VectorIndexDetails._Metric.ValueType  # 3
+
+    class Metric(_Metric, metaclass=_MetricEnumTypeWrapper): ...
+    L2: VectorIndexDetails.Metric.ValueType  # 0
+    COSINE: VectorIndexDetails.Metric.ValueType  # 1
+    DOT: VectorIndexDetails.Metric.ValueType  # 2
+    HAMMING: VectorIndexDetails.Metric.ValueType  # 3
+
+    @_typing.final
+    class Hnsw(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MAX_CONNECTIONS_FIELD_NUMBER: _builtins.int
+        CONSTRUCTION_EF_FIELD_NUMBER: _builtins.int
+        MAX_LEVEL_FIELD_NUMBER: _builtins.int
+        max_connections: _builtins.int
+        construction_ef: _builtins.int
+        max_level: _builtins.int
+        def __init__(
+            self,
+            *,
+            max_connections: _builtins.int = ...,
+            construction_ef: _builtins.int = ...,
+            max_level: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["construction_ef", b"construction_ef", "max_connections", b"max_connections", "max_level", b"max_level"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Flat(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ProductQuantization(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NUM_BITS_FIELD_NUMBER: _builtins.int
+        NUM_SUB_VECTORS_FIELD_NUMBER: _builtins.int
+        num_bits: _builtins.int
+        num_sub_vectors: _builtins.int
+        def __init__(
+            self,
+            *,
+            num_bits: _builtins.int = ...,
+            num_sub_vectors: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bits", b"num_bits", "num_sub_vectors", b"num_sub_vectors"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ScalarQuantization(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NUM_BITS_FIELD_NUMBER: _builtins.int
+        num_bits: _builtins.int
+        def __init__(
+            self,
+            *,
+            num_bits: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bits", b"num_bits"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RabitQuantization(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        class _Rotation:
+            ValueType = _typing.NewType("ValueType", _builtins.int)
+            V: _TypeAlias = ValueType  # noqa: Y015
+
+        class _RotationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[VectorIndexDetails.RabitQuantization._Rotation.ValueType], _builtins.type):
+            DESCRIPTOR: _descriptor.EnumDescriptor
+            FAST: VectorIndexDetails.RabitQuantization._Rotation.ValueType  # 0
+            MATRIX: VectorIndexDetails.RabitQuantization._Rotation.ValueType  # 1
+
+        class Rotation(_Rotation, metaclass=_RotationEnumTypeWrapper): ...
+        FAST: VectorIndexDetails.RabitQuantization.Rotation.ValueType  # 0
+        MATRIX: VectorIndexDetails.RabitQuantization.Rotation.ValueType  # 1
+
+        NUM_BITS_FIELD_NUMBER: _builtins.int
+        ROTATION_TYPE_FIELD_NUMBER: _builtins.int
+        num_bits: _builtins.int
+        rotation_type: Global___VectorIndexDetails.RabitQuantization.Rotation.ValueType
+        def __init__(
+            self,
+            *,
+            num_bits: _builtins.int = ...,
+            rotation_type: Global___VectorIndexDetails.RabitQuantization.Rotation.ValueType = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bits", b"num_bits", "rotation_type", b"rotation_type"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RuntimeHintsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    METRIC_TYPE_FIELD_NUMBER: _builtins.int
+    TARGET_PARTITION_SIZE_FIELD_NUMBER: _builtins.int
     HNSW_FIELD_NUMBER: _builtins.int
     PQ_FIELD_NUMBER: _builtins.int
     SQ_FIELD_NUMBER: _builtins.int
     RQ_FIELD_NUMBER: _builtins.int
     FLAT_FIELD_NUMBER: _builtins.int
-    hnsw: _builtins.bytes
-    pq: _builtins.bytes
-    sq: _builtins.bytes
-    rq: _builtins.bytes
-    flat: _builtins.bytes
+    RUNTIME_HINTS_FIELD_NUMBER: _builtins.int
+    metric_type: Global___VectorIndexDetails.Metric.ValueType
+    target_partition_size: _builtins.int
+    @_builtins.property
+    def hnsw(self) -> Global___VectorIndexDetails.Hnsw: ...
+    @_builtins.property
+    def pq(self) -> Global___VectorIndexDetails.ProductQuantization: ...
+    @_builtins.property
+    def sq(self) -> Global___VectorIndexDetails.ScalarQuantization: ...
+    @_builtins.property
+    def rq(self) -> Global___VectorIndexDetails.RabitQuantization: ...
+    @_builtins.property
+    def flat(self) -> Global___VectorIndexDetails.Flat: ...
+    @_builtins.property
+    def runtime_hints(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
-        hnsw: _builtins.bytes | None = ...,
-        pq: _builtins.bytes = ...,
-        sq: _builtins.bytes = ...,
-        rq: _builtins.bytes = ...,
-        flat: _builtins.bytes = ...,
+        metric_type: Global___VectorIndexDetails.Metric.ValueType = ...,
+        target_partition_size: _builtins.int = ...,
+        hnsw: Global___VectorIndexDetails.Hnsw | None = ...,
+        pq: Global___VectorIndexDetails.ProductQuantization | None = ...,
+        sq: Global___VectorIndexDetails.ScalarQuantization | None = ...,
+        rq: Global___VectorIndexDetails.RabitQuantization | None = ...,
+        flat: Global___VectorIndexDetails.Flat | None = ...,
+        runtime_hints: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hnsw", b"_hnsw", "compression", b"compression", "flat", b"flat", "hnsw", b"hnsw", "pq", b"pq", "rq", b"rq", "sq", b"sq"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compression", b"compression", "flat", b"flat", "hnsw", b"hnsw", "pq", b"pq", "rq", b"rq", "sq", b"sq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hnsw", b"_hnsw", "compression", b"compression", "flat", b"flat", "hnsw", b"hnsw", "pq", b"pq", "rq", b"rq", "sq", b"sq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compression", b"compression", "flat", b"flat", "hnsw", b"hnsw", "metric_type", b"metric_type", "pq", b"pq", "rq", b"rq", "runtime_hints", b"runtime_hints", "sq", b"sq", "target_partition_size", b"target_partition_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__hnsw: _TypeAlias = _typing.Literal["hnsw"]  # noqa: Y015
-    _WhichOneofArgType__hnsw: _TypeAlias = _typing.Literal["_hnsw", b"_hnsw"]  # noqa: Y015
     _WhichOneofReturnType_compression: _TypeAlias = _typing.Literal["pq", "sq", "rq", "flat"]  # noqa: Y015
     _WhichOneofArgType_compression: _TypeAlias = _typing.Literal["compression", b"compression"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__hnsw) -> _WhichOneofReturnType__hnsw | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_compression) -> _WhichOneofReturnType_compression | None: ...
 
 Global___VectorIndexDetails: _TypeAlias = VectorIndexDetails  # noqa: Y015
+
+@_typing.final
+class InvertedIndexDetails(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Granularity:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _GranularityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[InvertedIndexDetails._Granularity.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ROW: InvertedIndexDetails._Granularity.ValueType  # 0
+        LIST_ELEMENT: InvertedIndexDetails._Granularity.ValueType  # 1
+
+    class Granularity(_Granularity, metaclass=_GranularityEnumTypeWrapper): ...
+    ROW: InvertedIndexDetails.Granularity.ValueType  # 0
+    LIST_ELEMENT: InvertedIndexDetails.Granularity.ValueType  # 1
+
+    @_typing.final
+    class Code(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SPLIT_IDENTIFIERS_FIELD_NUMBER: _builtins.int
+        SPLIT_ON_NUMERICS_FIELD_NUMBER: _builtins.int
+        PRESERVE_ORIGINAL_FIELD_NUMBER: _builtins.int
+        INDEX_OPERATORS_FIELD_NUMBER: _builtins.int
+        split_identifiers: _builtins.bool
+        split_on_numerics: _builtins.bool
+        preserve_original: _builtins.bool
+        index_operators: _builtins.bool
+        def __init__(
+            self,
+            *,
+            split_identifiers: _builtins.bool = ...,
+            split_on_numerics: _builtins.bool = ...,
+            preserve_original: _builtins.bool = ...,
+            index_operators: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["index_operators", b"index_operators", "preserve_original", b"preserve_original", "split_identifiers", b"split_identifiers", "split_on_numerics", b"split_on_numerics"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BASE_TOKENIZER_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    WITH_POSITION_FIELD_NUMBER: _builtins.int
+    MAX_TOKEN_LENGTH_FIELD_NUMBER: _builtins.int
+    LOWER_CASE_FIELD_NUMBER: _builtins.int
+    STEM_FIELD_NUMBER: _builtins.int
+    REMOVE_STOP_WORDS_FIELD_NUMBER: _builtins.int
+    ASCII_FOLDING_FIELD_NUMBER: _builtins.int
+    MIN_NGRAM_LENGTH_FIELD_NUMBER: _builtins.int
+    MAX_NGRAM_LENGTH_FIELD_NUMBER: _builtins.int
+    PREFIX_ONLY_FIELD_NUMBER: _builtins.int
+    BLOCK_SIZE_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    DOCUMENT_GRANULARITY_FIELD_NUMBER: _builtins.int
+    base_tokenizer: _builtins.str
+    language: _builtins.str
+    """As JSON."""
+    with_position: _builtins.bool
+    max_token_length: _builtins.int
+    lower_case: _builtins.bool
+    stem: _builtins.bool
+    remove_stop_words: _builtins.bool
+    ascii_folding: _builtins.bool
+    min_ngram_length: _builtins.int
+    max_ngram_length: _builtins.int
+    prefix_only: _builtins.bool
+    block_size: _builtins.int
+    document_granularity: Global___InvertedIndexDetails.Granularity.ValueType
+    @_builtins.property
+    def code(self) -> Global___InvertedIndexDetails.Code: ...
+    def __init__(
+        self,
+        *,
+        base_tokenizer: _builtins.str | None = ...,
+        language: _builtins.str = ...,
+        with_position: _builtins.bool = ...,
+        max_token_length: _builtins.int | None = ...,
+        lower_case: _builtins.bool = ...,
+        stem: _builtins.bool = ...,
+        remove_stop_words: _builtins.bool = ...,
+        ascii_folding: _builtins.bool = ...,
+        min_ngram_length: _builtins.int = ...,
+        max_ngram_length: _builtins.int = ...,
+        prefix_only: _builtins.bool = ...,
+        block_size: _builtins.int = ...,
+        code: Global___InvertedIndexDetails.Code | None = ...,
+        document_granularity: Global___InvertedIndexDetails.Granularity.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base_tokenizer", b"_base_tokenizer", "_max_token_length", b"_max_token_length", "base_tokenizer", b"base_tokenizer", "code", b"code", "max_token_length", b"max_token_length"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_tokenizer", b"_base_tokenizer", "_max_token_length", b"_max_token_length", "ascii_folding", b"ascii_folding", "base_tokenizer", b"base_tokenizer", "block_size", b"block_size", "code", b"code", "document_granularity", b"document_granularity", "language", b"language", "lower_case", b"lower_case", "max_ngram_length", b"max_ngram_length", "max_token_length", b"max_token_length", "min_ngram_length", b"min_ngram_length", "prefix_only", b"prefix_only", "remove_stop_words", b"remove_stop_words", "stem", b"stem", "with_position", b"with_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__base_tokenizer: _TypeAlias = _typing.Literal["base_tokenizer"]  # noqa: Y015
+    _WhichOneofArgType__base_tokenizer: _TypeAlias = _typing.Literal["_base_tokenizer", b"_base_tokenizer"]  # noqa: Y015
+    _WhichOneofReturnType__max_token_length: _TypeAlias = _typing.Literal["max_token_length"]  # noqa: Y015
+    _WhichOneofArgType__max_token_length: _TypeAlias = _typing.Literal["_max_token_length", b"_max_token_length"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__base_tokenizer) -> _WhichOneofReturnType__base_tokenizer | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_token_length) -> _WhichOneofReturnType__max_token_length | None: ...
+
+Global___InvertedIndexDetails: _TypeAlias = InvertedIndexDetails  # noqa: Y015

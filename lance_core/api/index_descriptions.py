@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from pyroaring import BitMap
 
@@ -14,6 +14,7 @@ from lance_core.api.source import Source
 from lance_core.errors import NotFoundError, UnsupportedError
 from lance_core.schema import Schema, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
+from lance_core.table.index_details import index_details
 from lance_core.table.reuse import live_coverage, num_reuse_versions
 
 __all__ = [
@@ -76,6 +77,7 @@ class IndexDescription:
         num_rows_indexed: Live rows of the fragments that it covers.
         segments: Its segments.
         total_size_bytes: Size of all its files, if recorded.
+        details: How it was built, for vector and full-text search; empty for others.
     """
 
     name: str
@@ -86,6 +88,7 @@ class IndexDescription:
     num_rows_indexed: int
     segments: list[IndexSegmentDescription]
     total_size_bytes: int | None
+    details: dict[str, Any]
 
 
 class IndexStatistics(TypedDict, total=False):
@@ -198,6 +201,7 @@ def _description(schema: Schema, group: Sequence[_Segment], counts: dict[int, in
         num_rows_indexed=_num_rows(BitMap.union(*(segment.covered for segment in group)), counts),
         segments=segments,
         total_size_bytes=sum(sizes) if len(sizes) == len(segments) else None,
+        details=index_details(first),
     )
 
 

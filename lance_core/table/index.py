@@ -100,15 +100,13 @@ class IndexMetadata:
         Details of a vector index tell more, such as IVF_PQ; where older ones do not, it is a Vector.
         """
         kind = self.details_type_url.rpartition(".")[2].removesuffix("IndexDetails") or "Unknown"
-        if not self.is_vector:
+        if not (self.is_vector and self.details):
             return kind
         try:
             details = table_pb2.VectorIndexDetails.FromString(self.details)
         except DecodeError as error:
             raise CorruptFileError(f"index {self.name!r}: its details cannot be parsed") from error
-        compression = details.WhichOneof("compression")
-        if compression is None:
-            return kind
+        compression = details.WhichOneof("compression") or "flat"
         return "_".join(["IVF", *(["HNSW"] if details.HasField("hnsw") else []), compression.upper()])
 
     @property

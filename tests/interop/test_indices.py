@@ -1,13 +1,20 @@
 """What is told of indices that pylance built, through all that can happen to the rows that they cover."""
 
+import uuid
 import warnings
+from dataclasses import replace
 
 import lance
+import lance.query
 import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.commit import commit, load_latest
 from lance_core.errors import NotFoundError
+from lance_core.store import open_store
+from lance_core.table import Transaction
+from lance_core.table.operations import CreateIndex
 
 NUM_ROWS = 900
 VECTORS = pa.FixedSizeListArray.from_arrays(pa.array([float(i % 131) for i in range(NUM_ROWS * 8)], pa.float32()), 8)
@@ -36,7 +43,16 @@ VECTOR = {
     "IVF_HNSW_SQ": {},
     "IVF_HNSW_PQ": {"num_sub_vectors": 2},
 }
-DESCRIBED = ("name", "index_type", "type_url", "fields", "field_names", "num_rows_indexed", "total_size_bytes")
+DESCRIBED = (
+    "name",
+    "index_type",
+    "type_url",
+    "fields",
+    "field_names",
+    "num_rows_indexed",
+    "total_size_bytes",
+    "details",
+)
 SEGMENT = (
     "uuid",
     "dataset_version_at_last_update",
@@ -134,6 +150,73 @@ def test_kinds(tmp_path):
     found = check(uri)
     assert {name: one["index_type"] for name, one in found.items() if name in VECTOR} == {kind: kind for kind in VECTOR}
     assert len(found) == len(SCALAR) + len(VECTOR)
+
+
+FULL_TEXT = (
+    {"with_position": True, "stem": False, "base_tokenizer": "whitespace", "language": "French", "lower_case": False},
+    {"base_tokenizer": "ngram", "min_ngram_length": 2, "max_ngram_length": 5, "prefix_only": True},
+    {"base_tokenizer": "code"},
+    {"base_tokenizer": "code", "split_identifiers": True, "index_operators": True, "split_on_numerics": False},
+    {"max_token_length": None, "remove_stop_words": False, "ascii_folding": False, "custom_stop_words": ["the"]},
+    {"block_size": 256},
+)
+
+
+def test_how_indices_were_built(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance.write_dataset(ROWS, uri)
+    for options in FULL_TEXT:
+        dataset.create_scalar_index("s", "INVERTED", name=str(options), **options)
+    elements = lance.query.DocumentGranularity.LIST_ELEMENT
+    dataset.create_scalar_index("tags", "INVERTED", name="elements", document_granularity=elements)
+    for metric in ("cosine", "dot"):
+        dataset.create_index("v", "IVF_FLAT", name=metric, metric=metric, num_partitions=1)
+    dataset.create_index("v", "IVF_FLAT", name="sized", target_partition_size=1000)
+    graph = {"m": 10, "ef_construction": 50, "max_level": 3, "num_sub_vectors": 2}
+    dataset.create_index("v", "IVF_HNSW_PQ", name="graph", num_partitions=1, **graph)
+    check(uri)
+
+
+VECTOR_DETAILS = {
+    "nothing": b"",
+    "unknown metric": b"\x08\x07\x42\x00",
+    "metric alone": b"\x08\x01",
+    "rotation": b"\x32\x04\x08\x01\x10\x01",
+    "unknown rotation": b"\x32\x04\x08\x01\x10\x02",
+    "empty quantization": b"\x22\x00",
+    "empty graph": b"\x1a\x00",
+    "unknown compression": b"\x3a\x00",
+}
+TEXT_DETAILS = {
+    "nothing": b"",
+    "no tokenizer": b"\x18\x01",
+    "tokenizer alone": b"\x0a\x06simple",
+    "few": b'\x0a\x05ngram\x12\x09"English"\x58\x01',
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "details"),
+    [
+        *(pytest.param("v", "IVF_FLAT", details, id=f"vector: {name}") for name, details in VECTOR_DETAILS.items()),
+        *(pytest.param("s", "INVERTED", details, id=f"text: {name}") for name, details in TEXT_DETAILS.items()),
+    ],
+)
+def test_details_that_other_versions_may_have_written(tmp_path, column, kind, details):
+    uri = str(tmp_path / "t")
+    dataset = lance.write_dataset(ROWS, uri)
+    if kind == "INVERTED":
+        dataset.create_scalar_index(column, kind, name="x")
+    else:
+        dataset.create_index(column, kind, name="x", num_partitions=1)
+    store = open_store(uri)
+    manifest = load_latest(store)
+    (index,) = manifest.indices
+    changed = replace(index, details=details, uuid=uuid.uuid4())
+    operation = CreateIndex(new_indices=(changed,), removed_indices=(index,))
+    commit(store, Transaction(read_version=manifest.version, operation=operation), base=manifest)
+    (ours,), (theirs,) = (library.dataset(uri).describe_indices() for library in (lance_core, lance))
+    assert (ours.index_type, ours.details) == (theirs.index_type, theirs.details)
 
 
 def test_an_index_that_there_is_not(tmp_path):

@@ -1,0 +1,95 @@
+"""What the details of an index say of how it was built: for vector and full-text search. Others say nothing of use."""
+
+import json
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
+from lance_core.table.index import IndexMetadata
+
+__all__ = ["index_details"]
+
+_DEFAULT_BLOCK_SIZE = 128
+_DEFAULTS = table_pb2.InvertedIndexDetails(
+    base_tokenizer="simple",
+    language='"English"',
+    max_token_length=40,
+    lower_case=True,
+    stem=True,
+    remove_stop_words=True,
+    ascii_folding=True,
+    min_ngram_length=3,
+    max_ngram_length=3,
+)
+"""What pylance takes for granted of an index for full-text search that does not say how it was built."""
+
+
+def index_details(index: IndexMetadata) -> dict[str, Any]:
+    """The details of an index as a dictionary, with pylance's names.
+
+    Raises:
+        CorruptFileError: They cannot be parsed.
+    """
+    try:
+        if index.is_vector and index.details:
+            return _vector(table_pb2.VectorIndexDetails.FromString(index.details))
+        if index.details_type_url.endswith(".InvertedIndexDetails"):
+            return _inverted(table_pb2.InvertedIndexDetails.FromString(index.details))
+    except (DecodeError, ValueError) as error:
+        raise CorruptFileError(f"index {index.name!r}: its details cannot be parsed") from error
+    return {}
+
+
+def _vector(details: table_pb2.VectorIndexDetails) -> dict[str, Any]:
+    metrics = table_pb2.VectorIndexDetails.Metric
+    known = details.metric_type in metrics.values()
+    found: dict[str, Any] = {"metric_type": metrics.Name(details.metric_type) if known else "UNKNOWN"}
+    if details.target_partition_size:
+        found["target_partition_size"] = details.target_partition_size
+    if details.HasField("hnsw"):
+        hnsw = details.hnsw
+        found["hnsw"] = {"max_connections": hnsw.max_connections, "construction_ef": hnsw.construction_ef}
+        if hnsw.max_level:
+            found["hnsw"]["max_level"] = hnsw.max_level
+    match details.WhichOneof("compression"):
+        case "pq":
+            pq = details.pq
+            found["compression"] = {"type": "pq", "num_bits": pq.num_bits, "num_sub_vectors": pq.num_sub_vectors}
+        case "sq":
+            found["compression"] = {"type": "sq", "num_bits": details.sq.num_bits}
+        case "rq":
+            is_matrix = details.rq.rotation_type == table_pb2.VectorIndexDetails.RabitQuantization.MATRIX
+            rotation = "matrix" if is_matrix else "fast"
+            found["compression"] = {"type": "rq", "num_bits": details.rq.num_bits, "rotation_type": rotation}
+    if details.runtime_hints:
+        found["runtime_hints"] = dict(details.runtime_hints)
+    return found
+
+
+def _inverted(given: table_pb2.InvertedIndexDetails) -> dict[str, Any]:
+    details = given if given.HasField("base_tokenizer") else _DEFAULTS
+    by_element = details.document_granularity == table_pb2.InvertedIndexDetails.LIST_ELEMENT
+    return {
+        # These two are in the index's own files only.
+        "lance_tokenizer": None,
+        "custom_stop_words": None,
+        "base_tokenizer": details.base_tokenizer,
+        "language": json.loads(details.language or _DEFAULTS.language),
+        "with_position": details.with_position,
+        "max_token_length": details.max_token_length if details.HasField("max_token_length") else None,
+        "lower_case": details.lower_case,
+        "stem": details.stem,
+        "remove_stop_words": details.remove_stop_words,
+        "ascii_folding": details.ascii_folding,
+        "min_ngram_length": details.min_ngram_length,
+        "max_ngram_length": details.max_ngram_length,
+        "prefix_only": details.prefix_only,
+        "block_size": details.block_size or _DEFAULT_BLOCK_SIZE,
+        "split_identifiers": details.code.split_identifiers,
+        "split_on_numerics": details.code.split_on_numerics,
+        "preserve_original": details.code.preserve_original,
+        "index_operators": details.code.index_operators,
+        "document_granularity": "list_element" if by_element else "row",
+    }
