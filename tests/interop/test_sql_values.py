@@ -69,6 +69,8 @@ VALUES = [
     "cast(d as string)",
     "cast(b as string)",
     "cast(dec as string)",
+    "cast(tm as string)",
+    "cast(ts as double)",
     "cast(dec as double)",
     "cast(i32 as decimal(10,2))",
     "cast('2020-01-01T01:02:03' as timestamp)",

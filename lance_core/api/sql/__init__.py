@@ -59,11 +59,13 @@ def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
 def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
     """Compile an expression to values for a column of a type: what CAST can turn into that type is cast.
 
-    Arguments and errors as `parse_expression`; values of nested types and dictionaries are left as they are.
+    Arguments and errors as `parse_expression`. For a dictionary come its values; nested values are left as they are.
     """
     value = _compiled(text, schema)
-    if any(pa.types.is_nested(each) or pa.types.is_dictionary(each) for each in (kind, value.type)):
+    if value.type == kind or pa.types.is_nested(value.type) or pa.types.is_nested(kind):
         return value.expression
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     return cast(value, kind, strict=True).expression
 
 

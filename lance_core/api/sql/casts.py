@@ -115,15 +115,21 @@ def words(value: Typed, kind: pa.DataType) -> Typed:
     if pa.types.is_timestamp(own):
         if own.tz not in (None, "UTC"):
             raise InvalidInputError(f"times in the zone {own.tz} cannot be cast to a text")
-        plain = call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S"))
-        for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
-            plain = _replaced(plain, pattern, replacement)
+        plain = _shortened(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
         if own.tz:
             plain = _replaced(plain, "$", "Z")
         return plain.to(kind)
     if pa.types.is_nested(own) or pa.types.is_binary(own) or pa.types.is_large_binary(own):
         return Typed(value.expression.cast(kind), kind)
-    return Typed(value.expression.cast(pa.string()), pa.string()).to(kind)
+    plain = Typed(value.expression.cast(pa.string()), pa.string())
+    return (_shortened(plain) if pa.types.is_time(own) else plain).to(kind)
+
+
+def _shortened(time: Typed) -> Typed:
+    """The text of a time with no, three, six or nine digits of a second, as many as it takes."""
+    for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
+        time = _replaced(time, pattern, replacement)
+    return time
 
 
 def _replaced(value: Typed, pattern: str, replacement: str) -> Typed:
@@ -154,9 +160,9 @@ def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
         return _to_decimal(value, kind)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _to_time(value, kind)
-    if pa.types.is_temporal(own) and pa.types.is_integer(kind):
+    if pa.types.is_temporal(own) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         number = pa.int32() if own.bit_width == 32 else pa.int64()
-        return Typed(value.expression.cast(number).cast(kind), kind)
+        return Typed(value.expression.cast(number).cast(kind, safe=pa.types.is_integer(kind)), kind)
     if pa.types.is_floating(kind):
         return Typed(value.expression.cast(kind, safe=False), kind)
     return Typed(value.expression.cast(kind), kind)
