@@ -157,7 +157,8 @@ class LanceScanner:
     def _plan(self, *, verbose: bool = False) -> Step:
         options = self._options
         if options.order_by:
-            return order_steps(self._source, options, self._for_order()._plan(verbose=verbose))  # noqa: SLF001
+            keys = self._for_order()._plan(verbose=verbose)  # noqa: SLF001 - the same class
+            return order_steps(self._source, options, keys)
         parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
         return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose)
 
