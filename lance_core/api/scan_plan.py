@@ -230,7 +230,8 @@ def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:
 
 
 def _text(expression: pc.Expression) -> str:
-    return _OWN_FUNCTION.sub(r"\1", str(expression))
+    """The expression in one line; Arrow writes lists of values in several."""
+    return re.sub(r"\s*\n\s*", " ", _OWN_FUNCTION.sub(r"\1", str(expression)))
 
 
 def _list(name: str, items: Iterable[str]) -> str:

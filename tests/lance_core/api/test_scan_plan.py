@@ -5,6 +5,7 @@ import textwrap
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,13 @@ PLANS = [
           Limit: offset=1, limit=3, looks at=65536 rows of a fragment first, then at four times as many
             Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in Python=[array_sort, make_array], page skipping=none
               Read: columns=[id], {ALL}, files=9, file versions=[2.2]
+        """,
+    ),
+    (
+        {"columns": [], "filter": pc.is_in(pc.field("s"), pa.array(["3", "4"]))},
+        f"""
+        Filter: condition=is_in(s, {{value_set=string:[ "3", "4" ], null_matching_behavior=MATCH}}), page skipping=none
+          Read: columns=[s], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
