@@ -83,7 +83,8 @@ class ChangingVerbs(Handle):
         The rows move to new fragments at the end of the dataset.
 
         Args:
-            updates: New value by column, as SQL text or pyarrow expression over the row's old values.
+            updates: New value by column, as SQL text or pyarrow expression over the row's old values. What SQL gives is
+                cast to the type of the column as CAST does. A struct is given as a whole, with `named_struct`.
             where: SQL text or a pyarrow expression; None for all rows.
             conflict_retries: How often the update is worked out anew when others changed the same rows.
             retry_timeout: It is not begun anew after so long.
@@ -92,6 +93,7 @@ class ChangingVerbs(Handle):
         Raises:
             InvalidInputError: A column does not exist, or an expression does not fit.
             RetryableConflictError: Others changed the same rows each time.
+            UnsupportedError: A field of a struct is named rather than a column.
         """
         self._manifest, rows = update_rows(
             self.source,

@@ -209,3 +209,15 @@ def test_files_in_other_places_are_counted(tmp_path):
     found = measured(made.scanner().analyze_plan())
     assert (found["rows"], found["objects"]) == (1000, 1)
     assert found["bytes read"] > 0
+
+
+def test_object_storage_is_read_side_by_side_and_its_secrets_stay_out(s3):
+    uri = f"s3://{s3.new_bucket()}/t"
+    made = lance_core.write_dataset(
+        ROWS.select(["id"]), uri, max_rows_per_file=250, storage_options=s3.storage_options
+    )  # fmt: skip
+    text = made.scanner().analyze_plan()
+    assert f"uri={uri}, " in text
+    assert text.endswith("side by side=4 fragments, 8 at a time")
+    assert (measured(text)["rows"], measured(text)["objects"]) == (1000, 4)
+    assert not any(value in text for name, value in s3.storage_options.items() if "access_key" in name)
