@@ -202,10 +202,8 @@ def test_what_counting_reads(dataset):
 
 def test_files_in_other_places_are_counted(tmp_path):
     base = tmp_path / "base"
-    made = lance_core.write_dataset(
-        ROWS.select(["id"]), tmp_path / "t", initial_bases=[lance_core.DatasetBasePath(str(base), "other")],
-        target_bases=["other"],
-    )  # fmt: skip
+    bases = [lance_core.DatasetBasePath(str(base), "other")]
+    made = lance_core.write_dataset(ROWS.select(["id"]), tmp_path / "t", initial_bases=bases, target_bases=["other"])
     found = measured(made.scanner().analyze_plan())
     assert (found["rows"], found["objects"]) == (1000, 1)
     assert found["bytes read"] > 0
@@ -213,11 +211,10 @@ def test_files_in_other_places_are_counted(tmp_path):
 
 def test_object_storage_is_read_side_by_side_and_its_secrets_stay_out(s3):
     uri = f"s3://{s3.new_bucket()}/t"
-    made = lance_core.write_dataset(
-        ROWS.select(["id"]), uri, max_rows_per_file=250, storage_options=s3.storage_options
-    )  # fmt: skip
+    rows, options = ROWS.select(["id"]), s3.storage_options
+    made = lance_core.write_dataset(rows, uri, max_rows_per_file=250, storage_options=options)
     text = made.scanner().analyze_plan()
     assert f"uri={uri}, " in text
     assert text.endswith("side by side=4 fragments, 8 at a time")
     assert (measured(text)["rows"], measured(text)["objects"]) == (1000, 4)
-    assert not any(value in text for name, value in s3.storage_options.items() if "access_key" in name)
+    assert not any(value in text for name, value in options.items() if "access_key" in name)
