@@ -158,10 +158,11 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
             raise CorruptFileError(f"Fragment {fragment.id}: field {min(taken & set(live))} lies in two files")
         taken.update(live)
         store, key = source.data_file(file)
-        found = DataFileReader.open(store, key, size=file.file_size_bytes or None).num_rows
-        if rows is not None and found != rows:
-            raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {found} rows")
-        rows = found
+        reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+        reader.check()
+        if rows is not None and reader.num_rows != rows:
+            raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
+        rows = reader.num_rows
     if rows is not None and fragment.physical_rows not in (0, rows):
         raise CorruptFileError(f"Fragment {fragment.id}: {fragment.physical_rows} rows are recorded, {rows} are there")
     deletions = source.deletions(fragment)

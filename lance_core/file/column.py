@@ -40,7 +40,7 @@ _SYMPTOMS: Final = (ValueError, IndexError, TypeError, OverflowError, MemoryErro
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Say in errors of the block where they come from: the file, and the column and page if they are known.
+    """Say in errors of the block where they come from, unless they do: the file, and the column and page if known.
 
     Raises:
         CorruptFileError: The block found broken bytes, or stumbled over them.
@@ -49,6 +49,8 @@ def located(where: str) -> Iterator[None]:
     try:
         yield
     except (CorruptFileError, UnsupportedError) as error:
+        if str(error).startswith(f"{where}: "):
+            raise
         raise type(error)(f"{where}: {error}") from error
     except LanceError:
         raise

@@ -22,7 +22,7 @@ from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural import blob
 from lance_core.errors import InvalidInputError
-from lance_core.file.metadata import ColumnPages, FileMetadata
+from lance_core.file.metadata import ColumnList, ColumnPages, FileMetadata
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Schema
 
@@ -53,23 +53,20 @@ def join(readers: Sequence[DataFileReader]) -> DataFileReader:
         (first.version, len(first.columns))
     }:
         raise InvalidInputError("files that differ, or are older than 2.1, cannot be joined")
-    starts = [0, *accumulate(_size(one) for one in metadata)]
-    columns = tuple(
-        _joined_pages([one.columns[index] for one in metadata], starts) for index in range(len(first.columns))
+    starts = [0, *accumulate(one.size_bytes for one in metadata)]
+    columns = ColumnList(
+        len(first.columns), lambda index: _joined_pages([one.columns[index] for one in metadata], starts)
     )
     whole = FileMetadata(
         version=first.version,
         schema=first.schema,
         num_rows=sum(one.num_rows for one in metadata),
+        size_bytes=starts[-1],
         columns=columns,
         global_buffers=(),
     )
     store: Any = _JoinedStore(readers, starts)
     return DataFileReader(store, f"{len(readers)} files", whole)
-
-
-def _size(metadata: FileMetadata) -> int:
-    return metadata.columns[0].size if metadata.columns else 0
 
 
 def _joined_pages(parts: Sequence[ColumnPages], starts: Sequence[int]) -> ColumnPages:

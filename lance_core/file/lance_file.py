@@ -167,7 +167,8 @@ class LanceFileWriter:
             raise InvalidInputError(f"{self._key}: the file is closed")
         if self._schema is None:
             self._schema = schema_from_arrow(batch.schema)
-        missing = [name for name in self._schema.names if name not in batch.schema.names]
+        given = set(batch.schema.names)
+        missing = [name for name in self._schema.names if name not in given]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
         self._writer(self._schema).write(batch.select(self._schema.names))

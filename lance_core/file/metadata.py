@@ -13,10 +13,12 @@ google.protobuf.Any messages, usually inside the column metadata (`direct`), pos
 __all__ = [
     "ALIGNMENT",
     "PADDING",
+    "ColumnList",
     "ColumnPages",
     "FileMetadata",
+    "check_column_table",
+    "column_from_bytes",
     "column_to_bytes",
-    "columns_from_bytes",
     "descriptor_from_bytes",
     "descriptor_to_bytes",
     "table_from_bytes",
@@ -26,7 +28,7 @@ __all__ = [
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, overload
 
 import numpy as np
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -100,6 +102,39 @@ class ColumnPages:
         )
 
 
+class ColumnList(Sequence[ColumnPages]):
+    """The columns of a file, each made when it is first asked for: a wide file is read for few of them.
+
+    Args:
+        count: How many there are.
+        make: Gives one by its number.
+    """
+
+    __slots__ = ("_count", "_known", "_make")
+
+    def __init__(self, count: int, make: Callable[[int], ColumnPages]) -> None:
+        self._count = count
+        self._make = make
+        self._known: dict[int, ColumnPages] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> ColumnPages: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[ColumnPages]: ...
+
+    def __getitem__(self, index: int | slice) -> ColumnPages | list[ColumnPages]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        if index not in self._known:
+            self._known[index] = self._make(index)
+        return self._known[index]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMetadata:
     """All that a file says about itself.
@@ -108,6 +143,7 @@ class FileMetadata:
         version: Its format.
         schema: The columns, with the ids they had when the file was written.
         num_rows: Rows in the file.
+        size_bytes: Its size.
         columns: The columns' pages, by column index.
         global_buffers: Where the global buffers are.
     """
@@ -115,7 +151,8 @@ class FileMetadata:
     version: FileVersion
     schema: Schema
     num_rows: int
-    columns: tuple[ColumnPages, ...]
+    size_bytes: int
+    columns: Sequence[ColumnPages]
     global_buffers: tuple[ByteRange, ...]
 
 
@@ -135,44 +172,50 @@ def page_encoding(description: Message) -> Encoding:
     return encoding
 
 
-def columns_from_bytes(
-    metadata: memoryview, start: int, footer: Footer, table: Sequence[ByteRange], read: ReadBytes
-) -> tuple[ColumnPages, ...]:
-    """Parse the metadata of all columns.
+def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -> None:
+    """Make sure that the metadata of all columns lies where it belongs.
 
     Args:
-        metadata: Bytes of the file from `start` on, at least up to the footer.
-        start: Their position in the file.
-        footer: The file's footer.
         table: The column metadata offset table.
-        read: Reads a range of the file.
+        start: Position of the first byte that may hold some.
+        footer: The file's footer.
 
     Raises:
-        CorruptFileError: A message cannot be parsed or lies outside.
+        CorruptFileError: It does not.
     """
-    size = start + len(metadata)
-    columns = []
     for index, (position, end) in enumerate(table):
         if position < start or end > footer.column_table:
             raise CorruptFileError(f"the metadata of column {index} lies outside of its place in the file")
-        message = ColumnMetadata()
-        try:
-            message.ParseFromString(bytes(metadata[position - start : end - start]))
-        except DecodeError as error:
-            raise CorruptFileError(f"the metadata of column {index} cannot be parsed") from error
-        lengths = [page.length for page in message.pages]
-        if sum(lengths) >= 2**62:
-            raise CorruptFileError(f"column {index} has {sum(lengths)} items")
-        columns.append(
-            ColumnPages(
-                messages=message.pages,
-                num_items=np.array(lengths, np.int64),
-                size=size,
-                column=_parse_column_encoding(message.encoding, read, size),
-                read=read,
-            )
-        )
-    return tuple(columns)
+
+
+def column_from_bytes(data: memoryview, index: int, size: int, read: ReadBytes) -> ColumnPages:
+    """Parse the metadata of one column.
+
+    Args:
+        data: Its bytes.
+        index: Number of the column.
+        size: Size of the file.
+        read: Reads a range of the file.
+
+    Raises:
+        CorruptFileError: It cannot be parsed.
+        UnsupportedError: The column is described in an unknown way.
+    """
+    message = ColumnMetadata()
+    try:
+        message.ParseFromString(bytes(data))
+    except DecodeError as error:
+        raise CorruptFileError(f"the metadata of column {index} cannot be parsed") from error
+    lengths = [page.length for page in message.pages]
+    if sum(lengths) >= 2**62:
+        raise CorruptFileError(f"column {index} has {sum(lengths)} items")
+    return ColumnPages(
+        messages=message.pages,
+        num_items=np.array(lengths, np.int64),
+        size=size,
+        column=_parse_column_encoding(message.encoding, read, size),
+        read=read,
+    )
 
 
 def descriptor_to_bytes(schema: Schema, num_rows: int) -> bytes:

@@ -27,7 +27,15 @@ from lance_core.file.column import ColumnPlan, PageTask, RowStream, located
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
-from lance_core.file.metadata import FileMetadata, columns_from_bytes, descriptor_from_bytes, table_from_bytes
+from lance_core.file.metadata import (
+    ColumnList,
+    ColumnPages,
+    FileMetadata,
+    check_column_table,
+    column_from_bytes,
+    descriptor_from_bytes,
+    table_from_bytes,
+)
 from lance_core.file.pool import submit
 from lance_core.file.statistics import PageBounds
 from lance_core.file.version import FileVersion
@@ -107,6 +115,16 @@ class DataFileReader:
     def metadata(self) -> FileMetadata:
         """All that the file says about itself."""
         return self._metadata
+
+    def check(self) -> None:
+        """Parse the metadata of all columns, which otherwise waits until they are read.
+
+        Raises:
+            CorruptFileError: It cannot be parsed.
+            UnsupportedError: A column is described in an unknown way.
+        """
+        for _ in self._metadata.columns:
+            pass
 
     def dictionaries(self) -> dict[int, pa.Array]:
         """The values of the dictionary columns of a 0.1 file, by field id; none in other files."""
@@ -288,6 +306,7 @@ def _read_metadata(
             version=version,
             schema=legacy.schema or Schema(fields=()),
             num_rows=legacy.num_rows,
+            size_bytes=size,
             columns=(),
             global_buffers=(),
         )
@@ -309,11 +328,29 @@ def _read_metadata(
     schema, num_rows = descriptor_from_bytes(bytes(descriptor))
     if num_rows >= 2**62:
         raise CorruptFileError(f"the file claims {num_rows} rows")
+    check_column_table(table, start, footer)
     metadata = FileMetadata(
         version=version,
         schema=schema,
         num_rows=num_rows,
-        columns=columns_from_bytes(tail, start, footer, table, lambda a, b: store.get_range(key, a, b)),
+        size_bytes=size,
+        columns=_columns(store, key, table, tail, start),
         global_buffers=tuple(buffers),
     )
     return metadata, None
+
+
+def _columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
+    """The columns of a file whose end, from `start` on, is there; `table` tells where each is described."""
+    size = start + len(tail)
+    first = min((position for position, _ in table), default=start)
+    last = max((end for _, end in table), default=start)
+    described = memoryview(bytes(tail[first - start : last - start]))  # a copy, so that not all of the tail is kept
+
+    def column(index: int) -> ColumnPages:
+        position, end = table[index]
+        with located(key):
+            data = described[position - first : end - first]
+            return column_from_bytes(data, index, size, lambda a, b: store.get_range(key, a, b))
+
+    return ColumnList(len(table), column)

@@ -93,6 +93,7 @@ def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[
     try:
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+        reader.check()
     except ObjectNotFoundError:
         yield "is missing"
         return

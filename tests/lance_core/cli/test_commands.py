@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ import lance_core
 import lance_core.cli.look
 import lance_core.cli.upkeep
 from lance_core.cli.app import cli
+from lance_core.errors import CorruptFileError
+from lance_core.file.footer import Footer
 
 
 def call(*arguments, code=0):
@@ -167,6 +170,19 @@ def test_verify_counts_rows(table):
     (root / victim.path).write_bytes(donor.read_bytes())
     (problem,) = ask("verify", table, code=4)
     assert "bytes" in problem["message"] or "has 3 rows, the manifest says 10" in problem["message"]
+
+
+def test_verify_and_validate_look_at_the_metadata_of_all_columns(table):
+    path = Path(table) / "data" / lance.dataset(table).get_fragments()[1].metadata.files[0].path
+    data = bytearray(path.read_bytes())
+    footer = Footer.from_bytes(bytes(data[-40:]))
+    position, length = struct.unpack_from("<QQ", data, footer.column_table + 16)
+    data[position : position + length] = b"\xff" * length
+    path.write_bytes(data)
+    (problem,) = ask("verify", table, code=4)
+    assert "the metadata of column 1 cannot be parsed" in problem["message"]
+    with pytest.raises(CorruptFileError, match=f"{path.name}: the metadata of column 1"):
+        lance_core.dataset(table).validate()
 
 
 def test_restore(table):

@@ -1,6 +1,7 @@
 """Broken files end in an error that names the file; never in a crash, a hang, or values out of thin air."""
 
 import random
+import struct
 import tracemalloc
 
 import numpy as np
@@ -117,3 +118,26 @@ def test_the_message_names_file_column_and_page(tmp_path):
     data[position : position + 4] = b"\xff\xff\xff\xff"
     with pytest.raises(CorruptFileError, match=r"bad\.lance: column 's', page 0: "):
         read(tmp_path, bytes(data))
+
+
+def test_a_column_that_is_not_read_may_be_described_by_garbage(tmp_path):
+    data = bytearray(file_bytes(tmp_path, "2.2"))
+    footer = Footer.from_bytes(bytes(data[-40:]))
+    position, length = struct.unpack_from("<QQ", data, footer.column_table + 16)
+    data[position : position + length] = b"\xff" * length
+    (tmp_path / "bad.lance").write_bytes(data)
+    reader = DataFileReader.open(open_store(str(tmp_path)), "bad.lance")
+    names = TABLE.schema.names
+    (batch,) = reader.read(reader.schema.project([names[0]]), batch_rows=None)
+    assert batch.column(0) == TABLE.column(0).combine_chunks()
+    with pytest.raises(CorruptFileError, match=r"^bad\.lance: the metadata of column 1 cannot be parsed$"):
+        list(reader.read(reader.schema.project([names[1]])))
+
+
+def test_a_column_that_is_described_outside_of_its_place_is_refused_at_once(tmp_path):
+    data = bytearray(file_bytes(tmp_path, "2.2"))
+    footer = Footer.from_bytes(bytes(data[-40:]))
+    struct.pack_into("<Q", data, footer.column_table + 16, footer.column_table)
+    (tmp_path / "bad.lance").write_bytes(data)
+    with pytest.raises(CorruptFileError, match=r"bad\.lance: the metadata of column 1 lies outside"):
+        DataFileReader.open(open_store(str(tmp_path)), "bad.lance")
