@@ -111,8 +111,9 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
     """
     if not columns.names:
         raise InvalidInputError("no new column was given")
+    known = set(manifest.schema.names)
     for name in columns.names:
-        if name in manifest.schema.names:
+        if name in known:
             raise SchemaError(f"Column {name} already exists in the dataset")
     new = replace(schema_from_arrow(columns), metadata={})
     bare = replace(new, fields=tuple(_without_ids(field) for field in new.fields)).with_ids(manifest.max_field_id + 1)

@@ -343,7 +343,8 @@ class _Commit:
         Raises:
             RetryableConflictError: The dataset has changed since `base`, so that the files may name other columns.
         """
-        new = [field for field in self.arrow_schema if field.name not in base.schema.names]
+        known = set(base.schema.names)
+        new = [field for field in self.arrow_schema if field.name not in known]
         if not new or not self.add_columns or self.mode == "overwrite":
             return base
         latest = load_latest(self.store, base)

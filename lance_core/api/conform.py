@@ -29,7 +29,8 @@ def fit(dataset: Schema, data: pa.Schema) -> Schema:
         UnsupportedError: A type of the data cannot be stored.
     """
     found = {field.name: field for field in schema_from_arrow(data).fields}
-    unexpected = [name for name in found if name not in dataset.names]
+    known = set(dataset.names)
+    unexpected = [name for name in found if name not in known]
     missing = [field.name for field in dataset.fields if field.name not in found and not field.nullable]
     if unexpected or missing:
         raise SchemaError(

@@ -346,10 +346,8 @@ class _Kept:
             self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
         own = self._table.slice(self._position, others.num_rows)
         self._position += others.num_rows
-        columns = [
-            others.column(f.name) if f.name in others.schema.names else own.column(f.name).combine_chunks()
-            for f in schema
-        ]
+        found = set(others.schema.names)
+        columns = [others.column(f.name) if f.name in found else own.column(f.name).combine_chunks() for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

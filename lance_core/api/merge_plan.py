@@ -95,9 +95,10 @@ def merge_source(table: pa.Table, schema: Schema, clauses: MergeClauses) -> Merg
     lacking = [name for name in clauses.on if name not in table.schema.names]
     if lacking:
         raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {table.schema.names}")
-    present = tuple(field for field in schema.fields if field.name in table.schema.names)
+    given = set(table.schema.names)
+    present = tuple(field for field in schema.fields if field.name in given)
     fitted = fit(replace(schema, fields=present), table.schema)
-    missing = tuple(field for field in schema.fields if field.name not in table.schema.names)
+    missing = tuple(field for field in schema.fields if field.name not in given)
     strict = [field.name for field in missing if not field.nullable]
     if clauses.inserts and strict:
         raise SchemaError(f"merge_insert: rows cannot be inserted without values for the columns {strict}")

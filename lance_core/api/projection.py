@@ -11,6 +11,7 @@ with_row_id and with_row_address add their columns at the end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,21 +80,22 @@ class Projection:
         if isinstance(columns, Mapping):
             return cls._computed(schema, columns)
         names = list(columns)
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise InvalidInputError(f"Duplicate column name: {', '.join(twice)}")
-        if all(name in schema.names for name in names):
+        known = set(schema.names)
+        if known.issuperset(names):
             return cls(schema=schema.project(names))
-        stored = [name for name in names if name in schema.names or name not in ROW_COLUMNS]
+        stored = [name for name in names if name in known or name not in ROW_COLUMNS]
         read = schema.project(stored)
         if not flatten:
-            names = [*dict.fromkeys(split_path(name)[0] if name not in schema.names else name for name in names)]
+            names = [*dict.fromkeys(split_path(name)[0] if name not in known else name for name in names)]
         outputs = []
         for name in names:
-            if name in ROW_COLUMNS and name not in schema.names:
+            if name in ROW_COLUMNS and name not in known:
                 outputs.append(Output(field=row_field(name), path=(name,)))
                 continue
-            path = (name,) if name in schema.names else tuple(split_path(name))
+            path = (name,) if name in known else tuple(split_path(name))
             outputs.append(Output(field=_field_at(read, path).with_name(name), path=path))
         return cls(schema=read, outputs=tuple(outputs))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,9 +206,8 @@ def _check_no_nulls(source: Source, path: str) -> None:
 
 
 def _check_names(fields: Sequence[Field]) -> None:
-    names = [field.name for field in fields]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(field.name for field in fields).items():
+        if count > 1:
             raise SchemaError(f'Duplicate field name "{name}"')
         if not name:
             raise SchemaError("a column has an empty name")

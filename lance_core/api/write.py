@@ -106,7 +106,8 @@ class FragmentWriter:
         Raises:
             SchemaError: A column that must not be null has nulls in it, or a column is missing.
         """
-        missing = [name for name in self._schema.names if name not in batch.schema.names]
+        given = set(batch.schema.names)
+        missing = [name for name in self._schema.names if name not in given]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
         rows = conform(batch, self._schema)

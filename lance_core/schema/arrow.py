@@ -23,6 +23,7 @@ run-end-encoded arrays and intervals cannot be stored. Source: what pylance 14.0
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -84,9 +85,8 @@ def schema_from_arrow(schema: pa.Schema) -> Schema:
         SchemaError: Two columns have the same name, or a name is empty.
         UnsupportedError: A type cannot be stored; the message names the column.
     """
-    names = schema.names
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(schema.names).items():
+        if count > 1:
             raise SchemaError(f"column name {name!r} occurs twice")
     fields = tuple(field_from_arrow(f) for f in schema)
     return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids()

@@ -141,11 +141,12 @@ class Schema:
             SchemaError: A column does not exist or is named twice.
         """
         kept: dict[str, Field] = {}
+        by_name = {f.name: f for f in self.fields}
         for path in columns:
-            if path in self.names:
+            if path in by_name:
                 if path in kept:
                     raise SchemaError(f"column {path!r} is asked for twice")
-                kept[path] = self.column(path)
+                kept[path] = by_name[path]
                 continue
             top, *rest = split_path(path)
             narrowed = _narrow(self.column(quote_path([top])), rest)

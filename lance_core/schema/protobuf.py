@@ -43,7 +43,8 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
         position_of[wire.id] = position
 
     def build(position: int) -> Field:
-        return _from_protobuf(flat[position], tuple(build(c) for c in children[position]))
+        below = children[position]
+        return _from_protobuf(flat[position], tuple(build(c) for c in below) if below else ())
 
     return Schema(fields=tuple(build(p) for p in top), metadata=dict(metadata))
 

@@ -61,8 +61,9 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     if schema_mode == "overwrite":
         raise InvalidInputError("schema_mode overwrite is for writes that overwrite the whole table")
     _refuse_missing(frame, table, schema_mode)
+    given = set(frame.names)
     for field in table:
-        if field.name not in frame.names:
+        if field.name not in given:
             continue
         found = frame.field(field.name).type
         if not _fits(found, field.type):
@@ -70,7 +71,8 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
                 f"column {field.name!r} is of type {found}, but the table has {field.type}; cast it, or overwrite the "
                 "whole table with schema_mode overwrite"
             )
-    added = [field for field in frame if field.name not in table.names]
+    known = set(table.names)
+    added = [field for field in frame if field.name not in known]
     if not added:
         return table
     names = [field.name for field in added]
@@ -89,9 +91,9 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
         SchemaError: a value cannot be kept exactly, or is null where the table allows none; names the column.
     """
     columns = []
+    given = set(batch.schema.names)
     for field in schema:
-        known = field.name in batch.schema.names
-        column = batch.column(field.name) if known else pa.nulls(batch.num_rows, field.type)
+        column = batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
         if column.type != field.type:
             column = _cast(column, field)
         if not field.nullable and column.null_count:
@@ -119,7 +121,8 @@ def _refuse_clashing_names(frame: pa.Schema) -> None:
 
 def _refuse_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode) -> None:
     lenient = schema_mode == "add_columns"
-    missing = [field.name for field in table if field.name not in frame.names and not (lenient and field.nullable)]
+    given = set(frame.names)
+    missing = [field.name for field in table if field.name not in given and not (lenient and field.nullable)]
     if missing:
         raise SchemaError(
             f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill those "

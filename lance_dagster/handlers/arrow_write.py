@@ -203,7 +203,8 @@ class _SliceWriters:
         existing = self._request.existing
         if existing is None or self._request.mode == "overwrite":
             return None
-        added = [field for field in self._schema if field.name not in existing.schema.names]
+        known = set(existing.schema.names)
+        added = [field for field in self._schema if field.name not in known]
         return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
     def _close(self, position: int) -> None:
