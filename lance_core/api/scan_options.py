@@ -228,11 +228,12 @@ def scan_options(
         late_materialization = True
     known = {name: others.pop(name) for name in _OPTIONS if others.get(name) is not None}
     _check_others(schema, others)
+    condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, with_row_fields(schema))
     return ScanOptions(
         schema=projection.schema,
         projection=projection if projection.outputs is not None else None,
-        filter=check_filter(filter_, with_row_fields(schema)),
-        conjuncts=_conjuncts(filter_, schema),
+        filter=condition,
+        conjuncts=conjuncts,
         limit=limit,
         offset=offset or 0,
         order_by=orderings,
@@ -241,12 +242,14 @@ def scan_options(
     )
 
 
-def _conjuncts(filter_: Filter, schema: Schema) -> tuple[pc.Expression, ...]:
+def _condition(filter_: Filter, known: pa.Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
+    """A filter over these columns as one expression, and as conditions that AND joins if it is a text."""
+    expression = check_filter(filter_, known)
     if not isinstance(filter_, str):
-        return ()
+        return expression, ()
     from lance_core.api.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
 
-    return parse_conjuncts(filter_, with_row_fields(schema))
+    return expression, parse_conjuncts(filter_, known)
 
 
 def _check_others(schema: Schema, others: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
         logical_type=wire.logical_type,
         nullable=wire.nullable,
         children=children,
-        metadata=dict(wire.metadata),
+        metadata=dict(wire.metadata) if wire.metadata else {},
         extension_name=wire.extension_name,
         encoding=int(wire.encoding),
         dictionary=(wire.dictionary.offset, wire.dictionary.length) if wire.HasField("dictionary") else None,
