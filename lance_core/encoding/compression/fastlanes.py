@@ -35,6 +35,8 @@ _FL_ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 _BLOCKS_AT_ONCE = 512
 # Measured: up to three blocks per four bits of a word, gathering is faster.
 _FEW_PER_BIT = 0.75
+# The same for packing, where the rows of a few blocks are put together by one operation.
+_FEW_TO_PACK_PER_BIT = 0.25
 
 
 def packed_bytes(width: int) -> int:
@@ -192,11 +194,46 @@ def pack(values: Words, width: int, out: Words) -> None:
     """
     if width == 0:
         return
-    lanes = BLOCK_VALUES // (values.dtype.itemsize * 8)
+    bits = values.dtype.itemsize * 8
+    lanes = BLOCK_VALUES // bits
+    if values.shape[0] <= bits * _FEW_TO_PACK_PER_BIT:
+        _pack_few(values, width, out.reshape(out.shape[0], width, lanes))
+        return
     for start in range(0, values.shape[0], _BLOCKS_AT_ONCE):
         part = out[start : start + _BLOCKS_AT_ONCE]
         # The reshape is a view whatever the strides are: it only splits the last axis, which is dense.
         _pack_rows(values[start : start + _BLOCKS_AT_ONCE], width, part.reshape(part.shape[0], width, lanes))
+
+
+@lru_cache(maxsize=128)
+def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """How rows lie in words.
+
+    Returns:
+        For each row its shift, and `bits` minus that; the first row in each word; the rows that go on in the next one.
+    """
+    word, shift = np.divmod(np.arange(bits) * width, bits)
+    shifts = shift.astype(f"<u{bits // 8}")[:, None]
+    going_on = np.flatnonzero(shift + width > bits)
+    return shifts, (bits - shifts).astype(shifts.dtype), np.flatnonzero(np.diff(word, prepend=-1)), going_on
+
+
+@lru_cache(maxsize=4)
+def _in_rows(bits: int) -> npt.NDArray[np.intp]:
+    """Which of the 1024 values stand in each row, one row after the other."""
+    rows = np.arange(bits)
+    first = np.array(_FL_ORDER)[rows // 8] * 16 + rows % 8 * 128
+    return (first[:, None] + np.arange(BLOCK_VALUES // bits)).ravel()
+
+
+def _pack_few(values: Words, width: int, out: Words) -> None:
+    bits = values.dtype.itemsize * 8
+    shift, back, first, going_on = _rows_of_words(width, bits)
+    rows = values.take(_in_rows(bits), axis=1).reshape(-1, bits, BLOCK_VALUES // bits)
+    np.bitwise_or.reduceat(rows << shift, first, axis=1, out=out)
+    if going_on.size:
+        following = going_on * width // bits + 1
+        out[:, following] |= rows[:, going_on] >> back[going_on]
 
 
 def _pack_rows(values: Words, width: int, out: Words) -> None:

@@ -67,7 +67,7 @@ PLANS = [
         {"columns": {"x": "id + 1"}, "filter": "array_sort(make_array(id)) IS NOT NULL", "limit": 3, "offset": 1},
         f"""
         Project: columns=[x = add(id, 1)]
-          Limit: offset=1, limit=3, looks at=65536 rows of a fragment first, then at four times as many
+          Limit: offset=1, limit=3, looks at=16384 rows of a fragment first, then at four times as many
             Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in Python=[array_sort, make_array], page skipping=none
               Read: columns=[id], {ALL}, files=9, file versions=[2.2]
         """,
@@ -110,7 +110,8 @@ def test_plans(dataset, arguments, plan):
 def test_small_files_that_are_decoded_together(tmp_path, monkeypatch):
     made = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=100)
     assert explained(made).endswith("decoded together=10 fragments in 1 groups")
-    assert "together" not in explained(made, limit=950) + explained(made, filter="id > 3")
+    assert explained(made, filter="id > 3").endswith("decoded together=10 fragments in 1 groups")
+    assert "together" not in explained(made, limit=950)
     monkeypatch.setattr(fragment_scan, "_NEAR", ("nowhere",))
     assert explained(made).endswith("file versions=[2.2], side by side=10 fragments, 8 at a time")
     assert "side by side" not in explained(made, fragment_readahead=1) + explained(made, limit=950)
