@@ -108,6 +108,7 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
 
     Raises:
         SchemaError: A column exists, or cannot be stored.
+        UnsupportedError: A dictionary in version 0.1, whose values would have to stand in the manifest.
     """
     if not columns.names:
         raise InvalidInputError("no new column was given")
@@ -115,6 +116,8 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
     for name in columns.names:
         if name in known:
             raise SchemaError(f"Column {name} already exists in the dataset")
+        if manifest.data_storage_version == "0.1" and pa.types.is_dictionary(columns.field(name).type):
+            raise UnsupportedError(f"Column {name}: a dictionary cannot be added to a dataset of the file version 0.1")
     new = replace(schema_from_arrow(columns), metadata={})
     bare = replace(new, fields=tuple(_without_ids(field) for field in new.fields)).with_ids(manifest.max_field_id + 1)
     return replace(manifest.schema, fields=(*manifest.schema.fields, *bare.fields)), bare

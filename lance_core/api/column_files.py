@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lance_core.api.bases import WriteTarget
 from lance_core.api.conform import conform
+from lance_core.api.dictionaries import check_dictionaries
 from lance_core.api.read import physical_rows, read_fragment
 from lance_core.api.scan import ROW_ADDRESS, ROW_ID, with_types
 from lance_core.api.source import Source
@@ -85,7 +86,7 @@ def write_column_file(
 
     Raises:
         InvalidInputError: There are more or fewer values than rows.
-        SchemaError: The values do not fit the columns.
+        SchemaError: The values do not fit the columns, or are new in a dictionary of version 0.1.
     """
     name = new_data_file_name()
     version = FileVersion.from_string(source.manifest.data_storage_version)
@@ -100,6 +101,7 @@ def write_column_file(
         raise
     file = data_file_record(written, WriteTarget(store=source.store))
     files.add_data_file(file)
+    check_dictionaries(source.manifest.schema, [replace(fragment, files=(file,))], source.store)
     return file
 
 

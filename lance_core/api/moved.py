@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.api.bases import WriteTarget
+from lance_core.api.dictionaries import check_dictionaries
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged
 from lance_core.api.write import FragmentWriter
-from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
+from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 
@@ -40,6 +41,7 @@ class MovedRows:
     ) -> None:
         manifest = source.manifest
         self._files = files
+        self._schema = manifest.schema
         self._stable = manifest.uses_stable_row_ids
         self._ids: list[U64Array] = []
         self._is_finished = False
@@ -48,7 +50,7 @@ class MovedRows:
             resolve_extensions(schema_to_arrow(manifest.schema)),
             storage_options=source.options,
             data_storage_version=data_storage_version or manifest.data_storage_version,
-            dataset_schema=schema_to_bytes(manifest.schema),
+            dataset_schema=manifest.schema,
             targets=targets or [WriteTarget(store=source.store)],
         )
 
@@ -67,11 +69,16 @@ class MovedRows:
             self._ids.append(row_ids)
 
     def finish(self) -> tuple[Fragment, ...]:
-        """The new fragments, without ids; those of moved rows carry the rows' ids."""
+        """The new fragments, without ids; those of moved rows carry the rows' ids.
+
+        Raises:
+            SchemaError: They bring new values into a dictionary of version 0.1.
+        """
         fragments = tuple(fragment.to_record() for fragment in self._writer.finish())
         # From here on the files are the caller's business.
         self._is_finished = True
         self._files.add_fragments(fragments)
+        check_dictionaries(self._schema, fragments, self._files.source.store)
         if not self._ids:
             return fragments
         ids, start, result = np.concatenate(self._ids), 0, []

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.file2_pb2 import ColumnMetadata
+from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
@@ -36,7 +37,7 @@ from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
-from lance_core.file.writer import DEFAULT_PAGE_BYTES, concatenate
+from lance_core.file.writer import DEFAULT_PAGE_BYTES
 from lance_core.schema import Field, Schema, field_to_arrow
 from lance_core.store import ObjectStore
 
@@ -373,5 +374,5 @@ def _runs(steps: Sequence[_Step]) -> Iterator[tuple[int, _Step]]:
 
 
 def _encode(top: Field, arrays: list[pa.Array], limits: Limits) -> list[EncodedPage]:
-    (pages,) = encode_field(top, arrays[0] if len(arrays) == 1 else concatenate(arrays), limits)
+    (pages,) = encode_field(top, concatenate(arrays), limits)
     return pages

@@ -22,6 +22,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import file_pb2, table_pb2
+from lance_core.encoding.concatenate import concatenate, without_null_values
 from lance_core.encoding.datablock import ascends
 from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values, read_field
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page
@@ -105,7 +106,7 @@ class LegacyFileWriter:
         while self._rows_collected - start >= least and start < self._rows_collected:
             rows = min(_BATCH_ROWS, self._rows_collected - start)
             for field, column in zip(self._schema.fields, columns, strict=True):
-                self._write_field(field, _combined(column.slice(start, rows)))
+                self._write_field(field, concatenate(column.slice(start, rows).chunks))
             start += rows
             self._batch_offsets.append(self._batch_offsets[-1] + rows)
         self._collected = [column.slice(start).chunks for column in columns]
@@ -177,7 +178,8 @@ class LegacyFileWriter:
 class _FileDictionary:
     """The one dictionary of a column in a 0.1 file, which grows as batches bring new values.
 
-    It begins with the values that the dataset has: readers may use those for all files.
+    It begins with the values that the dataset has: readers may use those for all files. An empty text is null in it,
+    as it is read.
     """
 
     def __init__(self, field: Field) -> None:
@@ -191,18 +193,22 @@ class _FileDictionary:
         return self._values
 
     def map(self, array: Any) -> pa.Array:
-        """The same values as indices into the dictionary of the file; nulls become the first value."""
-        if array.dictionary.null_count:
-            array = array.dictionary_decode().dictionary_encode()
-        known = pa.compute.index_in(array.dictionary, value_set=self._values)
-        new = array.dictionary.filter(known.is_null()).unique()
+        """The same values as indices into the dictionary of the file.
+
+        Nulls become the value that is read as null, or where there is none the first one.
+        """
+        array = without_null_values(array)
+        dictionary = _with_null_for_empty(array.dictionary)
+        known = pa.compute.index_in(dictionary, value_set=self._values)
+        new = dictionary.filter(known.is_null()).unique()
         if len(new):
             self._values = pa.concat_arrays([self._values, new])
-            known = pa.compute.index_in(array.dictionary, value_set=self._values)
+            known = pa.compute.index_in(dictionary, value_set=self._values)
         if not len(self._values):
             # All are null: something must stand there for the indices.
-            self._values = _empty_value(self._values.type)
-        indices = known.take(array.indices).fill_null(0).cast(self._index_type)
+            self._values = _with_null_for_empty(_empty_value(self._values.type))
+        null = pa.compute.index_in(pa.nulls(1, self._values.type), value_set=self._values)[0].as_py() or 0
+        indices = known.take(array.indices).fill_null(null).cast(self._index_type)
         return pa.DictionaryArray.from_arrays(indices, self._values)
 
 
@@ -212,10 +218,15 @@ def _empty_value(kind: pa.DataType) -> pa.Array:
     return pa.array([0], pa.int8()).cast(kind) if is_number else pa.array([""]).cast(kind)
 
 
-def _combined(column: Any) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+def _with_null_for_empty(values: Any) -> pa.Array:
+    """How values will be read: an empty text or bytes as null."""
+    kind = values.type
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    if kind not in texts:
+        return values
+    return pa.compute.replace_with_mask(
+        values, pa.compute.equal(pa.compute.binary_length(values), 0), pa.scalar(None, kind)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,12 +391,7 @@ class LegacyFileReader:
 
 
 def _read_parts(field: Field, table: PageTable, parts: Sequence[tuple[int, int, int]]) -> Steps[pa.Array]:
-    arrays: list[Any] = yield from lock_step([read_field(field, table, *part) for part in parts])
-    if len(arrays) == 1:
-        return arrays[0]
-    if pa.types.is_dictionary(arrays[0].type):
-        return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
-    return pa.concat_arrays(arrays)
+    return concatenate((yield from lock_step([read_field(field, table, *part) for part in parts])))
 
 
 class _Source:

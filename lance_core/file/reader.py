@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.encoding.assemble import merge_columns
+from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
@@ -39,7 +40,6 @@ from lance_core.file.metadata import (
 from lance_core.file.pool import submit
 from lance_core.file.statistics import PageBounds
 from lance_core.file.version import FileVersion
-from lance_core.file.writer import concatenate
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
 
@@ -280,7 +280,7 @@ class _FieldReader:
     def take(self, count: int) -> pa.Array:
         """The next rows."""
         columns = [reader.take(count) for reader in self.readers]
-        arrays = [c[0] if len(c) == 1 else concatenate(c) for c in columns]
+        arrays = [concatenate(c) for c in columns]
         return arrays[0] if self._is_whole else merge_columns(self._field, arrays)
 
 

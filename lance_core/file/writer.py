@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2
@@ -249,15 +250,8 @@ def _check_blobs(schema: Schema, version: FileVersion) -> None:
 
 
 def _encode(field: Field, arrays: list[pa.Array], limits: Limits, version: FileVersion) -> list[list[EncodedPage]]:
-    array = arrays[0] if len(arrays) == 1 else concatenate(arrays)
+    array = concatenate(arrays)
     return encode_field(field, array, limits) if version.has_levels else v2_0_encoder.encode_field(field, array)
-
-
-def concatenate(arrays: list[pa.Array]) -> pa.Array:
-    """One array of several; dictionaries are unified first."""
-    if pa.types.is_dictionary(arrays[0].type):
-        return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
-    return pa.concat_arrays(arrays)
 
 
 def _chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:

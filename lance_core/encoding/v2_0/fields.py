@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding
+from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.datablock import VariableBlock, block_to_array
 from lance_core.encoding.page import PageInfo, Steps, as_bytes, lock_step
 from lance_core.encoding.paths import is_packed
@@ -99,15 +100,7 @@ def read_field(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) 
     if column.bytes_column is not None:
         return (yield from _read_listed_bytes(column, column.bytes_column, kind, rows))
     parts = yield from lock_step([decode_values(page, kind, part) for page, part in column.pages_of(rows)])
-    return _joined(parts)
-
-
-def _joined(parts: list[Any]) -> pa.Array:
-    if len(parts) == 1:
-        return parts[0]
-    if pa.types.is_dictionary(parts[0].type):
-        return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
-    return pa.concat_arrays(parts)
+    return concatenate(parts)
 
 
 def _read_list(field: Field, columns: Mapping[int, PlainColumn], rows: RowRuns) -> Steps[pa.Array]:
@@ -186,7 +179,7 @@ def _list_array(field: Field, lengths: Any, valid: Any, items: pa.Array) -> pa.A
 
 def _read_blobs(column: PlainColumn, kind: pa.DataType, rows: RowRuns) -> Steps[pa.Array]:
     parts = yield from lock_step([decode_values(page, _BLOB_DESCRIPTOR, part) for page, part in column.pages_of(rows)])
-    descriptors: Any = _joined(parts)
+    descriptors: Any = concatenate(parts)
     if pa.types.is_struct(kind):
         return descriptors.cast(kind)
     positions = descriptors.field(0).to_numpy()

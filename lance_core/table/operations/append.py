@@ -6,7 +6,7 @@ from typing import ClassVar
 from lance_core._proto import transaction_pb2
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
-from lance_core.table.operations.base import ApplyContext, add_fragments, check_not_empty_files, the_manifest
+from lance_core.table.operations.base import ApplyContext, add_fragments, check_new_fragments, the_manifest
 
 __all__ = ["Append"]
 
@@ -36,6 +36,6 @@ class Append:
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
         """Number the new fragments and put them after the others."""
         base = the_manifest(manifest, self.name)
-        check_not_empty_files(self.fragments)
+        check_new_fragments(base, self.fragments)
         added, next_row_id = add_fragments(base, self.fragments, context)
         return replace(base, fragments=base.fragments.changed(added=added), next_row_id=next_row_id)

@@ -14,6 +14,7 @@ __all__ = [
     "ApplyContext",
     "Operation",
     "add_fragments",
+    "check_new_fragments",
     "check_not_empty_files",
     "next_fragment_id",
     "number_fragments",
@@ -127,6 +128,22 @@ def check_not_empty_files(fragments: Iterable[Fragment]) -> None:
         for file in fragment.files:
             if not file.fields:
                 raise InvalidInputError(f"Datafile {file.path} does not contain any fields")
+
+
+def check_new_fragments(manifest: Manifest, fragments: Sequence[Fragment]) -> None:
+    """Refuse new fragments that readers do not accept in a dataset: version 0.1 does not fill in missing columns.
+
+    Raises:
+        InvalidInputError: A file is without fields, or a fragment of version 0.1 lacks a column.
+    """
+    check_not_empty_files(fragments)
+    if manifest.data_storage_version != "0.1":
+        return
+    for fragment in fragments:
+        stored = {field_id for file in fragment.files for field_id in file.fields}
+        missing = [field.name for field, _ in manifest.schema.walk() if field.id not in stored]
+        if missing:
+            raise InvalidInputError(f"a new fragment lacks the columns {missing}, which version 0.1 does not fill in")
 
 
 def retained_indices(manifest: Manifest) -> tuple[IndexMetadata, ...]:

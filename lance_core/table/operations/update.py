@@ -16,6 +16,7 @@ from lance_core.table.index import IndexMetadata, with_bitmap, without_fragments
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import (
     ApplyContext,
+    check_new_fragments,
     check_not_empty_files,
     next_fragment_id,
     number_fragments,
@@ -176,7 +177,8 @@ class Update:
         base = the_manifest(manifest, self.name)
         if self.compacted_sstables:
             raise UnsupportedError("Update with compacted_sstables: write-ahead logs are not written")
-        check_not_empty_files((*self.updated_fragments, *self.new_fragments))
+        check_not_empty_files(self.updated_fragments)
+        check_new_fragments(base, self.new_fragments)
         added = number_fragments(self.new_fragments, next_fragment_id(base))
         live = {node.id for node, _ in base.schema.walk()}
         updated = [fragment.without_dead_files(live) for fragment in self.updated_fragments]

@@ -1,0 +1,30 @@
+"""One array of several, and dictionaries without null values, which is what makes those of several arrays one."""
+
+__all__ = ["concatenate", "without_null_values"]
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def concatenate(arrays: Sequence[Any]) -> pa.Array:
+    """One array of several, at least one; dictionaries are unified first."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if pa.types.is_dictionary(arrays[0].type):
+        arrays = [without_null_values(array) for array in arrays]
+        return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
+    return pa.concat_arrays(arrays)
+
+
+def without_null_values(array: Any) -> Any:
+    """The same rows of a dictionary array, with null indices where values of the dictionary were null."""
+    dictionary = array.dictionary
+    if not dictionary.null_count:
+        return array
+    valid = np.asarray(dictionary.is_valid())
+    places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+    indices = places.take(array.indices).cast(array.type.index_type)
+    return pa.DictionaryArray.from_arrays(indices, dictionary.drop_null(), ordered=array.type.ordered)
