@@ -135,7 +135,8 @@ class Schema:
     def project(self, columns: Sequence[str]) -> Schema:
         """The schema of only these columns, in this order.
 
-        A dotted path keeps only that part of a struct. Paths into one struct are merged.
+        A dotted path keeps only that part of a struct. Paths into one struct are merged, and into the whole of it if
+        that is named as well.
 
         Raises:
             SchemaError: A column does not exist or is named twice.
@@ -144,7 +145,7 @@ class Schema:
         by_name = {f.name: f for f in self.fields}
         for path in columns:
             if path in by_name:
-                if path in kept:
+                if columns.count(path) > 1:
                     raise SchemaError(f"column {path!r} is asked for twice")
                 kept[path] = by_name[path]
                 continue

@@ -27,6 +27,8 @@ SCANS = [
     {"columns": ["_row_created_at_version", "_row_last_updated_at_version", "id"]},
     {"columns": ["st.a"]},
     {"columns": ["st.b.c", "id", "st.a"]},
+    {"columns": ["st.b.c", "st", "id", "st.b"]},
+    {"columns": ["st", "st.a"]},
     {"columns": [], "with_row_id": True},
     {"columns": {"x": "id + 1", "y": "st.a", "z": "`Up`", "w": "st"}},
     {"columns": {"x": "_rowid", "y": "_rowaddr", "id": "id"}},
@@ -90,7 +92,15 @@ def test_orders(both, columns, ascending, nulls_first):
 
 def test_rows_by_position(both):
     ours, theirs = both
-    for columns in (["id"], ["id", "_rowid"], ["_rowaddr"], {"x": "id + 1"}, ["st.a"], ["st.a", "id", "_rowid"]):
+    for columns in (
+        ["id"],
+        ["id", "_rowid"],
+        ["_rowaddr"],
+        {"x": "id + 1"},
+        ["st.a"],
+        ["st.a", "id", "_rowid"],
+        ["st.a", "st"],
+    ):
         assert ours.take([0, 3, 3, 1], columns).equals(theirs.take([0, 3, 3, 1], columns))
     assert ours.take([], ["id"]).equals(theirs.take([], ["id"]))
     assert ours.head(2, columns=["id"]).equals(theirs.head(2, columns=["id"]))
