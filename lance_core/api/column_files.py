@@ -47,7 +47,7 @@ def live_batches(
     num_rows = physical_rows(source, fragment)
     deletions = source.deletions(fragment)
     live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
-    ids = decode_row_ids(fragment.row_ids) if with_row_id and fragment.row_ids is not None else None
+    ids = decode_row_ids(fragment.row_ids, num_rows) if with_row_id and fragment.row_ids is not None else None
     typed = resolve_extensions(schema_to_arrow(schema))
     start = 0
     for batch in read_fragment(source, fragment, schema, range(num_rows), batch_rows=batch_rows):

@@ -27,7 +27,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Update, UpdateMode
-from lance_core.table.rowids import decode_row_ids
+from lance_core.table.rowids import U64Array, decode_row_ids
 
 __all__ = ["MergeStats", "Merged", "merge_rows"]
 
@@ -201,8 +201,7 @@ class _Merge:
         changed = self._changed(match)
         if len(changed.offsets):
             table = self._complete(self.rows.table.take(pa.array(changed.source_rows)), changed)
-            stable = changed.fragment.row_ids
-            moved.write(table, None if stable is None else decode_row_ids(stable)[changed.offsets])
+            moved.write(table, _row_ids(changed.fragment, changed.offsets))
         self.stats.updated += len(changed.offsets)
         return gone | bitmap_of(changed.offsets)
 
@@ -312,3 +311,10 @@ def _as_struct(table: pa.Table) -> pa.ChunkedArray:
     whole = table.combine_chunks()
     arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in whole.columns]
     return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=list(table.schema))])
+
+
+def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:
+    """The stable ids of some rows; None where rows have none."""
+    if fragment.row_ids is None:
+        return None
+    return decode_row_ids(fragment.row_ids, fragment.physical_rows)[offsets]

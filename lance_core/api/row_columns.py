@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.api.read import Rows
+from lance_core.errors import CorruptFileError
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions
 
@@ -72,7 +73,11 @@ class RowColumns:
         }
         data, decode = stored.get(name, (None, decode_row_ids))
         if data is not None:
-            known = decode(data)
+            # Datasets that store these tell how many rows there are.
+            num_rows = self.fragment.physical_rows
+            known = decode(data, num_rows)
+            if len(known) != num_rows:
+                raise CorruptFileError(f"fragment {self.fragment.id} has {name} for {len(known)} of {num_rows} rows")
             return lambda rows: known[_selection(rows)]
         if name in (CREATED_AT, UPDATED_AT):
             return lambda rows: np.full(len(rows), _FIRST_VERSION, np.uint64)

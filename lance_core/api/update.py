@@ -69,7 +69,7 @@ def _attempt(
         rows: list[tuple[Fragment, BitMap]] = []
         for fragment, gone in _all_rows(base) if condition is None else each_matching(base, condition):
             rows.append((fragment, gone))
-            ids = None if fragment.row_ids is None else decode_row_ids(fragment.row_ids)
+            ids = None if fragment.row_ids is None else decode_row_ids(fragment.row_ids, fragment.physical_rows)
             for batch, offsets in rows_at(base, fragment, gone):
                 moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
         removal = remove_rows(base, rows, files)

@@ -219,14 +219,14 @@ def _with_row_ids(written: Sequence[Fragment], fragments: Sequence[SourceFragmen
 def _row_ids(fragment: SourceFragment) -> U64Array:
     if fragment.record.row_ids is None:
         raise InvalidInputError(f"fragment {fragment.record.id} has no row ids in a dataset with stable row ids")
-    return _checked(fragment, decode_row_ids(fragment.record.row_ids), "row ids")
+    return _checked(fragment, decode_row_ids(fragment.record.row_ids, fragment.num_rows), "row ids")
 
 
 def _versions(fragment: SourceFragment, data: bytes | None) -> U64Array:
     """The version of each row; 1 where none is recorded, as for rows that are older than the record."""
     if data is None:
         return np.ones(fragment.num_rows, np.uint64)
-    return _checked(fragment, decode_versions(data), "row versions")
+    return _checked(fragment, decode_versions(data, fragment.num_rows), "row versions")
 
 
 def _checked(fragment: SourceFragment, numbers: U64Array, what: str) -> U64Array:

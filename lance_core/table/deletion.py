@@ -71,7 +71,13 @@ class DeletionFile:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.DeletionFile) -> "DeletionFile":
-        """Read the message of the wire."""
+        """Read the message of the wire.
+
+        Raises:
+            CorruptFileError: The form of the file is none that there is.
+        """
+        if message.file_type not in list(map(int, DeletionFileType)):
+            raise CorruptFileError(f"a deletion file of the unknown form {message.file_type}")
         return cls(
             file_type=DeletionFileType(message.file_type),
             read_version=message.read_version,
@@ -153,9 +159,11 @@ class DeletionVector:
         try:
             if file_type is DeletionFileType.BITMAP:
                 return cls(BitMap.deserialize(bytes(data)))
-            table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-            return cls(BitMap(table.column("row_id").to_numpy().astype(np.uint32)))
-        except (pa.ArrowException, ValueError, LookupError) as error:
+            column = pa.ipc.open_file(pa.py_buffer(data)).read_all().column("row_id")
+            if not pa.types.is_integer(column.type) or column.null_count:
+                raise CorruptFileError(f"a deletion file of row ids of type {column.type}, {column.null_count} null")
+            return cls(BitMap(column.cast(pa.uint32()).to_numpy()))
+        except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             raise CorruptFileError(f"not a deletion file of the form {file_type.suffix}: {error}") from error
 
 

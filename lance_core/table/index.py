@@ -25,6 +25,8 @@ __all__ = [
     "without_fragments",
 ]
 
+_UUID_BYTES = 16
+
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
 MEM_WAL_INDEX = "__lance_mem_wal"
 
@@ -144,7 +146,13 @@ class IndexMetadata:
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.IndexMetadata) -> "IndexMetadata":
-        """Read the message of the wire."""
+        """Read the message of the wire.
+
+        Raises:
+            CorruptFileError: The UUID is none.
+        """
+        if len(message.uuid.uuid) != _UUID_BYTES:
+            raise CorruptFileError(f"index {message.name!r}: a UUID of {len(message.uuid.uuid)} bytes")
         return cls(
             uuid=uuid.UUID(bytes=message.uuid.uuid),
             name=message.name,

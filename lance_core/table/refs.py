@@ -14,10 +14,10 @@ Names are ASCII: other tools accept more but cannot list it afterwards.
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 
@@ -67,9 +67,9 @@ class TagRef:
         """Read the JSON file.
 
         Raises:
-            CorruptFileError: It is no JSON, or lacks a key.
+            CorruptFileError: It is no JSON, or lacks a key, or a value is of another kind.
         """
-        content = _load(data, "tag", ("version", "manifestSize"))
+        content = _load(data, "tag", _TAG_KEYS, ("version", "manifestSize"))
         return cls(
             version=content["version"],
             branch=content.get("branch"),
@@ -123,14 +123,14 @@ class BranchRef:
         """Read the JSON file.
 
         Raises:
-            CorruptFileError: It is no JSON, or lacks a key.
+            CorruptFileError: It is no JSON, or lacks a key, or a value is of another kind.
         """
-        content = _load(data, "branch", ("parentVersion", "createAt", "manifestSize"))
-        mapping = (content.get("identifier") or {}).get("version_mapping", [])
+        content = _load(data, "branch", _BRANCH_KEYS, ("parentVersion", "createAt", "manifestSize"))
+        mapping = (content.get("identifier") or {}).get("version_mapping") or []
         return cls(
             parent_version=content["parentVersion"],
             parent_branch=content.get("parentBranch"),
-            identifier=tuple((int(version), str(name)) for version, name in mapping),
+            identifier=tuple((version, name) for version, name in mapping),
             created_at=content["createAt"],
             manifest_size=content["manifestSize"],
             metadata=content.get("metadata") or {},
@@ -191,13 +191,58 @@ def _dump(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode()
 
 
-def _load(data: bytes | memoryview, kind: str, required: Sequence[str]) -> dict[str, Any]:
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_metadata(value: object) -> bool:
+    # The keys of a JSON object are texts.
+    return value is None or (isinstance(value, dict) and all(isinstance(text, str) for text in value.values()))
+
+
+def _is_identifier(value: object) -> bool:
+    if value is None:
+        return True
+    pairs = (value.get("version_mapping") or []) if isinstance(value, dict) else None
+    return isinstance(pairs, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and _is_number(pair[0]) and isinstance(pair[1], str) for pair in pairs
+    )
+
+
+_TAG_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "branch": _is_text,
+    "version": _is_number,
+    "createdAt": _is_text,
+    "updatedAt": _is_text,
+    "manifestSize": _is_number,
+    "metadata": _is_metadata,
+}
+_BRANCH_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "parentBranch": _is_text,
+    "identifier": _is_identifier,
+    "parentVersion": _is_number,
+    "createAt": _is_number,
+    "manifestSize": _is_number,
+    "metadata": _is_metadata,
+}
+
+
+def _load(
+    data: bytes | memoryview, kind: str, keys: Mapping[str, Callable[[object], bool]], required: Sequence[str]
+) -> dict[str, Any]:
     try:
         content = json.loads(bytes(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{kind} file: not JSON") from error
     missing = [key for key in required if key not in content] if isinstance(content, dict) else list(required)
     if missing:
         raise CorruptFileError(f"{kind} file: lacks {', '.join(missing)}")
     result: dict[str, Any] = content
+    for key, is_good in keys.items():
+        if key in result and not is_good(result[key]):
+            raise CorruptFileError(f"{kind} file: {key} is {result[key]!r:.100}")
     return result

@@ -38,17 +38,25 @@ U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 _MAX_ROWS = 1 << 32
 
 
-def decode_row_ids(data: bytes) -> U64Array:
+def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
     """Return the row ids of a serialized RowIdSequence, in row order.
 
+    Args:
+        data: The sequence.
+        most: How many rows there can be: a few bytes may tell of many.
+
     Raises:
-        CorruptFileError: The bytes are no such sequence.
+        CorruptFileError: The bytes are no such sequence, or it is longer.
     """
     try:
         message = rowids_pb2.RowIdSequence.FromString(data)
     except DecodeError as error:
         raise CorruptFileError("row ids: not a RowIdSequence") from error
-    return _concatenated([_decode_segment(segment) for segment in message.segments])
+    parts = []
+    for segment in message.segments:
+        parts.append(_decode_segment(segment, most))
+        most -= len(parts[-1])
+    return _concatenated(parts)
 
 
 def encode_row_ids(row_ids: U64Array) -> bytes:
@@ -58,19 +66,23 @@ def encode_row_ids(row_ids: U64Array) -> bytes:
     return rowids_pb2.RowIdSequence(segments=[_encode_segment(np.asarray(row_ids, np.uint64))]).SerializeToString()
 
 
-def decode_versions(data: bytes) -> U64Array:
+def decode_versions(data: bytes, most: int = _MAX_ROWS) -> U64Array:
     """Return the version of each row of a serialized RowDatasetVersionSequence.
 
+    Args:
+        data: The sequence.
+        most: How many rows there can be.
+
     Raises:
-        CorruptFileError: The bytes are no such sequence.
+        CorruptFileError: The bytes are no such sequence, or it is longer.
     """
     try:
         message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
     except DecodeError as error:
         raise CorruptFileError("row versions: not a RowDatasetVersionSequence") from error
-    lengths = [_segment_length(run.span) for run in message.runs]
-    if sum(lengths) > _MAX_ROWS:
-        raise CorruptFileError("row versions: more rows than a fragment can have")
+    lengths = [_segment_length(run.span, most) for run in message.runs]
+    if sum(lengths) > most:
+        raise CorruptFileError(f"row versions: {sum(lengths)} rows where there are at most {most}")
     return np.repeat(np.array([run.version for run in message.runs], np.uint64), lengths)
 
 
@@ -144,7 +156,7 @@ def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default:
     for origin in origins:
         if origin.row_ids is None:
             continue
-        ids = decode_row_ids(origin.row_ids)
+        ids = decode_row_ids(origin.row_ids, origin.physical_rows)
         made = (
             decode_versions(origin.created_at_versions) if origin.created_at_versions else np.ones(len(ids), np.uint64)
         )
@@ -165,19 +177,25 @@ def _concatenated(parts: Sequence[U64Array]) -> U64Array:
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
-def _decode_segment(segment: rowids_pb2.U64Segment) -> U64Array:
+def _decode_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
+    ids = _decode_any_segment(segment, most)
+    if len(ids) > most:
+        raise CorruptFileError(f"row ids: {len(ids)} rows where there are at most {most}")
+    return ids
+
+
+def _decode_any_segment(segment: rowids_pb2.U64Segment, most: int) -> U64Array:
     kind = segment.WhichOneof("segment")
     if kind == "range":
-        return _checked_range(segment.range.start, segment.range.end)
+        return _checked_range(segment.range.start, segment.range.end, most)
     if kind == "range_with_holes":
-        holes = segment.range_with_holes
-        return np.setdiff1d(_checked_range(holes.start, holes.end), _decode_array(holes.holes), assume_unique=True)
+        span = segment.range_with_holes
+        holes = _decode_array(span.holes)
+        return np.setdiff1d(_checked_range(span.start, span.end, most + len(holes)), holes, assume_unique=True)
     if kind == "range_with_bitmap":
-        span = segment.range_with_bitmap
-        ids = _checked_range(span.start, span.end)
-        bits = np.unpackbits(np.frombuffer(span.bitmap, np.uint8), bitorder="little")
-        if len(bits) < len(ids):
-            raise CorruptFileError("row ids: a bitmap is shorter than its range")
+        bitmap = segment.range_with_bitmap
+        bits = np.unpackbits(np.frombuffer(bitmap.bitmap, np.uint8), bitorder="little")
+        ids = _checked_range(bitmap.start, bitmap.end, len(bits))
         return ids[bits[: len(ids)].astype(np.bool_)]
     if kind == "sorted_array":
         return _decode_array(segment.sorted_array)
@@ -186,15 +204,15 @@ def _decode_segment(segment: rowids_pb2.U64Segment) -> U64Array:
     raise CorruptFileError("row ids: a segment of an unknown kind")
 
 
-def _segment_length(segment: rowids_pb2.U64Segment) -> int:
+def _segment_length(segment: rowids_pb2.U64Segment, most: int) -> int:
     if segment.WhichOneof("segment") == "range":
         return max(0, segment.range.end - segment.range.start)
-    return len(_decode_segment(segment))
+    return len(_decode_segment(segment, most))
 
 
-def _checked_range(start: int, end: int) -> U64Array:
-    if not start <= end <= start + _MAX_ROWS:
-        raise CorruptFileError(f"row ids: a range of {end - start} rows")
+def _checked_range(start: int, end: int, most: int) -> U64Array:
+    if not start <= end <= start + most:
+        raise CorruptFileError(f"row ids: a range of {end - start} rows where there are at most {most}")
     return np.arange(start, end, dtype=np.uint64)
 
 

@@ -156,7 +156,13 @@ class Update:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> "Update":
-        """Read the message of the wire."""
+        """Read the message of the wire.
+
+        Raises:
+            UnsupportedError: The mode is none that is known.
+        """
+        if message.update_mode not in list(map(int, UpdateMode)):
+            raise UnsupportedError(f"update mode {message.update_mode}")
         return cls(
             removed_fragment_ids=tuple(message.removed_fragment_ids),
             updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),

@@ -1,4 +1,4 @@
-"""Two ways to break a data file: bytes that change anywhere, and descriptions that say something else."""
+"""Ways to break a file: bytes that change anywhere, and descriptions that say something else."""
 
 import struct
 
@@ -25,6 +25,8 @@ def damaged(good, rng):
     # The metadata stands at the end, and damage to it does most harm.
     low = max(0, len(data) - 1200) if rng.random() < 0.6 else 0
     for _ in range(rng.choice([1, 1, 1, 2, 4, 16])):
+        if not data:
+            break
         at = rng.randrange(low, len(data))
         kind = rng.random()
         if kind < 0.5:
@@ -59,6 +61,14 @@ def misdescribed(good, rng):
         else:
             _change_encoding(rng.choice(column.pages).encoding, rng)
     return _with_columns(good, footer, columns)
+
+
+def misstated(good, kind, rng):
+    """A message of some kind with another number, or one part less or more, somewhere."""
+    message = kind.FromString(good)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        _change(message, rng)
+    return message.SerializeToString()
 
 
 def _change_encoding(encoding, rng):
