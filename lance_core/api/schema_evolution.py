@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.api.add_columns import commit_merge
-from lance_core.api.column_files import live_batches, spread, with_column_file, write_column_file
+from lance_core.api.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.api.source import Source
 from lance_core.api.staged import staged
 from lance_core.commit import commit
@@ -134,7 +134,11 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
         if old_ids & {*index.fields, *index.covering_fields}:
             raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
     before = source.manifest.schema.by_id().keys()
-    written = schema.only_ids({node.id for node, _ in schema.walk() if node.id not in before})
+    new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
+    if source.manifest.data_storage_version in ("0.1", "2.0"):
+        # Nobody reads a struct of these versions well whose fields lie in several files.
+        new_ids, old_ids = _whole_columns(schema, new_ids), _whole_columns(source.manifest.schema, old_ids)
+    written = schema.only_ids(new_ids)
     read = source.manifest.schema.only_ids(old_ids)
     live = {node.id for node, _ in schema.walk()}
     with staged(source) as files:
@@ -143,8 +147,14 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
             tables = _cast_rows(source, fragment, read, written)
             file = write_column_file(source, fragment, written, tables, files)
             # A file that held nothing but what was cast goes.
-            fragments.append(with_column_file(fragment, file).without_dead_files(live))
+            fragments.append(replaced_columns(fragment, file).without_dead_files(live))
         return commit_merge(files, fragments, schema, preserves_nullability=True)
+
+
+def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
+    """The ids of all fields of the columns that have some of these."""
+    columns = [{node.id for node, _ in top.walk()} for top in schema.fields]
+    return set().union(*(column for column in columns if not ids.isdisjoint(column)))
 
 
 def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema) -> Iterator[pa.Table]:

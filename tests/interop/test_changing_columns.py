@@ -165,6 +165,21 @@ def test_a_column_with_nulls_cannot_forbid_them(pair):
         pair.ours.alter_columns({"path": "n", "nulable": False})
 
 
+@pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
+def test_a_field_of_a_struct_is_cast_in_every_version(tmp_path, version):
+    """In 0.1 and 2.0 the reference library can leave a table behind that nobody reads."""
+    dataset = lance_core.write_dataset(table(), tmp_path, data_storage_version=version, max_rows_per_file=12)
+    dataset.delete("a = 3")
+    dataset.alter_columns({"path": "s.x", "data_type": pa.int16()})
+    dataset.alter_columns({"path": "s.y", "data_type": pa.large_string(), "name": "z"})
+    expected = [{"x": i, "z": "q"} for i in range(30) if i != 3]
+    for library in (lance_core, lance):
+        found = library.dataset(tmp_path)
+        found.validate()
+        assert found.to_table()["s"].type == pa.struct([("x", pa.int16()), ("z", pa.large_string())])
+        assert found.to_table(columns=["s"])["s"].to_pylist() == expected
+
+
 def test_values_that_do_not_fit_the_new_type_are_not_cast(pair):
     pair.run(lambda d, _: d.update({"a": "100000"}, "a = 5"))
     pair.run(lambda d, _: d.alter_columns({"path": "a", "data_type": pa.int8()}), check=False)

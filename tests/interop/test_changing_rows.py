@@ -245,3 +245,10 @@ class TestIndices:
             found = lance.dataset(pair.uris["ours"]).to_table(filter=predicate)
             plain = lance.dataset(pair.uris["ours"]).scanner(filter=predicate, use_scalar_index=False).to_table()
             assert sorted(found["id"].to_pylist()) == sorted(plain["id"].to_pylist()), (predicate, table.num_rows)
+
+
+def test_new_values_are_made_of_the_old_ones(tmp_path):
+    """The reference library sets one column after the other, in any order."""
+    dataset = lance_core.write_dataset(pa.table({"a": [1], "b": [10]}), tmp_path)
+    dataset.update({"a": "b", "b": "a"})
+    assert lance.dataset(tmp_path).to_table().to_pylist() == [{"a": 10, "b": 1}]
