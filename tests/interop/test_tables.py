@@ -227,3 +227,16 @@ def test_arrow_consumers_take_a_dataset(tmp_path):
     assert pl.DataFrame(dataset)["a"].sum() == 499_500
     assert duckdb.from_arrow(dataset.to_reader()).sum("a").fetchall() == [(499_500,)]
     assert dataset.to_pandas()["a"].max() == 999
+
+
+def test_empty_texts_of_0_1_are_null_only_where_nulls_are_allowed(tmp_path):
+    inside = pa.struct([pa.field("z", pa.string(), nullable=False)])
+    fields = [("s", pa.string()), ("b", pa.binary()), ("t", inside)]
+    schema = pa.schema([*(pa.field(name, kind, nullable=False) for name, kind in fields), ("n", pa.string())])
+    table = pa.Table.from_pylist([{"s": text, "b": b"", "t": {"z": ""}, "n": ""} for text in ("", "x")], schema=schema)
+    lance_core.write_dataset(table, tmp_path, data_storage_version="0.1")
+    expected = table.set_column(3, "n", pa.nulls(2, pa.string()))
+    for library in (lance_core, lance):
+        dataset = library.dataset(tmp_path)
+        assert dataset.to_table().equals(expected)
+        assert dataset.count_rows("s = ''") == 1

@@ -88,7 +88,7 @@ def read_field(field: Field, table: PageTable, batch: int, start: int, end: int)
     if end > length:
         raise CorruptFileError(f"a page of {length} values where {end} are expected")
     if _is_variable(kind):
-        return (yield from _read_variable(kind, table, position, start, end))
+        return (yield from _read_variable(kind, table, position, start, end, is_null_if_empty=field.nullable))
     if pa.types.is_dictionary(kind):
         return (yield from _read_dictionary(field, kind, table, position, start, end))
     return (yield from _read_plain(kind, table, position, start, end))
@@ -123,7 +123,9 @@ def _plain_block(kind: Any, data: Bytes, count: int) -> FixedWidthBlock | FixedS
     return FixedSizeListBlock(items=items, dimension=kind.list_size, validity=None, num_values=count)
 
 
-def _read_variable(kind: Any, table: PageTable, position: int, start: int, end: int) -> Steps[pa.Array]:
+def _read_variable(
+    kind: Any, table: PageTable, position: int, start: int, end: int, *, is_null_if_empty: bool = True
+) -> Steps[pa.Array]:
     answers = yield [table.check(position + start * 8, position + (end + 1) * 8)]
     offsets = as_bytes(answers[0]).view("<i8")
     if int(offsets[0]) < 0 or int(offsets[-1]) > table.size or not ascends(offsets):
@@ -135,7 +137,8 @@ def _read_variable(kind: Any, table: PageTable, position: int, start: int, end: 
         data = as_bytes(answers[0])
     block = VariableBlock(offsets=offsets - offsets[0], data=data, num_values=end - start)
     empty = offsets[1:] == offsets[:-1]
-    bitmap = pa.py_buffer(np.packbits(~empty, bitorder="little")) if bool(empty.any()) else None
+    has_nulls = is_null_if_empty and bool(empty.any())
+    bitmap = pa.py_buffer(np.packbits(~empty, bitorder="little")) if has_nulls else None
     return block_to_array(block, kind, bitmap)
 
 
