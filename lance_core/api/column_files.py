@@ -23,7 +23,7 @@ from lance_core.file.writer import DataFileWriter
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
-from lance_core.table.rowids import decode_row_ids
+from lance_core.table.rowids import row_ids_of
 
 __all__ = ["Mask", "live_batches", "replaced_columns", "spread", "with_column_file", "write_column_file"]
 
@@ -47,7 +47,7 @@ def live_batches(
     num_rows = physical_rows(source, fragment)
     deletions = source.deletions(fragment)
     live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
-    ids = decode_row_ids(fragment.row_ids, num_rows) if with_row_id and fragment.row_ids is not None else None
+    ids = row_ids_of(fragment) if with_row_id else None
     typed = resolve_extensions(schema_to_arrow(schema))
     start = 0
     for batch in read_fragment(source, fragment, schema, range(num_rows), batch_rows=batch_rows):

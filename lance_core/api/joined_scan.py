@@ -171,7 +171,7 @@ def _rows_of(
         rows = None if chosen is None else np.concatenate([
             start + np.asarray(own, np.int64) for start, own in zip(accumulate(counts, initial=0), chosen, strict=False)
         ])  # fmt: skip
-        columns = dict(zip(file.fields, file.column_indices, strict=True))
+        columns = dict(file.columns())
         num_rows = sum(counts) if rows is None else len(rows)
         (batch,) = join(readers).read(wanted, columns, rows, batch_rows=num_rows)
     except (LanceError, ValueError):

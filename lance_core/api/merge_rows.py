@@ -27,7 +27,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Update, UpdateMode
-from lance_core.table.rowids import U64Array, decode_row_ids
+from lance_core.table.rowids import U64Array, row_ids_of
 
 __all__ = ["MergeStats", "Merged", "merge_rows"]
 
@@ -315,6 +315,5 @@ def _as_struct(table: pa.Table) -> pa.ChunkedArray:
 
 def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:
     """The stable ids of some rows; None where rows have none."""
-    if fragment.row_ids is None:
-        return None
-    return decode_row_ids(fragment.row_ids, fragment.physical_rows)[offsets]
+    ids = row_ids_of(fragment)
+    return None if ids is None else ids[offsets]

@@ -115,8 +115,7 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
     taken: set[int] = set()
     found = []
     for file in reversed(fragment.files):
-        indices = file.column_indices or range(len(file.fields))
-        columns = {f: i for f, i in zip(file.fields, indices, strict=True) if f >= 0 and f not in taken}
+        columns = {field_id: index for field_id, index in file.columns() if field_id >= 0 and field_id not in taken}
         wanted = schema.only_ids(set(columns))
         if not wanted.fields:
             continue

@@ -23,7 +23,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Update
-from lance_core.table.rowids import decode_row_ids
+from lance_core.table.rowids import row_ids_of
 
 __all__ = ["update_rows"]
 
@@ -69,7 +69,7 @@ def _attempt(
         rows: list[tuple[Fragment, BitMap]] = []
         for fragment, gone in _all_rows(base) if condition is None else each_matching(base, condition):
             rows.append((fragment, gone))
-            ids = None if fragment.row_ids is None else decode_row_ids(fragment.row_ids, fragment.physical_rows)
+            ids = row_ids_of(fragment)
             for batch, offsets in rows_at(base, fragment, gone):
                 moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
         removal = remove_rows(base, rows, files)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError
+
 from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
 from lance_core.table.deletion import DeletionFile
 from lance_core.table.outline import ManifestOutline
 from lance_core.table.paths import INDICES_PREFIX, data_key, transaction_key
@@ -43,7 +46,10 @@ class References:
             if raw in self._seen:
                 continue
             self._seen.add(raw)
-            message = table_pb2.DataFragment.FromString(raw)
+            try:
+                message = table_pb2.DataFragment.FromString(raw)
+            except DecodeError as error:
+                raise CorruptFileError("a manifest with something that is no fragment") from error
             for file in message.files:
                 if own or file.HasField("base_id"):
                     self.files.add(data_key(file.path))

@@ -57,7 +57,7 @@ def open_pages(source: Source, fragment: SourceFragment) -> PageSource:
     for file in reversed(fragment.record.files):
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
-        for field_id, column in zip(file.fields, file.column_indices or range(len(file.fields)), strict=True):
+        for field_id, column in file.columns():
             if field_id >= 0:
                 columns.setdefault(field_id, (store, key, reader, column))
     return PageSource(num_rows=fragment.num_rows, keep=fragment.live, columns=columns)

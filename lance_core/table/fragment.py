@@ -99,6 +99,17 @@ class DataFile:
             base_id=message.base_id if message.HasField("base_id") else None,
         )
 
+    def columns(self) -> Sequence[tuple[int, int]]:
+        """Each field id and the column of it; in 0.1 files their places among the fields.
+
+        Raises:
+            CorruptFileError: There are more or fewer columns than fields.
+        """
+        indices = self.column_indices or range(len(self.fields))
+        if len(indices) != len(self.fields):
+            raise CorruptFileError(f"data file {self.path}: {len(indices)} columns for {len(self.fields)} fields")
+        return list(zip(self.fields, indices, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:

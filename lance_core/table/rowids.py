@@ -30,6 +30,7 @@ __all__ = [
     "decode_versions",
     "encode_row_ids",
     "encode_versions",
+    "row_ids_of",
     "with_versions",
 ]
 
@@ -57,6 +58,20 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
         parts.append(_decode_segment(segment, most))
         most -= len(parts[-1])
     return _concatenated(parts)
+
+
+def row_ids_of(fragment: Fragment) -> U64Array | None:
+    """The row ids of all rows of a fragment, deleted ones included; None if they have none.
+
+    Raises:
+        CorruptFileError: There are more or fewer.
+    """
+    if fragment.row_ids is None:
+        return None
+    ids = decode_row_ids(fragment.row_ids, fragment.physical_rows)
+    if len(ids) != fragment.physical_rows:
+        raise CorruptFileError(f"fragment {fragment.id} has row ids for {len(ids)} of {fragment.physical_rows} rows")
+    return ids
 
 
 def encode_row_ids(row_ids: U64Array) -> bytes:

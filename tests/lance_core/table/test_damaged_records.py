@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import lance_core
 from lance_core._proto import rowids_pb2, transaction_pb2
 from lance_core.errors import CorruptFileError, LanceError
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector
+from lance_core.table.fragment import FragmentList
 from lance_core.table.index import IndexMetadata
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.rowids import decode_row_ids, decode_versions, encode_row_ids, encode_versions
@@ -167,3 +169,23 @@ def test_numbers_that_stand_for_nothing():
     index = IndexMetadata.from_protobuf
     with pytest.raises(CorruptFileError, match="UUID"):
         index(transaction_pb2.Transaction.CreateIndex().new_indices.add(name="i"))
+
+
+def test_manifests_that_miscount(tmp_path):
+    table = pa.table({"k": range(10), "d": ["x"] * 10})
+    dataset = lance_core.write_dataset(table, tmp_path, enable_stable_row_ids=True)
+    manifest = dataset.source.manifest
+    (fragment,) = manifest.fragments
+    (file,) = fragment.files
+    few_columns = replace(fragment, files=(replace(file, column_indices=(0,)),))
+    few_ids = replace(fragment, row_ids=encode_row_ids(np.arange(4, dtype=np.uint64)))
+    for broken in (few_columns, few_ids):
+        dataset._manifest = replace(manifest, fragments=FragmentList.of([broken]))
+        for read in (
+            lambda: dataset.to_table(with_row_id=True),
+            lambda: dataset.update({"d": "'y'"}, "k = 7"),
+            lambda: dataset.merge_insert("k").when_matched_update_all().execute(table.slice(7)),
+            lambda: dataset.add_columns({"e": "k"}, read_columns=["k"]) or dataset.take([7], ["_rowid"]),
+        ):
+            with pytest.raises(CorruptFileError):
+                read()
