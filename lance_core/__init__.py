@@ -6,9 +6,11 @@ lance.write_dataset(table, "flights.lance")
 lance.dataset("flights.lance").to_table(columns=["carrier", "delay"])
 """
 
+from lance_core import dataset as _dataset_module  # noqa: F401  # now, so that the function takes its name below
 from lance_core import file as file
 from lance_core import fragment as fragment
 from lance_core import progress as progress
+from lance_core import udf as udf
 from lance_core.api.bases import DatasetBasePath
 from lance_core.api.batch_udf import BatchUDF, batch_udf
 from lance_core.api.commit import CommitResult, commit_fragments

@@ -1,5 +1,6 @@
 """The names that users import. A change here is a change of the interface."""
 
+import importlib
 import inspect
 
 import lance
@@ -130,6 +131,20 @@ def test_an_argument_that_is_not_offered_is_refused_by_name(verb, tmp_path):
     target = targets.get(verb, (dataset,))
     with pytest.raises(NotImplementedError, match="prefilter_by_magic"):
         verb(*target, prefilter_by_magic=True)
+
+
+@pytest.mark.parametrize("name", ["dataset", "fragment", "optimize", "progress", "udf"])
+def test_modules_have_only_names_that_pylance_has_there(name):
+    ours, theirs = (importlib.import_module(f"{package}.{name}") for package in ("lance_core", "lance"))
+    assert [one for one in ours.__all__ if not hasattr(theirs, one)] == []
+
+
+def test_the_function_and_the_module_of_one_name():
+    """`from lance.dataset import ...` works in pylance as well, where `lance.dataset` is a function."""
+    ours, theirs = (importlib.import_module(f"{package}.dataset") for package in ("lance_core", "lance"))
+    assert ours.LANCE_COMMIT_MESSAGE_KEY == theirs.LANCE_COMMIT_MESSAGE_KEY
+    assert inspect.isfunction(lance_core.dataset)
+    assert inspect.isfunction(lance.dataset)
 
 
 def test_errors_carry_distinct_stable_codes():
