@@ -89,7 +89,8 @@ class RowColumns:
 
     def _offsets(self) -> Callable[[Rows], U64Array]:
         alive = np.ones(self.num_rows, np.bool_) if self.live is None else self.live
-        positions = (np.cumsum(alive) - 1 + self.rows_before).astype(np.uint64)
+        # That of a deleted row is how many live ones stand before it.
+        positions = (np.cumsum(alive) - alive + self.rows_before).astype(np.uint64)
         return lambda rows: positions[_selection(rows)]
 
 

@@ -47,6 +47,7 @@ SCANS = [
     {"limit": 3, "offset": 2, "filter": "id > 3"},
     {"offset": 100},
     {"columns": ["id"], "include_deleted_rows": True, "with_row_id": True},
+    {"columns": ["_rowoffset", "id"], "include_deleted_rows": True, "with_row_id": True},
     {"columns": ["id", "s"], "include_deleted_rows": True, "with_row_id": True, "with_row_address": True},
     {"columns": ["id"], "include_deleted_rows": True, "with_row_id": True, "filter": "id < 5"},
     {"columns": ["id"], "include_deleted_rows": True, "with_row_id": True, "limit": 3, "offset": 1},
@@ -60,7 +61,7 @@ def both(request, tmp_path_factory):
     uri = tmp_path_factory.mktemp("reading") / "t"
     stable = request.param == "stable ids"
     theirs = lance.write_dataset(TABLE, uri, max_rows_per_file=4, enable_stable_row_ids=stable)
-    theirs.delete("id in (1, 2, 7)")
+    theirs.delete("id in (0, 1, 7)")
     return lance_core.dataset(uri), lance.dataset(uri)
 
 
