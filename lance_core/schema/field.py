@@ -6,6 +6,7 @@ only, so that a column can be renamed or moved. Ids are handed out depth-first, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -142,10 +143,10 @@ class Schema:
             SchemaError: A column does not exist or is named twice.
         """
         kept: dict[str, Field] = {}
-        by_name = {f.name: f for f in self.fields}
+        by_name, mentions = {f.name: f for f in self.fields}, Counter(columns)
         for path in columns:
             if path in by_name:
-                if columns.count(path) > 1:
+                if mentions[path] > 1:
                     raise SchemaError(f"column {path!r} is asked for twice")
                 kept[path] = by_name[path]
                 continue
