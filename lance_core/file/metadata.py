@@ -129,10 +129,11 @@ class ColumnList(Sequence[ColumnPages]):
     def __getitem__(self, index: int | slice) -> ColumnPages | list[ColumnPages]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        if index not in self._known:
-            self._known[index] = self._make(index)
-        return self._known[index]
+        found = self._known.get(index)
+        if found is None:
+            index = range(self._count)[index]
+            found = self._known[index] = self._make(index)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +189,7 @@ def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -
             raise CorruptFileError(f"the metadata of column {index} lies outside of its place in the file")
 
 
-def column_from_bytes(data: memoryview, index: int, size: int, read: ReadBytes) -> ColumnPages:
+def column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> ColumnPages:
     """Parse the metadata of one column.
 
     Args:
@@ -203,7 +204,7 @@ def column_from_bytes(data: memoryview, index: int, size: int, read: ReadBytes) 
     """
     message = ColumnMetadata()
     try:
-        message.ParseFromString(bytes(data))
+        message.ParseFromString(data)
     except DecodeError as error:
         raise CorruptFileError(f"the metadata of column {index} cannot be parsed") from error
     lengths = [page.length for page in message.pages]

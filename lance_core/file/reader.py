@@ -23,7 +23,7 @@ from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
-from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.file.column import ColumnPlan, PageTask, RowStream, located
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
@@ -343,14 +343,19 @@ def _read_metadata(
 def _columns(store: ObjectStore, key: str, table: Sequence[ByteRange], tail: memoryview, start: int) -> ColumnList:
     """The columns of a file whose end, from `start` on, is there; `table` tells where each is described."""
     size = start + len(tail)
+
+    def read(begin: int, end: int) -> BytesLike:
+        return store.get_range(key, begin, end)
+
     first = min((position for position, _ in table), default=start)
     last = max((end for _, end in table), default=start)
-    described = memoryview(bytes(tail[first - start : last - start]))  # a copy, so that not all of the tail is kept
+    described = bytes(tail[first - start : last - start])  # a copy, so that not all of the tail is kept
 
     def column(index: int) -> ColumnPages:
         position, end = table[index]
-        with located(key):
-            data = described[position - first : end - first]
-            return column_from_bytes(data, index, size, lambda a, b: store.get_range(key, a, b))
+        try:
+            return column_from_bytes(described[position - first : end - first], index, size, read)
+        except (CorruptFileError, UnsupportedError) as error:
+            raise type(error)(f"{key}: {error}") from error
 
     return ColumnList(len(table), column)
