@@ -27,6 +27,14 @@ class Pair:
         self.ours = lance_core.dataset(self.uris["ours"])
         self.theirs = lance.dataset(self.uris["theirs"])
 
+    def take_over(self, source: str) -> None:
+        """Go on with one of the copies, `ours` or `theirs`, on both sides: each library then changes it."""
+        (other,) = self.uris.keys() - {source}
+        shutil.rmtree(self.uris[other])
+        shutil.copytree(self.uris[source], self.uris[other])
+        self.ours = lance_core.dataset(self.uris["ours"])
+        self.theirs = lance.dataset(self.uris["theirs"])
+
     def run(self, verb, *, check=True):
         """Run `verb(dataset, library)` on both; they must give equal results, or both raise."""
         outcomes = []
