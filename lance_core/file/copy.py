@@ -190,6 +190,8 @@ def _check(source: PageSource, schema: Schema, version: FileVersion) -> None:
                 raise UnsupportedError(f"copying pages of {key}, which is of version {reader.version.value}")
             if field.id not in known or not _alike(known[field.id], field):
                 raise UnsupportedError(f"copying pages of {field.name!r}, whose type differs in {key}")
+            if not 0 <= index < len(reader.metadata.columns):
+                raise UnsupportedError(f"copying pages of {field.name!r}, whose column {index} is not in {key}")
             pages = reader.metadata.columns[index]
             if blob.is_blob(field) or is_blob_v2(field) or pages.column.WhichOneof("column_encoding") != "values":
                 raise UnsupportedError(f"copying pages of {field.name!r}, which say where in the file values lie")

@@ -10,7 +10,8 @@ import pytest
 
 import lance_core
 from lance_core._proto import rowids_pb2, transaction_pb2
-from lance_core.errors import CorruptFileError, LanceError
+from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
+from lance_core.optimize import Compaction
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector
 from lance_core.table.fragment import FragmentList
 from lance_core.table.index import IndexMetadata
@@ -178,6 +179,10 @@ def test_manifests_that_miscount(tmp_path):
     (fragment,) = manifest.fragments
     (file,) = fragment.files
     few_columns = replace(fragment, files=(replace(file, column_indices=(0,)),))
+    no_such_column = replace(fragment, files=(replace(file, column_indices=(0, 9)),), id=1)
+    dataset._manifest = replace(manifest, fragments=FragmentList.of([fragment, no_such_column]))
+    with pytest.raises(InvalidInputError, match="is not in the file"):
+        Compaction.plan(dataset).tasks[0].execute(dataset)
     few_ids = replace(fragment, row_ids=encode_row_ids(np.arange(4, dtype=np.uint64)))
     for broken in (few_columns, few_ids):
         dataset._manifest = replace(manifest, fragments=FragmentList.of([broken]))
