@@ -170,20 +170,46 @@ def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema
 def _cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Cast by position inside structs, whose children may have new names."""
     if not pa.types.is_struct(kind):
-        return column.cast(kind)
+        return _cast_values(column, kind)
     return pa.chunked_array([_cast_struct(chunk, kind) for chunk in column.chunks], kind)
 
 
 def _cast_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_struct(kind):
-        return array.cast(kind)
+        return _cast_values(array, kind)
     children = [_cast_struct(array.field(i), kind.field(i).type) for i in range(kind.num_fields)]
     mask = pc.is_null(array) if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
+def _cast_values(values: Any, kind: pa.DataType) -> Any:
+    """Cast values that are not structs; where nothing says of which zone a time is, it is of the zone of the result."""
+    is_local = pa.types.is_date(values.type) or (pa.types.is_timestamp(values.type) and values.type.tz is None)
+    if is_local and pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pc.assume_timezone(values.cast(pa.timestamp(kind.unit)), kind.tz)
+    return values.cast(kind)
+
+
 def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether two types are of one kind: integers, floats, texts, bytes, or lists of such."""
+    """Whether two types are of one kind: integers, floats, texts, bytes, lists of such, decimals, or points in time."""
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return True
+    if pa.types.is_temporal(old) and pa.types.is_temporal(new):
+        # The reference library takes the day of UTC for date64 alone.
+        is_day_of_zone = pa.types.is_date64(new) and pa.types.is_timestamp(old) and old.tz is not None
+        return not is_day_of_zone and _has_cast(old, new)
+    return _is_of_one_kind(old, new)
+
+
+def _has_cast(old: pa.DataType, new: pa.DataType) -> bool:
+    try:
+        pa.array([], old).cast(new)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _is_of_one_kind(old: pa.DataType, new: pa.DataType) -> bool:
     kinds = (
         pa.types.is_integer,
         pa.types.is_floating,
@@ -193,9 +219,9 @@ def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
     if any(is_kind(old) and is_kind(new) for is_kind in kinds):
         return True
     if _is_list(old) and _is_list(new):
-        return bool(old.value_type == new.value_type) or _can_cast(old.value_type, new.value_type)
+        return bool(old.value_type == new.value_type) or _is_of_one_kind(old.value_type, new.value_type)
     if pa.types.is_fixed_size_list(old) and pa.types.is_fixed_size_list(new):
-        return bool(old.list_size == new.list_size) and _can_cast(old.value_type, new.value_type)
+        return bool(old.list_size == new.list_size) and _is_of_one_kind(old.value_type, new.value_type)
     return False
 
 
