@@ -76,7 +76,8 @@ class EvolvingVerbs(Handle):
 
         Args:
             *alterations: Each with the keys "path", and "name", "nullable" or "data_type". Casts go between integers,
-                between floats, and between the sizes of texts, bytes and lists; they write the column anew.
+                between floats, between decimals, between dates, times and durations, and between the sizes of texts,
+                bytes and lists; they write the column anew. Times without a zone are taken as those of a new zone.
 
         Raises:
             SchemaError: A column does not exist, two would have one name, or a cast is not possible.
