@@ -50,6 +50,8 @@ _TOTAL_AHEAD_BYTES: Final = 256 * 1024 * 1024
 _DEFAULT_BATCH_ROWS: Final = 8192
 # Handing a page to another thread costs more than decoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
+# Fewer rows out of a page are decoded at once: in many small steps, at which threads only wait for each other.
+_FEW_ROWS: Final = 4096
 
 
 class DataFileReader:
@@ -253,7 +255,7 @@ class DataFileReader:
                 answer = [next(answers) for _ in asked]
                 if task.is_whole:
                     (task.run if here else task.finish)(answer, self.fetch)
-                elif not here:
+                elif not here and task.num_rows >= _FEW_ROWS:
                     running.append((task, submit(task.advance, answer)))
                 elif (ranges := task.advance(answer)) is not None:
                     following.append((task, ranges))

@@ -10,6 +10,7 @@ all others          all values are decoded, and the wanted ones cut out before l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -125,17 +126,16 @@ def _from_compressed(
     chunks, first, wanted = np.unique(
         np.searchsorted(ends, positions, side="right"), return_index=True, return_counts=True
     )
-    local = np.split(positions - np.repeat(ends[chunks] - counts[chunks], wanted), first[1:])
+    places = positions - np.repeat(ends[chunks] - counts[chunks], wanted)
+    bounds = pairwise([*first.tolist(), int(positions.size)])
     values: list[Bytes] = []
-    lengths: list[_Positions] = []
-    for chunk, count, some in zip(chunks.tolist(), counts[chunks].tolist(), local, strict=True):
+    for chunk, count, (start, end) in zip(chunks.tolist(), counts[chunks].tolist(), bounds, strict=True):
+        some = places[start:end]
         data = decompress(buffers.piece(chunk))
         if (count + (name == "variable")) * width > data.size:
             raise CorruptFileError("a chunk is too short for the values it should hold")
         if name == "variable":
-            own, picked = _texts(data, some, width)
-            lengths.append(own)
-            values += picked
+            values += _texts(data, some, width)
         elif name == "flat":
             values.append(data[: count * width].reshape(count, width)[some].reshape(-1))
         else:
@@ -143,14 +143,17 @@ def _from_compressed(
     data = np.concatenate(values) if values else np.empty(0, np.uint8)
     if name != "variable":
         return FixedWidthBlock(data=data, bits_per_value=width * 8, num_values=int(positions.size))
-    offsets = offsets_of(np.concatenate(lengths) if lengths else np.empty(0, np.int64))
+    offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
     return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
 
 
-def _texts(data: Bytes, some: _Positions, width: int) -> tuple[_Positions, list[Bytes]]:
-    """Lengths and bytes of some values of varying length out of one chunk."""
+def _texts(data: Bytes, some: _Positions, width: int) -> list[Bytes]:
+    """The bytes of some values of varying length out of one chunk: mostly of one or two."""
     offsets = data[: data.size // width * width].view(f"<i{width}")
-    starts, ends = offsets[some].astype(np.int64), offsets[some + 1].astype(np.int64)
-    if bool((starts < 0).any() or (ends < starts).any() or (ends > data.size).any()):
-        raise CorruptFileError("the offsets of a chunk point outside of it")
-    return ends - starts, [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    size = int(data.size)
+    found = []
+    for start, end in zip(offsets[some].tolist(), offsets[some + 1].tolist(), strict=True):
+        if not 0 <= start <= end <= size:
+            raise CorruptFileError("the offsets of a chunk point outside of it")
+        found.append(data[start:end])
+    return found
