@@ -259,6 +259,28 @@ def test_fixed_size_lists_of_structs_beside_other_fields(tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("kind", "most"), [(pa.int8(), 128), (pa.uint8(), 256)], ids=str)
+@pytest.mark.parametrize("less", [0, 1, 2])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_dictionaries_as_large_as_their_indices_allow(tmp_path, version, kind, most, less, nulls):
+    count = most - less
+    indices = pa.array([None if nulls and i % 7 == 0 else i % count for i in range(2000)], kind)
+    items = pa.array([f"value {i}" for i in range(count)])
+    table = pa.table({"c": pa.DictionaryArray.from_arrays(indices, items)})
+    if nulls and version == "2.0" and not less:
+        # There null is one more item.
+        with pytest.raises(UnsupportedError, match=r"a wider type or version 2\.1 holds it"):
+            write_ours(tmp_path, table, version)
+        assert pylance_can_write(tmp_path / "theirs.lance", table, version) is None
+        return
+    write_ours(tmp_path, table, version)
+    assert pylance_can_write(tmp_path / "theirs.lance", table, version) == table.to_pylist()
+    assert LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table().to_pylist() == table.to_pylist()
+    for key in ("ours.lance", "theirs.lance"):
+        assert read_ours(tmp_path, key).to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_structs_without_fields_beside_others(tmp_path, version):
     table = pa.table({"c": pa.array([{"b": [i], "a": {}} for i in range(50)])})
     write_ours(tmp_path, table, version)

@@ -239,8 +239,12 @@ def _encode_dictionary(page: _Page, array: Any) -> ArrayEncoding:
         raw = indices.to_numpy(zero_copy_only=False).copy()
         raw[null_mask(array)] = len(items)
         items = pa.concat_arrays([items, pa.nulls(1, items.type)])
-        if len(items) > 2 ** (array.type.index_type.bit_width - 1):
-            raise UnsupportedError(f"{len(items)} dictionary items with indices of type {array.type.index_type}")
+        kind = array.type.index_type
+        if len(items) > 2 ** (kind.bit_width - pa.types.is_signed_integer(kind)):
+            raise UnsupportedError(
+                f"a dictionary of {len(items) - 1} items and null does not fit indices of type {kind} in version 2.0; "
+                f"a wider type or version 2.1 holds it"
+            )
     else:
         raw = indices.to_numpy(zero_copy_only=False)
     bits = array.type.index_type.bit_width
