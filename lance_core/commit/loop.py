@@ -40,7 +40,7 @@ __all__ = ["CommitOptions", "Committed", "commit"]
 
 _logger = logging.getLogger(__name__)
 
-_MAX_PAUSE_S = 30.0
+_MAX_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
