@@ -34,12 +34,13 @@ def _check_items(array: pa.Array, name: str) -> None:
     """Arrow's cast lets null items pass into a list that must not have them."""
     kind = array.type
     if pa.types.is_struct(kind):
-        for index, child in enumerate(kind):
+        # Flattened children are null where the struct is, so that what is hidden further out is known further in.
+        for index, (child, values) in enumerate(zip(kind, array.flatten(), strict=True)):
             if not child.nullable and has_nulls_inside(array, index):
                 raise SchemaError(
                     f"column {name!r}: field {child.name!r} is not nullable, but the data has nulls in it"
                 )
-            _check_items(array.field(index), name)
+            _check_items(values, name)
     elif pa.types.is_map(kind):
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         _check_item(kind.item_field, array.items.slice(first, last - first), name)

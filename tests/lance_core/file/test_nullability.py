@@ -3,6 +3,7 @@ import pytest
 
 from lance_core.errors import SchemaError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.file.nullability import check_nulls
 from lance_core.schema import schema_from_arrow
 from lance_core.store.memory import MemoryStore
 
@@ -41,3 +42,13 @@ def test_nulls_are_refused_at_every_level(name):
 def test_nulls_of_data_whose_type_allows_them_are_refused():
     with pytest.raises(SchemaError, match="not nullable"):
         write(CASES["list"][0], [[1], [None]], pa.list_(pa.field("element", pa.int8())))
+
+
+def test_what_a_null_struct_further_out_hides_does_not_count():
+    inner = pa.StructArray.from_arrays([pa.array([None, 1], pa.int8())], fields=[STRICT])
+    kind = pa.struct([("s", STRUCT)])
+    hidden = pa.StructArray.from_arrays([inner], fields=list(kind), mask=pa.array([True, False]))
+    schema = schema_from_arrow(pa.schema([("c", kind)]))
+    check_nulls(schema.fields[0], hidden)
+    with pytest.raises(SchemaError, match="field 'x' is not nullable"):
+        check_nulls(schema.fields[0], pa.StructArray.from_arrays([inner], fields=list(kind)))
