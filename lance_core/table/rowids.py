@@ -37,6 +37,8 @@ __all__ = [
 U64Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 _MAX_ROWS = 1 << 32
+# The end of a range is one more than its last id, and is a uint64 itself.
+_LAST_END = (1 << 64) - 1
 
 
 def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
@@ -263,6 +265,9 @@ def _encode_segment(ids: U64Array) -> rowids_pb2.U64Segment:
         segment.array.CopyFrom(_encode_array(ids))
         return segment
     start, end = int(ids[0]), int(ids[-1]) + 1
+    if end > _LAST_END:
+        segment.sorted_array.CopyFrom(_encode_array(ids))
+        return segment
     span = end - start
     if span == len(ids):
         segment.range.start, segment.range.end = start, end

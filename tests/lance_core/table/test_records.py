@@ -99,6 +99,13 @@ def test_any_row_ids_survive(ids):
     assert decode_row_ids(encode_row_ids(np.array(ids, np.uint64))).tolist() == ids
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+@pytest.mark.parametrize("gap", [1, 2, 2**40])
+def test_the_last_row_ids_survive(count, gap):
+    ids = [2**64 - 1 - gap * i for i in reversed(range(count))]
+    assert decode_row_ids(encode_row_ids(np.array(ids, np.uint64))).tolist() == ids
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 4), max_size=100))
 def test_versions_survive(versions):
