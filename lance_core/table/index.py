@@ -115,7 +115,9 @@ class IndexMetadata:
     def holds_row_ids(self) -> bool:
         """Whether, in a dataset with stable row ids, the index holds these rather than row addresses."""
         kind = self.details_type_url.rpartition(".")[2]
-        return not (kind == "ZoneMapIndexDetails" or (kind == "BTreeIndexDetails" and (self.index_version or 0) >= 1))
+        if kind == "BTreeIndexDetails":
+            return (self.index_version or 0) < 1
+        return kind not in ("ZoneMapIndexDetails", "BloomFilterIndexDetails")
 
     def covered_fragments(self) -> BitMap | None:
         """Return the ids of the fragments that the index covers; None if not recorded."""
