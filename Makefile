@@ -57,7 +57,7 @@ test: java setup ## Run the tests
 
 .PHONY: test-slow
 test-slow: java setup ## Run the tests that take minutes
-	$(RUN)/pytest -m slow --timeout 3600
+	$(RUN)/pytest -m slow --timeout 3600 --hypothesis-profile anew
 
 .PHONY: test-ui
 test-ui: java setup ## Run the tests of the Dagster UI in headless Chromium

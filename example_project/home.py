@@ -9,6 +9,7 @@
 """
 
 import os
+import signal
 from pathlib import Path
 
 __all__ = ["example_home", "prepare_dagster_home"]
@@ -25,7 +26,13 @@ def example_home() -> Path:
 
 
 def prepare_dagster_home() -> Path:
-    """Create DAGSTER_HOME in the folder, and name it to this process and its children."""
+    """Create DAGSTER_HOME in the folder, and name it to this process and its children.
+
+    Interrupts are taken again where a shell's `&` or `nohup` had them ignored: Dagster gives SIGTERM what SIGINT has,
+    and could end none of its children.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     home = example_home() / "dagster"
     home.mkdir(parents=True, exist_ok=True)
     (home / "dagster.yaml").write_text(_DAGSTER_YAML)

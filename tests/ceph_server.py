@@ -7,7 +7,6 @@ authentication among each other; the gateway checks the signatures of its users 
 import contextlib
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import processes
 from tests.s3_endpoint import KEY_ID, SECRET, S3Endpoint
 
 PROGRAMS = ("monmaptool", "ceph-mon", "ceph", "ceph-osd", "radosgw", "radosgw-admin")
@@ -69,7 +69,8 @@ def ceph_server() -> Iterator[S3Endpoint]:
 class _Cluster:
     folder: Path
     gateway_port: int = 0
-    running: list[subprocess.Popen] = field(default_factory=list)
+    running: list = field(default_factory=list)
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def start(self) -> None:
         monitor_port, self.gateway_port = _free_ports(2)
@@ -89,9 +90,9 @@ class _Cluster:
         self._run("radosgw-admin", "-n", "client.gateway", "user", "create", *user)
 
     def stop(self) -> None:
-        for process in reversed(self.running):
+        for process in self.running:
             process.kill()  # there is nothing to save, and going in order takes them ten seconds
-            process.wait()
+        self.stack.close()
 
     def _write_settings(self, cluster_id: str, place: str) -> None:
         for name in ("mon", "osd", "gateway"):
@@ -117,21 +118,12 @@ class _Cluster:
         (self.folder / "ceph.conf").write_text("\n".join(lines) + "\n")
 
     def _run(self, program: str, *arguments: object) -> None:
-        done = subprocess.run(
-            self._command(program, arguments), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(f"{program} failed: {done.stdout}")
+        processes.run(self._command(program, arguments), cwd=self.folder, limit_s=120, check=True)
 
     def _begin(self, program: str, *arguments: object) -> None:
-        with (self.folder / f"{program}.out").open("wb") as out:
-            self.running.append(
-                subprocess.Popen(
-                    self._command(program, ("-f", *arguments)), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out,
-                    stderr=subprocess.STDOUT,
-                )
-            )  # fmt: skip
+        command = self._command(program, ("-f", *arguments))
+        context = processes.running(command, cwd=self.folder, log=self.folder / f"{program}.out")
+        self.running.append(self.stack.enter_context(context))
 
     def _command(self, program: str, arguments: tuple[object, ...]) -> list[str]:
         settings = () if program == "monmaptool" else ("-c", self.folder / "ceph.conf")

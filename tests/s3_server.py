@@ -6,18 +6,12 @@ The server process started here holds one lock around the operations that write.
 
 import contextlib
 import functools
-import socket
-import subprocess
 import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
+from tests import processes
 from tests.s3_endpoint import S3Endpoint
-
-ROOT = Path(__file__).parents[1]
 
 _S3_WRITES = ("put_object", "copy_object", "delete_object")
 _DYNAMODB_WRITES = ("put_item", "delete_item")
@@ -26,34 +20,18 @@ _DYNAMODB_WRITES = ("put_item", "delete_item")
 @contextlib.contextmanager
 def s3_server() -> Iterator[S3Endpoint]:
     """Start a server in a process of its own, and stop it afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.s3_server", str(port)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    server = S3Endpoint(port)
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"{server.endpoint}/moto-api/", timeout=5).close()
-                break
-            if process.poll() is not None:
-                raise RuntimeError("the S3 server did not start")
-            time.sleep(0.1)
-        yield server
-    finally:
-        process.terminate()
-        process.wait(10)
+    with processes.running([sys.executable, "-m", "tests.s3_server"], talks=True) as process:
+        port = process.stdout.readline()
+        if not port:
+            raise RuntimeError("the S3 server did not start")
+        yield S3Endpoint(int(port))
 
 
-def _serve(port: str) -> None:
+def _serve() -> None:
+    """Serve on a free port, print it, and end with the standard input."""
     from moto.dynamodb.responses import DynamoHandler
     from moto.s3.responses import S3Response
-    from moto.server import main
+    from moto.server import ThreadedMotoServer
 
     lock = threading.RLock()
 
@@ -68,8 +46,12 @@ def _serve(port: str) -> None:
     for handler, names in ((S3Response, _S3_WRITES), (DynamoHandler, _DYNAMODB_WRITES)):
         for name in names:
             setattr(handler, name, locked(getattr(handler, name)))
-    main(["-H", "127.0.0.1", "-p", port])
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    print(server.get_host_and_port()[1], flush=True)
+    sys.stdin.read()
+    server.stop()
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve()

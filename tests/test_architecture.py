@@ -1,11 +1,12 @@
 """The shape of the tree: layers, sizes, docstrings."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("lance_core", "pyspark_lance", "lance_dagster", "example_project")
@@ -52,17 +53,13 @@ def test_modules_and_public_names_have_docstrings(module):
 
 def test_imports_flow_straight_down():
     linter = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = processes.run([linter])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_generated_code_is_what_the_protos_generate():
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "protos/generate.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -74,5 +71,5 @@ def test_importing_a_package_stays_light(package):
     if package == "lance_core":
         heavy += ["dagster", "fsspec"]
     program = f"import sys, {package}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "[]"

@@ -1,20 +1,18 @@
 """Typed code can use the public API, and does what it says."""
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
+
+from tests import processes
 
 EXAMPLES = Path(__file__).parent / "typing" / "examples.py"
 
 
 def test_the_examples_are_well_typed():
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", "mypy", "--strict", str(EXAMPLES)],
         cwd=EXAMPLES.parent.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import lance_core
 from example_project.features import CARRIERS, ORIGINS, WIDTH
 from example_project.sources import MISSING, source_file
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
 FIRST, LAST, AGAIN = "2013-01-01", "2013-01-31", "2013-01-15"
@@ -28,7 +28,7 @@ def demo(tmp_path_factory):
     home = tmp_path_factory.mktemp("demo")
     environment = {**os.environ, "LANCE_EXAMPLE_HOME": str(home), "COLUMNS": "140"}
     command = [sys.executable, "-m", "example_project.demo", "--first", FIRST, "--last", LAST, "--again", AGAIN]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = processes.run(command, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return home, done.stdout
 
@@ -159,7 +159,7 @@ def test_without_java_it_says_at_once_what_to_install(program, tmp_path):
     environment = {**os.environ, "PATH": str(tmp_path), "LANCE_EXAMPLE_HOME": str(tmp_path / "home")}
     environment.pop("JAVA_HOME", None)
     command = [sys.executable, "-m", f"example_project.{program}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = processes.run(command, env=environment)
     assert done.returncode == 1
     assert "apt-get install openjdk-17-jdk-headless" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -1,9 +1,7 @@
 """Processes of both libraries that append to one table: nothing is lost and nothing is doubled."""
 
+import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from lance_core.commit import list_versions, load_latest
 from lance_core.store import open_store
+from tests import processes
 from tests.lance_core.commit.tables import SCHEMA
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ def start(library, uri, count, fragment, options=None):
         fragment,
         json.dumps(options or {}),
     ]
-    return subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return processes.running(arguments, talks=True)
 
 
 def release(process):
@@ -45,12 +44,14 @@ def release(process):
     process.stdin.flush()
 
 
-def run_all(processes):
-    for process in processes:
-        release(process)
-    for process in processes:
-        out, _ = process.communicate(timeout=120)
-        assert (process.returncode, out) == (0, "done\n")
+def run_all(contexts):
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(context) for context in contexts]
+        for process in started:
+            release(process)
+        for process in started:
+            out, _ = process.communicate(timeout=120)
+            assert (process.returncode, out) == (0, "done\n")
 
 
 def check(uri, expected_rows, options=None):
@@ -87,11 +88,11 @@ def test_killed_writers_leave_a_whole_table(tmp_path):
     uri = str(tmp_path / "t")
     fragment = table(uri)
     for turn in range(8):
-        process = start("ours", uri, 1000, fragment)
-        release(process)
-        time.sleep(0.01 + 0.013 * turn)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=30)
+        with start("ours", uri, 1000, fragment) as process:
+            release(process)
+            time.sleep(0.01 + 0.013 * turn)
+            process.kill()
+            process.communicate(timeout=30)
         store = open_store(uri)
         check(uri, load_latest(store).version)
     run_all([start("pylance", uri, 3, fragment), start("ours", uri, 3, fragment)])

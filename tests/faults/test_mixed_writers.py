@@ -1,9 +1,9 @@
 """Processes of both libraries that append, delete, update and compact one table, undisturbed and killed at random."""
 
 import collections
+import contextlib
 import json
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 import lance_core
 from lance_core.commit import list_versions
 from lance_core.store import open_store
+from tests import processes
 from tests.faults.mixer import KEYS_PER_WRITER, SCHEMA
 
 ROOT = Path(__file__).parents[2]
@@ -28,30 +29,30 @@ class Writers:
         self.until = time.time() + seconds
         self.started = 0
         self.killed = set()
+        self.stack = contextlib.ExitStack()
 
     def log(self, writer):
         return self.folder / f"writer-{writer}.log"
+
+    def errors(self, writer):
+        return self.folder / f"writer-{writer}.errors"
 
     def start(self, library):
         self.started += 1
         arguments = [library, self.uri, self.started, self.until, self.log(self.started), json.dumps(self.options)]
         command = [sys.executable, "-m", "tests.faults.mixer", *map(str, arguments)]
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        return self.started, process
+        context = processes.running(command, log=self.errors(self.started))
+        return self.started, self.stack.enter_context(context)
 
     def run(self, kill):
-        ours = [self.start("lance_core") for _ in range(4)]
-        theirs = [self.start("lance") for _ in range(2)]
-        try:
+        with self.stack:
+            ours = [self.start("lance_core") for _ in range(4)]
+            theirs = [self.start("lance") for _ in range(2)]
             while kill and time.time() < self.until - 3 and ours[0][1].poll() is None:
                 self.kill_one(ours)
             for writer, process in ours + theirs:
-                _, errors = process.communicate(timeout=60)
-                assert process.returncode == 0, f"writer {writer}: {errors}"
-        finally:
-            for _, process in ours + theirs:
-                process.kill()
-                process.wait()
+                process.wait(timeout=60)
+                assert process.returncode == 0, f"writer {writer}: {self.errors(writer).read_text()}"
 
     def kill_one(self, ours):
         """Kill the oldest writer of ours once it works, at any point of what it does, and start another."""
@@ -65,7 +66,7 @@ class Writers:
             return
         del ours[0]
         process.kill()
-        process.communicate(timeout=30)
+        process.wait(timeout=30)
         self.killed.add(writer)
         ours.append(self.start("lance_core"))
 

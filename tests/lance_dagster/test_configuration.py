@@ -1,6 +1,5 @@
 """What can be said to the IO manager, where tables are, and that nothing said is ignored."""
 
-import subprocess
 import sys
 
 import dagster as dg
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 from lance_dagster import LanceIOManager
 from lance_dagster.location import locate_table
 from lance_dagster.settings import OutputSettings
+from tests import processes
 
 
 class TestLocation:
@@ -140,7 +140,7 @@ def events() -> int: ...
 stamp_lance_metadata(dg.Definitions(assets=[events], resources={"io_manager": LanceIOManager(root_uri="/lake")}))
 print([name for name in ("pyspark", "pyspark_lance", "lance_core", "pyarrow", "pandas", "polars", "numpy") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "[]"
 
 

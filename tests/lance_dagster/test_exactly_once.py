@@ -1,7 +1,6 @@
 """One write is one commit: retries, crashes and re-executions adopt what has landed; deliberate second runs do not."""
 
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import pytest
 
 import lance_core
 from lance_dagster import LanceIOManager
+from tests import processes
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 ROOT = Path(__file__).parents[2]
@@ -170,9 +170,7 @@ def crash(instance, *parent):
     """Run the job in a process that dies after the commit; the run, which Dagster takes for failed then."""
     before = {run.run_id for run in instance.get_runs()}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LANCE_TEST_CRASH": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CRASH, *parent], env=environment, capture_output=True, text=True, check=False
-    )
+    done = processes.run([sys.executable, "-c", CRASH, *parent], env=environment)
     assert done.returncode == 9, done.stdout + done.stderr
     (run,) = [run for run in instance.get_runs() if run.run_id not in before]
     instance.report_run_failed(run)

@@ -2,11 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 NOT_AGAIN = "not (schemas_are_refused or wrong_options or wrong_reads or dropped)"
 """What is decided before a session has a part in it."""
@@ -15,14 +16,11 @@ NOT_AGAIN = "not (schemas_are_refused or wrong_options or wrong_reads or dropped
 @pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
 def test_sessions_over_connect():
     pytest.importorskip("pyspark.sql.connect.session")
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, ("test_sessions.py", "test_compaction.py")))],
         cwd=Path(__file__).parents[2],
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)

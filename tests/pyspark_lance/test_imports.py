@@ -1,20 +1,18 @@
 """What the package loads, and what it says when something is missing from the machine."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 import pyspark_lance
 from pyspark_lance.session import JavaMissingError, ensure_java, ensure_python
+from tests import processes
 
 
 def modules_after(statement):
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
         check=True,
     )
     return {name.split(".")[0] for name in done.stdout.split()}

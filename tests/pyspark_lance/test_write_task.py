@@ -1,7 +1,6 @@
 """What a task does with its batches, without Spark: slices, files, reports, and errors that leave nothing behind."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import lance_core
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, StoreError
 from pyspark_lance.write_task import TaskReport, WriteTask
+from tests import processes
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
 SLICES = Slices(Slice(name=k, conditions={"k": Equals(k)}) for k in "abc")
@@ -182,10 +182,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 def test_memory_does_not_grow_with_the_partition(tmp_path):
     def peak_mib(count):
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-c", PEAK, str(tmp_path / str(count)), str(count)],
-            capture_output=True,
-            text=True,
             check=True,
         )
         return int(done.stdout)

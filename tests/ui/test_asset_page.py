@@ -8,14 +8,14 @@ import json
 import os
 import re
 import shutil
-import socket
-import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).parents[2]
 DEFINITIONS = Path(__file__).with_name("definitions.py")
@@ -43,12 +43,6 @@ def test_chromium_is_there():
         pytest.skip(MISSING)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def wait_for(url, process):
     for _ in range(240):
         assert process.poll() is None, "the webserver ended"
@@ -72,34 +66,16 @@ def site(tmp_path_factory):
     environment = {**os.environ, "DAGSTER_HOME": str(home), "LANCE_TEST_ROOT": str(lake), "PYTHONPATH": str(ROOT)}
     for chosen in (["--partition-range", "2024-01-02...2024-01-05"], ["--partition", "2024-01-03"]):
         command = [sys.executable, "-m", "dagster", "asset", "materialize", "-f", DEFINITIONS]
-        subprocess.run(
+        processes.run(
             [*command, "--select", "key:analytics/departures", *chosen],
             env=environment,
             check=True,
-            capture_output=True,
         )
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "dagster_webserver",
-        "-h",
-        "127.0.0.1",
-        "-p",
-        str(port),
-        "-f",
-        DEFINITIONS,
-        "--read-only",
-    ]
-    log = (folder / "webserver.log").open("w")
-    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/server_info", server)
-        yield f"http://127.0.0.1:{port}", lake
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-        log.close()
+    with processes.held_port() as port:
+        command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", port, "-f", DEFINITIONS]
+        with processes.running([*command, "--read-only"], env=environment, log=folder / "webserver.log") as server:
+            wait_for(f"http://127.0.0.1:{port}/server_info", server)
+            yield f"http://127.0.0.1:{port}", lake
 
 
 def browse(url, profile, *arguments):
@@ -108,7 +84,7 @@ def browse(url, profile, *arguments):
         "--disable-component-update --disable-sync --hide-scrollbars --window-size=1600,1900 --virtual-time-budget=25000",
     ]
     command = [CHROMIUM, *" ".join(fixed).split(), f"--user-data-dir={profile}", *arguments, url]
-    return subprocess.run(command, check=True, capture_output=True, timeout=120).stdout.decode()
+    return processes.run(command, check=True, limit_s=120).stdout
 
 
 @pytest.mark.ui

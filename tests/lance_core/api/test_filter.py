@@ -1,7 +1,6 @@
 """Filters name their columns, and nulls do not match."""
 
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from lance_core.api.filter import check_filter, columns_of, matching, matching_all
 from lance_core.errors import InvalidInputError
+from tests import processes
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,11 +71,11 @@ def test_an_expression_brings_its_functions_to_another_process(tmp_path):
         "print(matching(pa.record_batch({'a': ['bob', 'BOB', None]}), expression).to_pylist())"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "filter")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = processes.run(command, check=True)
     assert done.stdout.strip() == "[True, True, False]"
 
 
 def test_sql_is_imported_when_it_is_used():
     program = "import sys, lance_core; print('sqlglot' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = processes.run([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "False"

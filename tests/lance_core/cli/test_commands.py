@@ -4,7 +4,6 @@ import datetime as dt
 import json
 import re
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import lance_core.cli.upkeep
 from lance_core.cli.app import cli
 from lance_core.errors import CorruptFileError
 from lance_core.file.footer import Footer
+from tests import processes
 
 
 def call(*arguments, code=0):
@@ -222,7 +222,7 @@ def test_a_lost_race_is_exit_code_3(table, monkeypatch):
 def test_it_is_installed_as_a_command(table):
     program = Path(sys.executable).with_name("lance")
     for start in ([str(program)], [sys.executable, "-m", "lance_core.cli"]):
-        done = subprocess.run([*start, "info", table, "--json"], capture_output=True, text=True, check=False)
+        done = processes.run([*start, "info", table, "--json"])
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["rows"] == 25
 
@@ -240,7 +240,7 @@ def test_help_names_every_command():
 def test_without_click_it_says_what_to_install(tmp_path):
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import lance_core.cli; lance_core.cli.main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, "-c", program])
     assert done.returncode == 1
     assert "lance-dagster[cli]" in done.stderr
 
@@ -261,5 +261,5 @@ def test_on_s3(s3, table):
 
 def test_json_is_all_that_is_on_standard_output(table):
     program = Path(sys.executable).with_name("lance")
-    done = subprocess.run([program, "compact", table, "--json"], capture_output=True, text=True, check=True)
+    done = processes.run([program, "compact", table, "--json"], check=True)
     assert json.loads(done.stdout)["fragments_removed"] == 3

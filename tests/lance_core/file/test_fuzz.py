@@ -135,7 +135,7 @@ def validate(batch):
 
 
 def check(name, data, work):
-    start = time.monotonic()
+    start = time.process_time()  # what it costs, and not what runs beside it
     try:
         work(data)
     except LanceError:
@@ -143,7 +143,7 @@ def check(name, data, work):
     except Exception as error:
         raise AssertionError(f"{name}: {error!r}") from error
     finally:
-        seconds = time.monotonic() - start
+        seconds = time.process_time() - start
         assert seconds < SECONDS, f"{name} took {seconds} s"
 
 

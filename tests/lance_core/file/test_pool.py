@@ -1,7 +1,6 @@
 """How many threads encode and decode pages, and that the rows do not depend on it."""
 
 import os
-import subprocess
 import sys
 import threading
 
@@ -11,6 +10,7 @@ import pytest
 
 from lance_core.errors import InvalidInputError
 from lance_core.file import pool
+from tests import processes
 
 ROWS = 60_000
 
@@ -128,7 +128,7 @@ elif sys.argv[3:] != ["0.1"]:
 
 def run(program, threads, *arguments):
     """Run a program in a process of its own, with so many threads."""
-    subprocess.run(
+    processes.run(
         [sys.executable, "-c", HEAD + program + TAIL, threads, *map(str, arguments)],
         env={**os.environ, "LANCE_CPU_THREADS": threads},
         check=True,

@@ -1,9 +1,8 @@
 """A table that many small runs fill, delete from, compact and clean up stays right, small and readable."""
 
+import contextlib
 import datetime as dt
 import random
-import signal
-import subprocess
 import sys
 import time
 
@@ -15,6 +14,7 @@ import lance_core
 from lance_core.errors import CommitConflictError
 from lance_core.maintenance import compact
 from lance_core.store import open_store
+from tests import processes
 
 SCHEMA = pa.schema([("day", pa.int32()), ("id", pa.int64()), ("text", pa.string())])
 
@@ -159,20 +159,20 @@ for i in range(12):
 def test_appends_go_on_while_it_compacts_and_cleans(tmp_path):
     uri = str(tmp_path / "t")
     lance_core.write_dataset(pa.table({"id": pa.array([0], pa.int64())}), uri)
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, uri, str(n)], stdout=subprocess.PIPE) for n in (1, 2)]
-    for writer in writers:
-        writer.stdout.readline()
     rounds = 0
-    while any(writer.poll() is None for writer in writers):
-        rounds += 1
-        try:
-            compact(lance_core.dataset(uri))
-            lance_core.dataset(uri).cleanup_old_versions(dt.timedelta(seconds=60))
-        except CommitConflictError:
-            time.sleep(0.05)
-    assert [writer.wait() for writer in writers] == [0, 0]
-    for writer in writers:
-        writer.stdout.close()
+    with contextlib.ExitStack() as stack:
+        commands = [[sys.executable, "-c", WRITER, uri, n] for n in (1, 2)]
+        writers = [stack.enter_context(processes.running(command, talks=True)) for command in commands]
+        for writer in writers:
+            writer.stdout.readline()
+        while any(writer.poll() is None for writer in writers):
+            rounds += 1
+            try:
+                compact(lance_core.dataset(uri))
+                lance_core.dataset(uri).cleanup_old_versions(dt.timedelta(seconds=60))
+            except CommitConflictError:
+                time.sleep(0.05)
+        assert [writer.wait() for writer in writers] == [0, 0]
     assert rounds
     compact(lance_core.dataset(uri))
     expected = sorted([0] + [w * 1000 + i * 10 + k for w in (1, 2) for i in range(12) for k in range(10)])
@@ -194,12 +194,11 @@ def test_killed_at_any_time_it_leaves_the_table_as_it_was_or_done(tmp_path, afte
     for start in range(0, 2000, 100):
         lance_core.write_dataset(part(1, range(start, start + 100)), uri, mode="append")
     expected = lance.dataset(uri).to_table()
-    process = subprocess.Popen([sys.executable, "-c", COMPACTOR, uri], stdout=subprocess.PIPE)
-    process.stdout.readline()
-    time.sleep(after_s)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    with processes.running([sys.executable, "-c", COMPACTOR, uri], talks=True) as process:
+        process.stdout.readline()
+        time.sleep(after_s)
+        process.kill()
+        process.wait()
     assert lance.dataset(uri).to_table().sort_by("id").equals(expected)
     compact(lance_core.dataset(uri))
     dataset = lance_core.dataset(uri)

@@ -1,7 +1,6 @@
 """Commits through PostgreSQL, with a real server: `make test-heavy`."""
 
 import logging
-import subprocess
 import sys
 import traceback
 import uuid
@@ -16,6 +15,7 @@ from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
 from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.postgres import PostgresIndex
+from tests import processes
 from tests.lance_core.store.conformance import StoreConformance
 from tests.lance_core.store.external_conformance import ExternalCommitConformance, Place
 from tests.postgres_server import PASSWORD, postgres_programs, postgres_server
@@ -143,9 +143,9 @@ def test_the_driver_is_imported_when_it_is_needed():
         "from lance_core.store import open_store\n"
         "open_store('memory://x', {'manifest_store': 'postgresql://h/d'})"
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "UnsupportedError" in run.stderr
-    assert "lance-dagster[postgres]" in run.stderr
+    done = processes.run([sys.executable, "-c", code])
+    assert "UnsupportedError" in done.stderr
+    assert "lance-dagster[postgres]" in done.stderr
 
 
 def test_the_option_selects_the_database():

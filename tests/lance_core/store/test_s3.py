@@ -89,10 +89,13 @@ def test_the_client_stays_in_its_process(s3, root):
         pickle.dumps(s3_client(store.options))
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
-    child = context.Process(target=lambda: answers.put(bytes(store.get("k"))))
+    child = context.Process(target=lambda: answers.put(bytes(store.get("k"))), daemon=True)
     child.start()
-    assert answers.get(timeout=30) == b"from the parent"
-    child.join(10)
+    try:
+        assert answers.get(timeout=60) == b"from the parent"
+    finally:
+        child.kill()
+        child.join()
     assert bytes(store.get("k")) == b"from the parent"
 
 
