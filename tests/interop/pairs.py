@@ -7,6 +7,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.commit import load_latest, load_transaction
+from lance_core.errors import LanceError
 from lance_core.store import open_store
 
 
@@ -46,7 +47,9 @@ class Pair:
         (ours_kind, ours), (theirs_kind, theirs) = outcomes
         assert ours_kind == theirs_kind, f"ours: {ours!r}, theirs: {theirs!r}"
         if ours_kind == "result":
-            assert ours is None or ours == theirs
+            assert ours == theirs
+        else:
+            assert isinstance(ours, LanceError), repr(ours)
         if check:
             self.check()
         return ours
