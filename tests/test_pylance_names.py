@@ -1,4 +1,4 @@
-"""Which names of pylance are offered: each is, or it is listed in the README with the reason why not."""
+"""Which names of pylance are offered: each is, or it is listed in the documentation with the reason why not."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import lance_core
 import lance_core.optimize
 
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
 
 PLACES = {
     "lance": (lance, lance_core, lance.__all__),
@@ -27,20 +27,20 @@ PLACES = {
 
 
 def listed() -> dict[str, set[str]]:
-    """The names that the README says are not offered, by place."""
+    """The names that the documentation says are not offered, by place."""
     found: dict[str, set[str]] = {}
     for place, names in re.findall(
-        r"^\| `(\w+)` \| (.+?) \|", README.read_text().partition("### Not offered")[2], re.MULTILINE
+        r"^\| `(\w+)` \| (.+?) \|", PAGE.read_text().partition("## Not offered")[2], re.MULTILINE
     ):
         found.setdefault(place, set()).update(re.findall(r"`(\w+)`", names))
     return found
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_name_is_offered_or_the_readme_says_why_not(place):
+def test_a_name_is_offered_or_the_page_says_why_not(place):
     theirs, ours, names = PLACES[place]
     public = set(names if names is not None else (name for name in dir(theirs) if not name.startswith("_")))
     missing = {name for name in public if not hasattr(ours, name)}
     said = listed().get(place, set())
-    assert missing - said == set(), "add the name, or say in the README why it is not offered"
-    assert said - missing == set(), "the README says that these are not offered, but they are"
+    assert missing - said == set(), "add the name, or say in docs/compatibility.md why it is not offered"
+    assert said - missing == set(), "the documentation says that these are not offered, but they are"
