@@ -17,7 +17,7 @@ from lance_core.api.scan import ROW_ADDRESS, ROW_ID
 from lance_core.api.source import Source
 from lance_core.api.staged import Staged, staged
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.schema import Field, Schema, field_from_arrow, schema_from_arrow
+from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Merge
@@ -90,6 +90,7 @@ def add_null_columns(
     added = [field_from_arrow(field) for field in fields]
     if not added:
         raise InvalidInputError("add_columns: no column was given")
+    check_primary_key(tuple(added))
     result = list(base.schema.fields)
     for field in added:
         _check_nullable(field, field.name)

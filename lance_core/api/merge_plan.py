@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lance_core.api.conform import conform, fit
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Field, Schema
+from lance_core.schema import primary_key as key_fields
 
 __all__ = ["MergeClauses", "MergeSource", "WhenMatched", "WriteMode", "join_columns", "merge_source", "primary_key"]
 
@@ -109,9 +110,9 @@ def merge_source(table: pa.Table, schema: Schema, clauses: MergeClauses) -> Merg
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:
-    """The columns of the unenforced primary key, in its order; none if there is no key."""
-    members = [field for field in schema.fields if field.primary_key_position is not None]
-    return tuple(field.name for field in sorted(members, key=lambda field: field.primary_key_position or 0))
+    """The columns of the unenforced primary key, in its order; none if there is no key, or part of it is no column."""
+    members, top = key_fields(schema), {field.id for field in schema.fields}
+    return tuple(field.name for field in members) if all(field.id in top for field in members) else ()
 
 
 def join_columns(on: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:

@@ -16,7 +16,15 @@ from lance_core.api.source import Source
 from lance_core.api.staged import staged
 from lance_core.commit import commit
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.schema import UNASSIGNED, Field, Schema, field_from_arrow, schema_to_arrow, split_path
+from lance_core.schema import (
+    UNASSIGNED,
+    Field,
+    Schema,
+    check_primary_key,
+    field_from_arrow,
+    schema_to_arrow,
+    split_path,
+)
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Project
@@ -66,6 +74,8 @@ def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> M
     for change in changes:
         altered = _altered(altered, change.old.id, change.apply)
     _check_names(altered.fields)
+    if any(change.nullable for change in changes):
+        check_primary_key(altered.fields)
     if not casts:
         return _project(source, altered, preserves_nullability=not strict)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
@@ -95,7 +105,15 @@ class _Change:
             # What the values are, beyond their storage, goes with the type that is left.
             metadata = {key: value for key, value in field.metadata.items() if not key.startswith("ARROW:extension:")}
             metadata |= self.cast.metadata
-            field = replace(self.cast, name=field.name, nullable=field.nullable, metadata=metadata, id=UNASSIGNED)
+            field = replace(
+                self.cast,
+                name=field.name,
+                nullable=field.nullable,
+                metadata=metadata,
+                id=UNASSIGNED,
+                primary_key=field.primary_key,
+                clustering_key=field.clustering_key,
+            )
         return replace(
             field,
             name=field.name if self.name is None else self.name,

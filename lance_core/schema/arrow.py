@@ -32,6 +32,7 @@ import pyarrow as pa
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import Field, Schema
+from lance_core.schema.keys import NO_MARK, check_primary_key, clustering_key_mark, primary_key_mark
 
 __all__ = [
     "arrow_type_of",
@@ -75,20 +76,20 @@ _SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()
 _PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
 
 _EXTENSION_NAME: Final = "ARROW:extension:name"
-_PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
 
 
 def schema_from_arrow(schema: pa.Schema) -> Schema:
     """The Lance schema of an Arrow schema, with ids from 0 on.
 
     Raises:
-        SchemaError: Two columns have the same name, or a name is empty.
+        SchemaError: Two columns have the same name, a name is empty, or a column cannot be part of the primary key.
         UnsupportedError: A type cannot be stored; the message names the column.
     """
     for name, count in Counter(schema.names).items():
         if count > 1:
             raise SchemaError(f"column name {name!r} occurs twice")
     fields = tuple(field_from_arrow(f) for f in schema)
+    check_primary_key(fields)
     return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids()
 
 
@@ -124,7 +125,8 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
         metadata=metadata,
         extension_name=metadata.get(_EXTENSION_NAME, b"").decode(),
         encoding=encoding,
-        primary_key_position=0 if metadata.get(_PRIMARY_KEY, b"").lower() in (b"true", b"1") else None,
+        primary_key=primary_key_mark(metadata),
+        clustering_key=clustering_key_mark(metadata) or NO_MARK,
     )
 
 

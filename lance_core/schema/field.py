@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lance_core.errors import SchemaError
+from lance_core.schema.keys import NO_MARK, KeyMark
 
 __all__ = ["UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
 
@@ -34,8 +35,8 @@ class Field:
         encoding: How 0.1 files store the field, as the wire's number.
         dictionary: Where 0.1 keeps dictionary values: (offset, length).
         dictionary_values: Those values, as an Arrow array; None if they are not known, or the field has none.
-        primary_key_position: Position in the unenforced primary key, 0 for a member without a position, None for none.
-        clustering_key_position: The same for the unenforced clustering key.
+        primary_key: What the field says about the unenforced primary key.
+        clustering_key: The same about the unenforced clustering key.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Field:
     encoding: int = 0
     dictionary: tuple[int, int] | None = None
     dictionary_values: Any = field(default=None, repr=False, compare=False)
-    primary_key_position: int | None = None
-    clustering_key_position: int | None = None
+    primary_key: KeyMark = NO_MARK
+    clustering_key: KeyMark = NO_MARK
 
     @property
     def is_leaf(self) -> bool:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from lance_core.errors import SchemaError
 from lance_core.schema.arrow import field_to_arrow, resolve_extensions, schema_from_arrow, schema_to_arrow
 from lance_core.schema.field import Field, Schema
+from lance_core.schema.keys import clustering_key, primary_key
 
 __all__ = ["LanceField", "LanceSchema"]
 
@@ -48,19 +49,19 @@ class LanceField:
 
     def is_unenforced_primary_key(self) -> bool:
         """Whether it is part of the primary key."""
-        return self._record.primary_key_position is not None
+        return self._record.primary_key.is_member
 
     def unenforced_primary_key_position(self) -> int | None:
         """Its position in the primary key; None if it has none."""
-        return self._record.primary_key_position or None
+        return self._record.primary_key.position or None
 
     def is_unenforced_clustering_key(self) -> bool:
         """Whether it is part of the clustering key."""
-        return self._record.clustering_key_position is not None
+        return self._record.clustering_key.is_member
 
     def unenforced_clustering_key_position(self) -> int | None:
         """Its position in the clustering key; None if it has none."""
-        return self._record.clustering_key_position or None
+        return self._record.clustering_key.position or None
 
     def __repr__(self) -> str:
         """Name, id and type."""
@@ -127,13 +128,11 @@ class LanceSchema:
 
     def unenforced_primary_key(self) -> list[LanceField]:
         """The fields of the primary key, in its order."""
-        members = [node for node, _ in self.record.walk() if node.primary_key_position is not None]
-        return [LanceField(node) for node in sorted(members, key=lambda node: node.primary_key_position or 0)]
+        return [LanceField(node) for node in primary_key(self.record)]
 
     def unenforced_clustering_key(self) -> list[LanceField]:
         """The fields of the clustering key, in its order."""
-        members = [node for node, _ in self.record.walk() if node.clustering_key_position is not None]
-        return [LanceField(node) for node in sorted(members, key=lambda node: node.clustering_key_position or 0)]
+        return [LanceField(node) for node in clustering_key(self.record)]
 
     def __repr__(self) -> str:
         """The fields."""

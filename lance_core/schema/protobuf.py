@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from lance_core._proto import file_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema.field import Field, Schema
+from lance_core.schema.keys import KeyMark
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
 
@@ -70,10 +71,10 @@ def _to_protobuf(node: Field, parent_id: int) -> file_pb2.Field:
         encoding=file_pb2.Encoding.ValueType(node.encoding),
         extension_name=node.extension_name,
         metadata=dict(node.metadata),
-        unenforced_primary_key=node.primary_key_position is not None,
-        unenforced_primary_key_position=node.primary_key_position or 0,
-        unenforced_clustering_key=node.clustering_key_position is not None,
-        unenforced_clustering_key_position=node.clustering_key_position or 0,
+        unenforced_primary_key=node.primary_key.flag,
+        unenforced_primary_key_position=node.primary_key.position,
+        unenforced_clustering_key=node.clustering_key.flag,
+        unenforced_clustering_key_position=node.clustering_key.position,
     )
     if node.dictionary is not None:
         wire.dictionary.offset, wire.dictionary.length = node.dictionary
@@ -91,6 +92,6 @@ def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
         extension_name=wire.extension_name,
         encoding=int(wire.encoding),
         dictionary=(wire.dictionary.offset, wire.dictionary.length) if wire.HasField("dictionary") else None,
-        primary_key_position=wire.unenforced_primary_key_position if wire.unenforced_primary_key else None,
-        clustering_key_position=wire.unenforced_clustering_key_position if wire.unenforced_clustering_key else None,
+        primary_key=KeyMark(wire.unenforced_primary_key, wire.unenforced_primary_key_position),
+        clustering_key=KeyMark(wire.unenforced_clustering_key, wire.unenforced_clustering_key_position),
     )

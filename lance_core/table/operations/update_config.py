@@ -1,12 +1,24 @@
 """UpdateConfig: change table configuration and the metadata of table, schema and fields."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
-from lance_core.schema import Field, Schema
+from lance_core.schema import (
+    CLUSTERING_KEY_POSITION,
+    NO_MARK,
+    PRIMARY_KEY,
+    PRIMARY_KEY_POSITION,
+    Field,
+    Schema,
+    check_primary_key,
+    clustering_key,
+    clustering_key_mark,
+    primary_key,
+    primary_key_mark,
+)
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 
@@ -120,14 +132,55 @@ class UpdateConfig:
             schema = replace(schema, metadata=self.schema_metadata.apply(schema.metadata, str.encode))
         for field_id, change in self.field_metadata.items():
             schema = _with_field_metadata(schema, field_id, change)
+        if self.field_metadata:
+            self._check_keys(result.schema, schema)
         return replace(result, schema=schema)
+
+    def _check_keys(self, before: Schema, after: Schema) -> None:
+        """Refuse to change a key that is set, and to set one by texts that declare none."""
+        by_id = after.by_id()
+        for key in _KEYS:
+            old, new = ([node.id for node in key.members(schema)] for schema in (before, after))
+            writes = any(not key.texts.isdisjoint(change.entries) for change in self.field_metadata.values())
+            if old and (writes or new != old):
+                raise InvalidInputError(
+                    f"the unenforced {key.name} key is a reserved key and cannot be changed once set"
+                )
+            if writes and not old and not any(key.declares(by_id[i].metadata) for i in self.field_metadata):
+                raise InvalidInputError(
+                    f"the unenforced {key.name} key is a reserved key and cannot be set to an invalid value"
+                )
+        check_primary_key(after.fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    """A kind of key: its fields, the texts that declare it, and whether those of a field do."""
+
+    name: str
+    members: Callable[[Schema], Sequence[Field]]
+    texts: frozenset[str]
+    declares: Callable[[Mapping[str, bytes]], bool]
+
+
+_KEYS = (
+    _Key(
+        name="primary",
+        members=primary_key,
+        texts=frozenset((PRIMARY_KEY, PRIMARY_KEY_POSITION)),
+        declares=lambda metadata: primary_key_mark(metadata).is_member,
+    ),
+    _Key(
+        name="clustering",
+        members=clustering_key,
+        texts=frozenset((CLUSTERING_KEY_POSITION,)),
+        declares=lambda metadata: clustering_key_mark(metadata) is not None,
+    ),
+)
 
 
 def _update_map(message: transaction_pb2.Transaction.UpdateConfig, name: str) -> UpdateMap | None:
     return UpdateMap.from_protobuf(getattr(message, name)) if message.HasField(name) else None  # type: ignore[arg-type]
-
-
-_PRIMARY_KEY = "lance-schema:unenforced-primary-key"
 
 
 def _with_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Schema:
@@ -139,10 +192,12 @@ def _with_field_metadata(schema: Schema, field_id: int, change: UpdateMap) -> Sc
         if node.id != field_id:
             return node
         metadata = change.apply(node.metadata, str.encode)
-        marked = metadata.get(_PRIMARY_KEY, b"").lower() in (b"true", b"1")
-        if node.primary_key_position is not None and _PRIMARY_KEY in change.entries and not marked:
-            raise InvalidInputError(f"field {node.name!r}: the unenforced primary key cannot be changed once set")
-        position = 0 if marked and node.primary_key_position is None else node.primary_key_position
-        return replace(node, metadata=metadata, primary_key_position=position)
+        # A key that stands on the wire alone, as other libraries may write it, stays unless its texts change.
+        primary, clustering = node.primary_key, node.clustering_key
+        if change.replace or not {PRIMARY_KEY, PRIMARY_KEY_POSITION}.isdisjoint(change.entries):
+            primary = primary_key_mark(metadata)
+        if change.replace or CLUSTERING_KEY_POSITION in change.entries:
+            clustering = clustering_key_mark(metadata) or NO_MARK
+        return replace(node, metadata=metadata, primary_key=primary, clustering_key=clustering)
 
     return replace(schema, fields=tuple(changed(node) for node in schema.fields))
