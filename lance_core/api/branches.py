@@ -70,7 +70,7 @@ class Branches:
         self._place.root.put(branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
 
     def delete(self, branch: str) -> None:
-        """Remove a branch with its versions and the files that it wrote.
+        """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
 
         What is left of a branch whose creation or removal was cut short is removed as well. What an external manifest
         store knows about the branch goes after the files.
@@ -104,8 +104,9 @@ class Branches:
                 f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
             )
         root.delete(branch_ref_key(branch))
-        for key in _own_files(root, branch, refs):
-            root.delete(key)
+        if not root.remove_link(branch_root(branch)):
+            for key in _own_files(root, branch, refs):
+                root.delete(key)
         if index is not None:
             index.clear()
         for tag in fork_tags:
@@ -167,7 +168,7 @@ def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:
 def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:
     """Keys of what lies below a branch's root, but for branches whose names begin with the branch's."""
     kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
-    return [meta.key for meta in root.list(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
+    return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
 
 
 def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:

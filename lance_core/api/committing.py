@@ -146,6 +146,8 @@ class CommittingVerbs(Handle):
     ) -> None:
         """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
 
+        A symbolic link is removed and what it leads to stays; if the root is one, nothing else is done.
+
         What an external manifest store knows about the dataset and its branches goes last. A drop that was cut short is
         finished by another one, which also removes what is left when somebody else has deleted the files.
 
@@ -161,20 +163,23 @@ class CommittingVerbs(Handle):
 
 
 def _drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
-    """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again."""
+    """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again.
+
+    Links are removed, the root among them, and what they lead to is left alone.
+    """
     index = manifest_index(store)
     if locate_latest(store) is None and (index is None or index.latest() is None):
-        if ignore_not_found and next(store.list("", limit=1), None) is None:
+        if ignore_not_found and next(store.list_owned(""), None) is None:
             return
         raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
-    keys = [meta.key for meta in store.list("")]
+    keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
     # References outlive the branches, so that the next drop knows them, and the manifests outlive all other files.
     kept = (REFS_PREFIX, VERSIONS_PREFIX)
-    _delete(store, (key for key in keys if not key.startswith(kept)))
+    _delete(store, (key for key in keys if not f"{key}/".startswith(kept)))
     if index is not None:
         _clear_branches(store, keys)
     for prefix in kept:
-        _delete(store, (key for key in keys if key.startswith(prefix)))
+        _delete(store, (key for key in keys if f"{key}/".startswith(prefix)))
     if index is not None:
         index.clear()
 

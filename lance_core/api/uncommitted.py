@@ -41,7 +41,7 @@ def delete_uncommitted_files(
         raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to tell one write from all others")
     store = open_store(uri, storage_options)
     kept = {data_key(name) for name in keep}
-    leftovers = [meta.key for meta in store.list(DATA_PREFIX + file_prefix) if meta.key not in kept]
+    leftovers = [meta.key for meta in store.list_owned(DATA_PREFIX + file_prefix) if meta.key not in kept]
     for key in leftovers:
         store.delete(key)
     return len(leftovers)

@@ -6,7 +6,8 @@
                that finds it by a base path, or detached
                ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
 
-Unknown files, other base paths, `_refs/` and `tree/` are never touched.
+Unknown files, other base paths, `_refs/` and `tree/` are never touched, nor is what lies behind a symbolic link:
+a version whose manifest does is kept.
 """
 
 from __future__ import annotations
@@ -145,13 +146,14 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
     Raises:
         InvalidInputError: A tagged version is taken, and that is an error.
     """
-    listed = {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
+    removable = {meta.key: meta for meta in store.list_owned(VERSIONS_PREFIX)}
+    listed = removable or {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
     manifests = _load_all(store, listed)
     numbers = sorted(version for version in manifests if not is_detached(version))
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
     taken = {
         version
-        for version, manifest in manifests.items()
+        for version, manifest in (manifests if removable else {}).items()
         if (version < current.version and selectors.takes(manifest, newest))
         or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
     }
@@ -163,8 +165,8 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
     for version, manifest in manifests.items():
         (gone if version in taken else kept).add(manifest)
     survey = _Survey(kept=kept, gone=gone, selectors=selectors, now=datetime.now(UTC))
-    files = [*survey.files(store), *survey.temporary(listed.values())]
-    for meta in listed.values():
+    files = [*survey.files(store), *survey.temporary(removable.values())]
+    for meta in removable.values():
         name = parse_manifest_key(meta.key)
         if name is not None and name.version in taken:
             files.append(Candidate(path=meta.key, kind="manifest", unverified=False, size_bytes=meta.size))
@@ -189,7 +191,7 @@ class _Survey:
     def files(self, store: ObjectStore) -> Iterator[Candidate]:
         """The files to remove beside manifests, in the order in which they are removed."""
         for prefix, kind, pattern in _KINDS:
-            for meta in store.list(prefix):
+            for meta in store.list_owned(prefix):
                 owner = _owner(meta.key, pattern)
                 if owner is None or self.kept.holds(owner):
                     continue

@@ -3,11 +3,12 @@
 A store is rooted at a dataset root or at a base path. Keys are relative to it, `/`-separated and free of `.` and
 `..` parts. The verbs are few, and each says what it promises:
 
-    get, get_range, get_tail, get_ranges, head, list     read
+    get, get_range, get_tail, get_ranges, read, head, list     read
+    list_owned         what may be deleted: it never leads through a symbolic link
     put                atomic replacement: a reader sees the old object or the new one
     put_if_absent      atomic creation: of many racing callers, one wins
     open_writer        a stream; nothing is visible under the key before `close`
-    delete, copy
+    delete, copy, remove_link
 
 Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, AlreadyExistsError for a lost creation,
 OutcomeUnknownError where a write may or may not have happened, StoreError for everything else that a storage does.
@@ -27,12 +28,14 @@ from lance_core.store.options import StorageOptions
 __all__ = [
     "ByteRange",
     "BytesLike",
+    "LinklessStore",
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",
     "ReadableBuffer",
     "bytes_view",
     "check_key",
+    "check_prefix",
 ]
 
 ByteRange: TypeAlias = tuple[int, int]
@@ -53,11 +56,14 @@ class ObjectMeta:
         key: Its key, relative to the root of the store that reported it.
         size: Size in bytes.
         modified: Time of the last change, seconds since the epoch.
+        e_tag: What an object that is written again under the key does not share, as the storage tells it; None if it
+            does not.
     """
 
     key: str
     size: int
     modified: float
+    e_tag: str | None = None
 
 
 class ObjectWriter(Protocol):
@@ -119,16 +125,20 @@ class ObjectStore(Protocol):
         """Return several ranges of one object, in the order asked for; neighbours are read together."""
         ...
 
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole object with what it is, in one request."""
+        ...
+
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
         ...
 
-    def put(self, key: str, data: ReadableBuffer) -> None:
-        """Write an object, replacing one that exists."""
+    def put(self, key: str, data: ReadableBuffer) -> str | None:
+        """Write an object, replacing one that exists; returns its e-tag if the storage tells it."""
         ...
 
-    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
-        """Write an object unless one exists.
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
+        """Write an object unless one exists; returns its e-tag if the storage tells it.
 
         Args:
             key: The object's key.
@@ -152,6 +162,25 @@ class ObjectStore(Protocol):
             prefix: Start of the keys; empty for all.
             start_after: Leave out keys up to and including this one.
             limit: Stop after so many, and ask the storage for no more.
+
+        Raises:
+            InvalidInputError: The prefix leads out of the root.
+        """
+        ...
+
+    def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield what deleting all that starts with `prefix` may delete, in ascending order of keys.
+
+        A symbolic link is an object of its own here, and what it leads to is none: deleting the key removes the link.
+        Below a folder that is a link, or lies behind one, there is nothing.
+        """
+        ...
+
+    def remove_link(self, folder: str) -> bool:
+        """Remove a folder's name if it is a symbolic link, and leave what it leads to; returns whether it was one.
+
+        Args:
+            folder: The folder, without a slash at the end; empty for the root itself.
         """
         ...
 
@@ -162,6 +191,23 @@ class ObjectStore(Protocol):
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy an object within the store, replacing the target."""
         ...
+
+
+class LinklessStore:
+    """What a store without symbolic links owns: all that it lists."""
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield the objects whose key starts with `prefix`."""
+        raise NotImplementedError
+
+    def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield what deleting all that starts with `prefix` may delete."""
+        return self.list(prefix)
+
+    def remove_link(self, folder: str) -> bool:
+        """Whether a folder was a link, and is removed: never."""
+        del folder
+        return False
 
 
 def bytes_view(data: ReadableBuffer) -> memoryview:
@@ -180,3 +226,18 @@ def check_key(key: str) -> str:
     if "" in parts or "." in parts or ".." in parts or "\0" in key:
         raise InvalidInputError(f"not a key of an object: {key!r}")
     return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` if the keys that start with it lie below the root.
+
+    Raises:
+        InvalidInputError: It is absolute, or has an empty, `.` or `..` part before its last one.
+    """
+    if prefix:
+        # Any end of a key may follow, so a part that is not complete is fine.
+        folder, _, begin = prefix.rpartition("/")
+        check_key(f"{folder}/{begin}x" if "/" in prefix else f"{begin}x")
+        if begin == "..":
+            raise InvalidInputError(f"not a prefix of keys: {prefix!r}")
+    return prefix

@@ -132,16 +132,21 @@ class ExternallyCommittedStore:
         self._settle_key(key)
         return self._store.get_ranges(key, ranges)
 
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole object with its size and time."""
+        self._settle_key(key)
+        return self._store.read(key)
+
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
         self._settle_key(key)
         return self._store.head(key)
 
-    def put(self, key: str, data: ReadableBuffer) -> None:
+    def put(self, key: str, data: ReadableBuffer) -> str | None:
         """Write an object, replacing one that exists."""
-        self._store.put(key, data)
+        return self._store.put(key, data)
 
-    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists; a manifest by way of the index.
 
         Raises:
@@ -151,8 +156,7 @@ class ExternallyCommittedStore:
         """
         version = _version_of(key)
         if version is None:
-            self._store.put_if_absent(key, data, durable=durable)
-            return
+            return self._store.put_if_absent(key, data, durable=durable)
         staging, size = f"{key}-{uuid.uuid4()}", len(bytes_view(data))
         latest = self._index.latest()
         if latest is not None and latest[0] != version - 1:
@@ -163,13 +167,15 @@ class ExternallyCommittedStore:
         if not self._index.add(version, staging, size):
             self._store.delete(staging)
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+        e_tag = None
         try:
-            self._store.put(key, data)
+            e_tag = self._store.put(key, data)
             self._index.finalize(version, key, size)
             self._store.delete(staging)
         except StoreError as error:
             # The version is committed; the next reader finishes it.
             _logger.debug("version %d of %s is left to be finished by a reader: %s", version, self._root, error)
+        return e_tag
 
     def open_writer(self, key: str, *, durable: bool = True) -> ObjectWriter:
         """Start an object that is written piece by piece."""
@@ -182,6 +188,14 @@ class ExternallyCommittedStore:
             if latest is not None:
                 self._settle(*latest)
         return self._store.list(prefix, start_after=start_after, limit=limit)
+
+    def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield what deleting all that starts with `prefix` may delete."""
+        return self._store.list_owned(prefix)
+
+    def remove_link(self, folder: str) -> bool:
+        """Remove a folder's name if it is a symbolic link; the index is left as it is."""
+        return self._store.remove_link(folder)
 
     def delete(self, key: str) -> None:
         """Remove an object, and with a manifest its row, unless it is the highest."""

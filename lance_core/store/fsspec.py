@@ -11,7 +11,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
-from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.base import (
+    ByteRange,
+    BytesLike,
+    LinklessStore,
+    ObjectMeta,
+    ReadableBuffer,
+    bytes_view,
+    check_key,
+    check_prefix,
+)
 from lance_core.store.coalesce import merge_ranges, split_merged
 from lance_core.store.options import StorageOptions
 
@@ -22,7 +31,7 @@ _MAX_GAP_BYTES = 512 << 10
 _MAX_MERGED_BYTES = 16 << 20
 
 
-class FsspecStore:
+class FsspecStore(LinklessStore):
     """Objects below a prefix of an fsspec filesystem.
 
     Args:
@@ -86,6 +95,11 @@ class FsspecStore:
         with _errors(f"{self._root}/{key}"):
             return _meta(key, self._files.info(path))
 
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole object; fsspec tells nothing else about it, but its size."""
+        data = self._read(key, None, None)
+        return data, ObjectMeta(key=key, size=len(data), modified=0.0)
+
     def put(self, key: str, data: ReadableBuffer) -> None:
         """Write an object, replacing one that exists."""
         path = self._path(key)
@@ -114,7 +128,7 @@ class FsspecStore:
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys; fsspec always lists all of a folder."""
-        folder = prefix.rpartition("/")[0]
+        folder = check_prefix(prefix).rpartition("/")[0]
         base = self._files._strip_protocol(self._root).rstrip("/") + "/"  # noqa: SLF001 - fsspec's way to say it
         with _errors(f"{self._root}/{prefix}"):
             found = self._files.find(base + folder, detail=True)
@@ -228,6 +242,6 @@ def _meta(key: str, info: dict[str, Any]) -> ObjectMeta:
     when = info.get("mtime") or info.get("last_modified") or info.get("LastModified") or info.get("updated") or 0.0
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
-    return ObjectMeta(
-        key=key, size=int(info["size"]), modified=when.timestamp() if isinstance(when, datetime) else float(when)
-    )
+    modified = when.timestamp() if isinstance(when, datetime) else float(when)
+    tag = info.get("etag") or info.get("ETag") or info.get("e_tag")
+    return ObjectMeta(key=key, size=int(info["size"]), modified=modified, e_tag=str(tag) if tag else None)

@@ -3,26 +3,34 @@
 Every write goes to a staging file beside its target, `<name>#<random>`, and is then renamed (put, open_writer) or
 hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. A link, other than a
 rename, fails when the name is taken, which makes it the atomic creation that commits need.
+
+Symbolic links are followed where a key or the folder of a prefix leads through them, and nowhere else: no listing goes
+down a link that it meets, and nothing is deleted behind one (`list_owned`).
 """
 
 # Descriptors, links and fsync are the business of this module; pathlib offers half of them.
-# ruff: noqa: PTH100, PTH102, PTH104, PTH106, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH100, PTH108, PTH114, PTH116, PTH120
 import contextlib
 import ctypes
 import errno
 import mmap
 import os
-import secrets
 import shutil
 import stat
-import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
-from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.base import (
+    ByteRange,
+    BytesLike,
+    ObjectMeta,
+    ReadableBuffer,
+    check_key,
+    check_prefix,
+)
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.local_writer import LocalWriter, e_tag_of, store_error, sync_directory
 from lance_core.store.options import StorageOptions
 
 __all__ = ["LocalStore", "LocalWriter"]
@@ -93,20 +101,27 @@ class LocalStore:
             parts = _read_all(fd, merged, size)
         return split_merged(ranges, merged, parts)
 
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole file with its size and time."""
+        with self._opened(key) as fd:
+            status = os.fstat(fd)
+            return _read(fd, 0, status.st_size), _meta(key, status)
+
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of a file."""
         with self._errors(key):
             found = os.stat(self.path_of(key))
             if stat.S_ISDIR(found.st_mode):
                 raise ObjectNotFoundError(f"{self.path_of(key)}: is a directory")
-        return ObjectMeta(key=key, size=found.st_size, modified=found.st_mtime)
+        return _meta(key, found)
 
-    def put(self, key: str, data: ReadableBuffer) -> None:
+    def put(self, key: str, data: ReadableBuffer) -> str:
         """Replace a file by renaming a staged one over it."""
         with self.open_writer(key, durable=False) as writer:
             writer.write(data)
+        return writer.e_tag
 
-    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str:
         """Create a file by linking a staged one to its name."""
         path = self.path_of(key)
         writer = self.open_writer(key, durable=durable)
@@ -116,9 +131,10 @@ class LocalStore:
             with self._errors(key):
                 _link(writer.staging, path)
                 if durable:
-                    _sync_directory(os.path.dirname(path))
+                    sync_directory(os.path.dirname(path))
         finally:
             writer.abort()
+        return writer.e_tag
 
     def open_writer(self, key: str, *, durable: bool = True) -> "LocalWriter":
         """Start a staged file that `close` renames to its name."""
@@ -127,12 +143,31 @@ class LocalStore:
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield files in ascending order of keys; staging files of running writes are among them."""
         count = 0
-        for found in self._walk(prefix.rpartition("/")[0], prefix):
+        for found in self._walk(check_prefix(prefix).rpartition("/")[0], prefix):
             if limit is not None and count >= limit:
                 return
             if start_after is None or found.key > start_after:
                 count += 1
                 yield found
+
+    def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield files, and links in place of what they lead to; nothing if the prefix lies behind a link."""
+        folder = check_prefix(prefix).rpartition("/")[0]
+        parts = folder.split("/") if folder else []
+        if any(os.path.islink(f"{self._path}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
+            return
+        yield from self._walk(folder, prefix, owned=True)
+
+    def remove_link(self, folder: str) -> bool:
+        """Remove a folder's name if it is a link."""
+        path = self.path_of(folder) if folder else self._path
+        if not os.path.islink(path):
+            return False
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise store_error(path, error) from error
+        return True
 
     def delete(self, key: str) -> None:
         """Remove a file; a missing one is fine. Directories stay."""
@@ -142,7 +177,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _failed(path, error) from error
+            raise store_error(path, error) from error
 
     def copy(self, source_key: str, target_key: str) -> None:
         """Copy a file, replacing the target atomically."""
@@ -154,18 +189,13 @@ class LocalStore:
         finally:
             writer.abort()
 
-    def remove_empty_directories(self, prefix: str) -> None:
-        """Remove the directories at and below `prefix` that hold no file; others stay."""
-        top = f"{self._path}/{prefix.strip('/')}"
-        for folder, _, _ in os.walk(top, topdown=False):
-            with contextlib.suppress(OSError):  # not empty, or gone already
-                os.rmdir(folder)
-
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
         with self._errors(key):
-            fd = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
             try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise ObjectNotFoundError(f"{self.path_of(key)}: is not a file")
                 yield fd
             finally:
                 os.close(fd)
@@ -183,145 +213,44 @@ class LocalStore:
         except StoreError:
             raise
         except OSError as error:
-            raise _failed(self.path_of(key), error) from error
+            raise store_error(self.path_of(key), error) from error
 
-    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectMeta]:
+    def _walk(self, folder: str, prefix: str, *, owned: bool = False) -> Iterator[ObjectMeta]:
+        """Yield the files below a folder; links to folders are left out, or objects if what is owned is asked for."""
         path = f"{self._path}/{folder}" if folder else self._path
         try:
             with os.scandir(path) as entries:
                 # A directory sorts as if its name ended with the slash that its keys have there.
-                found = sorted((e.name + "/" if e.is_dir() else e.name, e) for e in entries)
+                found = sorted((e.name + "/" if e.is_dir(follow_symlinks=False) else e.name, e) for e in entries)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _failed(path, error) from error
+            raise store_error(path, error) from error
         for name, entry in found:
             key = f"{folder}/{name}" if folder else name
             if key.endswith("/"):
                 if key.startswith(prefix) or prefix.startswith(key):
-                    yield from self._walk(key[:-1], prefix)
+                    yield from self._walk(key[:-1], prefix, owned=owned)
             elif key.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):  # removed while the directory was read
-                    status = entry.stat()
-                    yield ObjectMeta(key=key, size=status.st_size, modified=status.st_mtime)
+                status = _status(entry, follow=not owned)
+                if status is not None and not stat.S_ISDIR(status.st_mode):
+                    yield _meta(key, status)
 
 
-_SYNC_BYTES = 32 * 1024 * 1024
-"""What a durable writer lets pile up in memory before it starts to bring it to the disk."""
+def _status(entry: "os.DirEntry[str]", *, follow: bool) -> os.stat_result | None:
+    """What an entry of a directory is; None if it is removed meanwhile, or a link that leads nowhere."""
+    try:
+        return entry.stat(follow_symlinks=follow)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise store_error(entry.path, error) from error
 
 
-class LocalWriter:
-    """A staged file that becomes the object when closed.
-
-    A durable writer brings large files to the disk while they are written, so that closing has little left to wait for.
-
-    Args:
-        path: Where the object shall be.
-        durable: Whether the bytes and the name must survive a power loss once `close` returns.
-    """
-
-    def __init__(self, path: str, *, durable: bool) -> None:
-        self._path = path
-        self._durable = durable
-        self._size = 0
-        self._synced = 0
-        self._sync: threading.Thread | None = None
-        self._sync_error: OSError | None = None
-        self.staging = f"{path}#{secrets.randbits(63)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            try:
-                self._fd = os.open(self.staging, flags, 0o666)
-            except FileNotFoundError:
-                _make_directories(os.path.dirname(path))
-                self._fd = os.open(self.staging, flags, 0o666)
-        except OSError as error:
-            raise _failed(path, error) from error
-
-    def write(self, data: ReadableBuffer) -> None:
-        """Append bytes, straight from the caller's memory."""
-        view = bytes_view(data)
-        try:
-            while view:
-                written = os.write(self._fd, view)
-                self._size += written
-                view = view[written:]
-        except OSError as error:
-            self.abort()
-            raise _failed(self._path, error) from error
-        if self._durable and self._size - self._synced >= _SYNC_BYTES:
-            self._start_sync()
-
-    def _start_sync(self) -> None:
-        """Bring what was written so far to the disk, beside what goes on here; one such thread at a time."""
-        if self._sync is None or not self._sync.is_alive():
-            self._synced = self._size
-            self._sync = threading.Thread(target=self._sync_now, name="lance-sync")
-            self._sync.start()
-
-    def _sync_now(self) -> None:
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            self._sync_error = error  # the system reports it once: a later fsync would succeed
-
-    def _end_sync(self) -> None:
-        if self._sync is not None:
-            self._sync.join()
-
-    def flush(self) -> None:
-        """Close the staging file, on disk if the writer is durable."""
-        self._end_sync()
-        try:
-            if self._sync_error is not None:
-                raise self._sync_error
-            if self._durable:
-                os.fsync(self._fd)
-        except OSError as error:
-            raise _failed(self._path, error) from error
-        finally:
-            os.close(self._fd)
-            self._fd = -1
-
-    def close(self) -> int:
-        """Give the file its name and return its size."""
-        if self._fd >= 0:
-            self.flush()
-        try:
-            os.rename(self.staging, self._path)
-            if self._durable:
-                _sync_directory(os.path.dirname(self._path))
-        except OSError as error:
-            self.abort()
-            raise _failed(self._path, error) from error
-        return self._size
-
-    def abort(self) -> None:
-        """Remove the staging file; does nothing once it has its name."""
-        self._end_sync()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.staging)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-
-def _failed(path: str, error: OSError) -> StoreError:
-    """Make the store's error of an operating system's, with its number."""
-    failure = StoreError(f"{path}: {error.strerror or error}")
-    failure.errno = error.errno
-    return failure
+def _meta(key: str, status: os.stat_result) -> ObjectMeta:
+    return ObjectMeta(key=key, size=status.st_size, modified=status.st_mtime, e_tag=e_tag_of(status))
 
 
 def _read(fd: int, start: int, end: int) -> BytesLike:
@@ -374,24 +303,3 @@ def _rename_unless_exists(source: str, target: str) -> None:
         if code in (errno.EINVAL, errno.ENOSYS):
             raise StoreError(f"{target}: the file system has no exclusive renames, so commits are not safe")
         raise OSError(code, os.strerror(code), target)
-
-
-def _make_directories(path: str) -> None:
-    """Create a directory and its parents, on disk: a durable write below may follow one that need not be."""
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-        _sync_directory(os.path.dirname(folder))
-
-
-def _sync_directory(path: str) -> None:
-    """Put the names in a directory on disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

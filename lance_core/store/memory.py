@@ -5,6 +5,7 @@ objects of the one above. A child process starts with a copy and shares nothing.
 """
 
 import io
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,16 +13,26 @@ from types import TracebackType
 from typing import Self
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
-from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.base import (
+    ByteRange,
+    BytesLike,
+    LinklessStore,
+    ObjectMeta,
+    ReadableBuffer,
+    bytes_view,
+    check_key,
+    check_prefix,
+)
 from lance_core.store.options import StorageOptions
 
 __all__ = ["MemoryStore", "MemoryWriter"]
 
-_objects: dict[str, tuple[bytes, float]] = {}
+_objects: dict[str, tuple[bytes, float, str]] = {}
+_numbers = itertools.count()
 _lock = threading.Lock()
 
 
-class MemoryStore:
+class MemoryStore(LinklessStore):
     """Objects whose full name starts with a root.
 
     Args:
@@ -48,10 +59,7 @@ class MemoryStore:
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
-        try:
-            return _objects[self._name(key)][0]
-        except KeyError:
-            raise ObjectNotFoundError(f"{self._root}/{key}: no such object") from None
+        return self._entry(key)[0]
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
         """Return bytes `start` to `end`."""
@@ -70,22 +78,29 @@ class MemoryStore:
                 raise StoreError(f"{self._root}/{key}: bytes {start} to {end} wanted, the object has {len(data)}")
         return [data[start:end] for start, end in ranges]
 
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole object with its size and time."""
+        data, modified, e_tag = self._entry(key)
+        return data, ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
+
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        size = len(self.get(key))
-        return ObjectMeta(key=key, size=size, modified=_objects[self._name(key)][1])
+        return self.read(key)[1]
 
-    def put(self, key: str, data: ReadableBuffer) -> None:
+    def put(self, key: str, data: ReadableBuffer) -> str:
         """Write an object, replacing one that exists."""
-        _objects[self._name(key)] = (bytes(bytes_view(data)), time.time())
+        entry = _new_entry(data)
+        _objects[self._name(key)] = entry
+        return entry[2]
 
-    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str:
         """Write an object unless one exists; nothing in memory is durable."""
         del durable
-        name, entry = self._name(key), (bytes(bytes_view(data)), time.time())
+        name, entry = self._name(key), _new_entry(data)
         with _lock:
             if _objects.setdefault(name, entry) is not entry:
                 raise AlreadyExistsError(f"{self._root}/{key}: exists already")
+        return entry[2]
 
     def open_writer(self, key: str, *, durable: bool = True) -> "MemoryWriter":
         """Start an object that `close` stores."""
@@ -96,7 +111,7 @@ class MemoryStore:
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys."""
         cut = len(self._root) + 1
-        start = f"{self._root}/{prefix}"
+        start = f"{self._root}/{check_prefix(prefix)}"
         found = sorted(name for name in list(_objects) if name.startswith(start))
         keys = [name[cut:] for name in found if start_after is None or name[cut:] > start_after]
         for key in keys[:limit]:
@@ -112,6 +127,16 @@ class MemoryStore:
 
     def _name(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
+
+    def _entry(self, key: str) -> tuple[bytes, float, str]:
+        try:
+            return _objects[self._name(key)]
+        except KeyError:
+            raise ObjectNotFoundError(f"{self._root}/{key}: no such object") from None
+
+
+def _new_entry(data: ReadableBuffer) -> tuple[bytes, float, str]:
+    return bytes(bytes_view(data)), time.time(), str(next(_numbers))
 
 
 class MemoryWriter:

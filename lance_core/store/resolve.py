@@ -1,6 +1,6 @@
 """From a URI to the store that serves it.
 
-    /path, path, file:///path      LocalStore
+    /path, path, file:///path      LocalStore (also local:///path)
     memory://name/path             MemoryStore
     s3://bucket/path, s3a://...    S3Store (needs s3fs)
     s3+ddb://...?ddbTableName=T    S3Store, commits through DynamoDB (`store.external`)
@@ -83,7 +83,7 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     scheme, rest = split_uri(uri)
     if scheme == "":
         return os.path.abspath(os.path.expanduser(rest))
-    if scheme == "file":
+    if scheme in ("file", "local"):
         return os.path.abspath("/" + unquote(rest).removeprefix("localhost").lstrip("/"))
     host = rest.partition("/")[0]
     if "@" in host and scheme not in _CONTAINER_SCHEMES:
@@ -124,6 +124,7 @@ _DYNAMODB_QUERY = re.compile(r"ddbTableName=[A-Za-z0-9_.-]{1,255}")
 _STORES: dict[str, Callable[[str, StorageOptions], ObjectStore]] = {
     "": LocalStore,
     "file": LocalStore,
+    "local": LocalStore,
     "memory": MemoryStore,
     "s3": S3Store,
     "s3a": S3Store,

@@ -2,6 +2,7 @@
 
     verb             requests
     get, get_tail    GET
+    read             GET
     get_ranges       GET for each run of ranges that lie close together, some at a time
     head             HEAD
     put              PUT
@@ -24,7 +25,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
-from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ReadableBuffer, bytes_view, check_key
+from lance_core.store.base import (
+    ByteRange,
+    BytesLike,
+    LinklessStore,
+    ObjectMeta,
+    ReadableBuffer,
+    bytes_view,
+    check_key,
+    check_prefix,
+)
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
 from lance_core.store.options import StorageOptions
 from lance_core.store.s3_client import S3Client, s3_client
@@ -45,7 +55,7 @@ _proven: set[tuple[str, str]] = set()
 _proof_lock = threading.Lock()
 
 
-class S3Store:
+class S3Store(LinklessStore):
     """Objects below a prefix of a bucket.
 
     Args:
@@ -79,9 +89,13 @@ class S3Store:
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
+        return self.read(key)[0]
+
+    def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
+        """Return a whole object with its size and time."""
         response = self._call("get_object", Key=self._name(key))
         data: bytes = response["Body"]
-        return data
+        return data, _meta(key, len(data), response)
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
         """Return bytes `start` to `end`."""
@@ -109,18 +123,18 @@ class S3Store:
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
         response = self._call("head_object", Key=self._name(key))
-        return ObjectMeta(key=key, size=response["ContentLength"], modified=response["LastModified"].timestamp())
+        return _meta(key, response["ContentLength"], response)
 
-    def put(self, key: str, data: ReadableBuffer) -> None:
+    def put(self, key: str, data: ReadableBuffer) -> str | None:
         """Write an object, replacing one that exists."""
-        self._call("put_object", Key=self._name(key), Body=bytes(bytes_view(data)))
+        return _e_tag(self._call("put_object", Key=self._name(key), Body=bytes(bytes_view(data))))
 
-    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> None:
+    def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists, in one request; S3 is always durable."""
         del durable
         name = self._name(key)
         self._prove_conditional_puts()
-        self._call("put_object", writes=True, Key=name, Body=bytes(bytes_view(data)), IfNoneMatch="*")
+        return _e_tag(self._call("put_object", writes=True, Key=name, Body=bytes(bytes_view(data)), IfNoneMatch="*"))
 
     def open_writer(self, key: str, *, durable: bool = True) -> "S3Writer":
         """Start an upload that becomes the object when closed; S3 is always durable."""
@@ -129,7 +143,7 @@ class S3Store:
 
     def list(self, prefix: str, *, start_after: str | None = None, limit: int | None = None) -> Iterator[ObjectMeta]:
         """Yield objects in ascending order of keys, a page of them at a time."""
-        parameters: dict[str, Any] = {"Prefix": self._prefix + prefix}
+        parameters: dict[str, Any] = {"Prefix": self._prefix + check_prefix(prefix)}
         if start_after is not None:
             parameters["StartAfter"] = self._prefix + start_after
         left = limit
@@ -138,11 +152,7 @@ class S3Store:
             response = self._call("list_objects_v2", MaxKeys=page_keys, **parameters)
             for item in response.get("Contents", []):
                 if not item["Key"].endswith("/"):  # what consoles write for a folder
-                    yield ObjectMeta(
-                        key=item["Key"].removeprefix(self._prefix),
-                        size=item["Size"],
-                        modified=item["LastModified"].timestamp(),
-                    )
+                    yield _meta(item["Key"].removeprefix(self._prefix), item["Size"], item)
             if left is not None:
                 left -= len(response.get("Contents", []))
             if not response.get("IsTruncated"):
@@ -241,6 +251,14 @@ class S3Store:
                 )
             finally:
                 self._call("delete_object", Key=name)
+
+
+def _meta(key: str, size: int, answer: dict[str, Any]) -> ObjectMeta:
+    return ObjectMeta(key=key, size=size, modified=answer["LastModified"].timestamp(), e_tag=_e_tag(answer))
+
+
+def _e_tag(answer: dict[str, Any]) -> str | None:
+    return answer.get("ETag") or None
 
 
 class S3Writer:

@@ -4,7 +4,10 @@ from enum import Enum
 
 from lance_core.errors import OutcomeUnknownError, StoreError
 
-_CALLS = ("get", "get_range", "get_tail", "get_ranges", "head", "put", "put_if_absent", "list", "delete", "copy")
+_CALLS = (
+    *("get", "get_range", "get_tail", "get_ranges", "read", "head", "list", "list_owned"),
+    *("put", "put_if_absent", "delete", "copy", "remove_link"),
+)
 
 
 class Killed(BaseException):
@@ -46,7 +49,7 @@ class FaultyStore:
         if self._fault is Fault.FAIL:
             raise StoreError("injected")
         result = real(*args, **kwargs)
-        if name == "list":
+        if name.startswith("list"):
             list(result)
         if self._fault is Fault.KILL_AFTER:
             raise Killed

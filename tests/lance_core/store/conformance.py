@@ -1,5 +1,7 @@
 """What every store must do, as a test class: a new store subclasses it and says how to make one."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -75,6 +77,11 @@ class StoreConformance:
         assert bytes(store.get("v/1")) == b"first"
         assert [found.key for found in store.list("v/")] == ["v/1"]
 
+    def test_put_if_absent_tells_the_tag(self, store):
+        told = store.put_if_absent("v/1", b"first")
+        (listed,) = store.list("v/")
+        assert told in (None, listed.e_tag)
+
     def test_put_if_absent_with_an_empty_body_does_not_truncate(self, store):
         store.put_if_absent("v/1", b"first")
         with pytest.raises(AlreadyExistsError):
@@ -137,6 +144,55 @@ class StoreConformance:
         assert list(store.list("nothing/here/")) == []
         assert [found.size for found in store.list("é")] == [len("é".encode())]
 
+    def test_what_may_be_deleted_is_what_is_listed(self, store):
+        keys = ["a/1", "a/b/c", "a-x", "b"]
+        for key in keys:
+            store.put(key, key.encode())
+        assert [found.key for found in store.list_owned("")] == sorted(keys)
+        assert [found.key for found in store.list_owned("a/")] == ["a/1", "a/b/c"]
+        assert [found.key for found in store.list_owned("a/b")] == ["a/b/c"]
+        assert not store.remove_link("a")
+        assert not store.remove_link("")
+        for found in store.list_owned(""):
+            store.delete(found.key)
+        assert list(store.list("")) == []
+
+    def test_nothing_to_delete_lies_behind_a_link(self, store):
+        outside = self.outside(store)
+        if outside is None:
+            return  # the store knows no links
+        store.put("a/own", b"own")
+        for name, target in (("a/l", outside), ("l", outside), ("f", outside / "sub/file"), ("no", outside / "none")):
+            (Path(store.root) / name).symlink_to(target)
+        assert [found.key for found in store.list_owned("")] == ["a/l", "a/own", "f", "l", "no"]
+        assert [found.key for found in store.list_owned("a/")] == ["a/l", "a/own"]
+        for prefix in ("l/", "l/sub/", "a/l/", "a/l/sub/f"):
+            assert list(store.list_owned(prefix)) == []
+        # To read, links may be named, and are not met on the way.
+        assert [found.key for found in store.list("l/")] == ["l/sub/file"]
+        assert [found.key for found in store.list("")] == ["a/own", "f"]
+        assert store.remove_link("l")
+        for found in store.list_owned(""):
+            store.delete(found.key)
+        assert list(store.list_owned("")) == []
+        assert (outside / "sub/file").read_bytes() == b"outside"
+
+    def outside(self, store) -> Path | None:
+        """A folder outside of the root that links may lead to, with `sub/file`; None if there are no links."""
+        return None
+
+    def test_an_object_that_is_written_again_is_told_by_its_tag(self, store):
+        for _ in range(2):
+            put = store.put("k", b"data")
+            data, meta = store.read("k")
+            assert (bytes(data), meta.key, meta.size) == (b"data", "k", 4)
+            (listed,) = store.list("k")
+            told = {tag for tag in (put, meta.e_tag, listed.e_tag, store.head("k").e_tag) if tag is not None}
+            assert len(told) <= 1
+        store.put("k", b"something else")
+        (again,) = store.list("k")
+        assert again.e_tag is None or again.e_tag != listed.e_tag
+
     def test_delete_and_copy(self, store):
         store.put("k", b"data")
         store.copy("k", "deep/er/k")
@@ -152,6 +208,12 @@ class StoreConformance:
             store.put(key, b"x")
         with pytest.raises(InvalidInputError):
             store.get(key)
+
+    @pytest.mark.parametrize("prefix", ["/", "/abs", "a//b", "../", "..", "../up", "a/../../b", "./a", "a/\0/"])
+    def test_listings_stay_below_the_root(self, store, prefix):
+        for verb in (store.list, store.list_owned):
+            with pytest.raises(InvalidInputError):
+                list(verb(prefix))
 
     def test_survives_pickling(self, store):
         import pickle

