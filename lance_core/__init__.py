@@ -11,24 +11,24 @@ from lance_core import file as file
 from lance_core import fragment as fragment
 from lance_core import progress as progress
 from lance_core import udf as udf
-from lance_core.api.bases import DatasetBasePath
-from lance_core.api.batch_udf import BatchUDF, batch_udf
-from lance_core.api.commit import CommitResult, commit_fragments
-from lance_core.api.dataset import LanceDataset, dataset
-from lance_core.api.fragment import LanceFragment
-from lance_core.api.index_records import Index, IndexFile
-from lance_core.api.inspection import DataStatistics, FieldStatistics
-from lance_core.api.merge_insert import MergeInsertBuilder
-from lance_core.api.metadata import DataFile, DeletionFile, FragmentMetadata
-from lance_core.api.operations import LanceOperation
-from lance_core.api.scan import LanceScanner
-from lance_core.api.slices import Between, Equals, Slice, Slices
-from lance_core.api.transactions import Transaction
-from lance_core.api.uncommitted import delete_uncommitted_files
-from lance_core.api.write import FragmentWriter
-from lance_core.api.write_dataset import write_dataset
-from lance_core.api.write_fragments import write_fragments
+from lance_core.dataset.fragment import LanceFragment
+from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.table.manifest import WRITER
+from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
+from lance_core.verbs.files.fragment_writer import FragmentWriter
+from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
+from lance_core.verbs.files.uncommitted import delete_uncommitted_files
+from lance_core.verbs.inspect.statistics import DataStatistics, FieldStatistics
+from lance_core.verbs.records.fragments import DataFile, DeletionFile, FragmentMetadata
+from lance_core.verbs.records.indices import Index, IndexFile
+from lance_core.verbs.records.operations import LanceOperation
+from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.write.commit_fragments import CommitResult, commit_fragments
+from lance_core.verbs.write.write_dataset import write_dataset
+from lance_core.verbs.write.write_fragments import write_fragments
 
 __version__ = WRITER.version
 

@@ -1,6 +1,6 @@
 """Front door of progress callbacks, under pylance's names: `lance.progress`."""
 
-from lance_core.api.progress import (
+from lance_core.verbs.files.progress import (
     FileSystemFragmentWriteProgress,
     FragmentWriteProgress,
     NoopFragmentWriteProgress,

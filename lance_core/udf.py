@@ -1,5 +1,5 @@
 """Front door of functions that make columns, under pylance's names: `lance.udf`."""
 
-from lance_core.api.batch_udf import BatchUDF, BatchUDFCheckpoint, batch_udf
+from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, batch_udf
 
 __all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf"]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark_lance.datasource import register
     from pyspark_lance.reader import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
-    from pyspark_lance.writer import WriteResult, write
+    from pyspark_lance.write_job import WriteResult
+    from pyspark_lance.writer import write
 
 __all__ = [
     "CompactionFailure",

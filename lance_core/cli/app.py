@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from lance_core.api.dataset import dataset
 from lance_core.cli.output import Output
+from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 
 __all__ = ["cli", "command", "parse_version", "run"]

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from lance_core.api.dataset import LanceDataset
 from lance_core.cli.app import command, parse_version
 from lance_core.cli.output import Output
 from lance_core.commit import list_versions, load_manifest, load_transaction
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.table.fragment import FragmentList
 from lance_core.table.manifest import Manifest

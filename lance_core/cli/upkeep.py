@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from lance_core.api.dataset import LanceDataset
 from lance_core.cli.app import FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import Output, human_bytes
 from lance_core.commit import list_versions
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
 from lance_core.maintenance.auto_cleanup import parse_age
 from lance_core.maintenance.cleanup import cleanup_old_versions, explain_cleanup_old_versions, select

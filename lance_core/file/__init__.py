@@ -1,9 +1,10 @@
 """Data files: one file of columns, written and read as a whole or in parts."""
 
+from lance_core.file.container import WrittenFile
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, ReaderResults, stable_version
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.file.writer import DataFileWriter, WrittenFile
+from lance_core.file.writer import DataFileWriter
 
 __all__ = [
     "DEFAULT_VERSION",

@@ -5,7 +5,7 @@ next one is collected. Buffers are appended to the file as they become ready, ea
 metadata follows when the writer is finished (see `metadata`). Nothing is visible under the key before that.
 """
 
-__all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter", "WrittenFile"]
+__all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter"]
 
 from collections import deque
 from concurrent.futures import Future

@@ -17,7 +17,7 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from lance_core.api.dataset import LanceDataset
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.api.dataset import LanceDataset
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.api.branches import FORK_TAG_PREFIX
 from lance_core.errors import CorruptFileError, InvalidInputError, ObjectNotFoundError
 from lance_core.maintenance.references import References
 from lance_core.store import ObjectMeta, ObjectStore, join_uri, open_store
@@ -40,6 +39,7 @@ from lance_core.table.paths import (
     tag_of_ref_key,
 )
 from lance_core.table.refs import MAIN, BranchRef, TagRef
+from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 

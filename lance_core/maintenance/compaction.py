@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lance_core.api.dataset import LanceDataset
-from lance_core.api.source import Source
 from lance_core.commit import commit
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance.facts import facts_of
 from lance_core.maintenance.options import CompactionOptions
@@ -29,6 +28,7 @@ from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.version.source import Source
 
 __all__ = ["Compaction", "compact"]
 

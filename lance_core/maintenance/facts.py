@@ -14,13 +14,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core._proto import table_pb2
-from lance_core.api.read import physical_rows, read_fragment
-from lance_core.api.source import Source
 from lance_core.errors import SchemaError
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
 from lance_core.table.fragment import Fragment
 from lance_core.table.reuse import live_coverage
+from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.version.source import Source
 
 __all__ = ["facts_of"]
 

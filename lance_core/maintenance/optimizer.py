@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lance_core.api.dataset import LanceDataset
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import UnsupportedError
 from lance_core.maintenance.compaction import compact
 from lance_core.maintenance.results import CompactionMetrics

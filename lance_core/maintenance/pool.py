@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lance_core.api.dataset import LanceDataset
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import StoreError
 from lance_core.maintenance.results import RewriteResult
 from lance_core.maintenance.tasks import CompactionTask

@@ -15,13 +15,11 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lance_core.api.dictionaries import check_dictionaries
-from lance_core.api.read import read_fragment
-from lance_core.api.source import Source
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.file.container import WrittenFile
 from lance_core.file.copy import copy_pages
 from lance_core.file.version import FileVersion
-from lance_core.file.writer import DataFileWriter, WrittenFile
+from lance_core.file.writer import DataFileWriter
 from lance_core.maintenance.options import FORCE_COPY, CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.source_fragment import SourceFragment, cut, open_fragment, open_pages
@@ -29,6 +27,9 @@ from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
+from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.verbs.scan.read_fragment import read_fragment
+from lance_core.verbs.version.source import Source
 
 __all__ = ["discard", "rewrite"]
 

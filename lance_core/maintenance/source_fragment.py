@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.api.read import physical_rows
-from lance_core.api.source import Source
 from lance_core.file.copy import PageSource
 from lance_core.file.reader import DataFileReader
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
+from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.version.source import Source
 
 __all__ = ["SourceFragment", "cut", "open_fragment", "open_pages"]
 

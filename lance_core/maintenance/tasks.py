@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_core._proto import table_pb2
-from lance_core.api.dataset import LanceDataset
-from lance_core.api.metadata import FragmentMetadata
+from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import RewriteResult, fragments_from_json, fragments_to_json
 from lance_core.maintenance.rewrite import rewrite
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.records.fragments import FragmentMetadata
 
 __all__ = ["CompactionPlan", "CompactionTask"]
 

@@ -11,7 +11,7 @@ import pytest
 from lance.dataset import DatasetOptimizer as PylanceOptimizer
 
 import lance_core
-from lance_core.api.maintaining import CleanupSelectors
+from lance_core.dataset.upkeep import CleanupSelectors
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance import compact
 from lance_core.maintenance.optimizer import DatasetOptimizer

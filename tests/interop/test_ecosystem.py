@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 import pytest
 
 import lance_core
-from lance_core.api.scan import LanceScanner
 from lance_core.errors import UnsupportedError
+from lance_core.verbs.scan.scanner import LanceScanner
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+"""Front door of datasets, under pylance's names: `lance.dataset`, as a module.
+
+The name `lance_core.dataset` itself is the function that opens a dataset.
+"""
+
+from typing import Final
+
+from lance_core.dataset.commits import BulkCommitResult
+from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.dataset.rows import DeleteResult, UpdateResult
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.verbs.inspect.statistics import DatasetStats, DataStatistics, FieldStatistics, LanceStats
+from lance_core.verbs.records.indices import Index, IndexFile
+from lance_core.verbs.records.operations import LanceOperation
+from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.refs.branches import Branches
+from lance_core.verbs.refs.tags import Tags
+from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
+from lance_core.verbs.scan.ordering import ColumnOrdering
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.write.write_dataset import write_dataset
+
+__all__ = [
+    "LANCE_COMMIT_MESSAGE_KEY",
+    "Branches",
+    "BulkCommitResult",
+    "ColumnOrdering",
+    "DataStatistics",
+    "DatasetStats",
+    "DeleteResult",
+    "FieldStatistics",
+    "Index",
+    "IndexFile",
+    "LanceDataset",
+    "LanceOperation",
+    "LanceScanner",
+    "LanceStats",
+    "MergeInsertBuilder",
+    "Tags",
+    "Transaction",
+    "UpdateResult",
+    "write_dataset",
+]
+
+LANCE_COMMIT_MESSAGE_KEY: Final = COMMIT_MESSAGE_KEY
+"""The transaction property that holds the message of a commit."""

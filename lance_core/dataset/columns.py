@@ -1,0 +1,95 @@
+"""Verbs that change columns, in a new version; the handle moves to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.schema import schema_to_bytes
+from lance_core.verbs.columns.add import add_columns, commit_made, with_new_columns
+from lance_core.verbs.columns.alter import alter_columns, drop_columns
+from lance_core.verbs.columns.makers import joined
+from lance_core.verbs.files.fragment_writer import ReaderLike
+from lance_core.verbs.version.handle import Handle
+
+__all__ = ["EvolvingVerbs"]
+
+
+class EvolvingVerbs(Handle):
+    """What a dataset offers to change its columns. The handle moves to the version that was made.
+
+    A concurrent change of rows that such a change cannot follow raises a RetryableConflictError: call it again after
+    `checkout_latest`.
+    """
+
+    def add_columns(
+        self,
+        transforms: Any,
+        read_columns: Sequence[str] | None = None,
+        reader_schema: pa.Schema | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Add columns.
+
+        Args:
+            transforms: New columns as SQL texts or pyarrow expressions by name; a function or `BatchUDF` from a batch
+                of rows to a batch of new columns; a table, reader or the like with one row per row of the dataset; or
+                Arrow fields or a schema, for columns of nulls, which take no file.
+            read_columns: Columns that the function reads, `_rowid` and `_rowaddr` among them; None for all.
+            reader_schema: Schema of an iterable of batches.
+            batch_size: Most rows of a batch that the function gets.
+
+        Raises:
+            SchemaError: A column exists, or the values do not fit.
+            InvalidInputError: There are more or fewer values than rows.
+        """
+        self._manifest = add_columns(self.source, transforms, read_columns, reader_schema, batch_size)
+
+    def lance_schema_with(self, fields: Sequence[pa.Field]) -> bytes:
+        """The schema as it will be with further columns, for a `FragmentWriter` whose commit adds them.
+
+        Raises:
+            SchemaError: A column exists, or cannot be stored.
+        """
+        return schema_to_bytes(with_new_columns(self._manifest, pa.schema(fields))[0])
+
+    def merge(
+        self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> None:
+        """Add the columns of other rows, by a left join; rows without a partner get nulls.
+
+        Args:
+            data_obj: The rows: a table, reader, frame, dataset or the like.
+            left_on: Column of the dataset that is joined on; `_rowid` and `_rowaddr` too.
+            right_on: Column of the rows that is joined on; None for the same name.
+            schema: Schema of an iterable of batches.
+
+        Raises:
+            SchemaError: A column exists, or those that are joined on do not or differ in type.
+        """
+        self._manifest = commit_made(self.source, joined(data_obj, schema, self._manifest.schema, left_on, right_on))
+
+    def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
+        """Rename columns, allow or forbid nulls, or cast.
+
+        Args:
+            *alterations: Each with the keys "path", and "name", "nullable" or "data_type". Casts go between integers,
+                between floats, between decimals, between dates, times and durations, and between the sizes of texts,
+                bytes and lists; they write the column anew. Times without a zone are taken as those of a new zone.
+
+        Raises:
+            SchemaError: A column does not exist, two would have one name, or a cast is not possible.
+            InvalidInputError: A column that shall not be null has nulls, or a value does not fit the new type.
+        """
+        self._manifest = alter_columns(self.source, alterations)
+
+    def drop_columns(self, columns: Sequence[str]) -> None:
+        """Drop columns, or parts of structs; their data goes when files are compacted and old versions cleaned up.
+
+        Raises:
+            SchemaError: A column does not exist.
+            InvalidInputError: No column would be left.
+        """
+        self._manifest = drop_columns(self.source, columns)

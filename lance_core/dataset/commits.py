@@ -1,0 +1,198 @@
+"""Verbs that commit what was made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from os import PathLike
+from typing import Any, Final, Self, TypedDict
+
+from lance_core.commit import Committed, commit, locate_latest
+from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from lance_core.store import CommitLock, ObjectStore, join_uri, manifest_index, open_store
+from lance_core.table.paths import (
+    REFS_PREFIX,
+    VERSIONS_PREFIX,
+    branch_of_manifest_key,
+    branch_of_ref_key,
+    branch_root,
+)
+from lance_core.table.refs import MAIN, is_branch_name
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.verbs.records.operations import LanceOperation
+from lance_core.verbs.records.transactions import Transaction, commit_options, commit_transaction, merged
+from lance_core.verbs.version.destination import destination
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["BulkCommitResult", "CommittingVerbs"]
+
+COMMIT_TIMEOUT: Final = timedelta(minutes=30)
+
+
+class BulkCommitResult(TypedDict):
+    """What `commit_batch` did."""
+
+    dataset: Any
+    merged: Transaction
+
+
+class CommittingVerbs(Handle):
+    """What a dataset offers to writers that work in several processes."""
+
+    @classmethod
+    def commit(
+        cls,
+        base_uri: str | PathLike[str] | Handle,
+        operation: LanceOperation.BaseOperation | Transaction,
+        read_version: int | None = None,
+        commit_lock: CommitLock | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,
+        detached: bool | None = False,
+        max_retries: int = 20,
+        *,
+        commit_message: str | None = None,
+        enable_stable_row_ids: bool | None = None,
+        commit_timeout: timedelta | None = COMMIT_TIMEOUT,
+        **others: Any,
+    ) -> Self:
+        """Make a version of fragments that were written elsewhere.
+
+        Nothing is checked but what the format demands: the fragments must fit the columns.
+
+        Args:
+            base_uri: The dataset's root, or a dataset.
+            operation: The change, or a transaction with the change in it.
+            read_version: Version that the change was made from; it can be left out for Overwrite and Restore.
+            commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
+                stores whose writers of pylance need one. It is entered once for each attempt, and kept by the dataset
+                that is returned. None for that of the dataset given.
+            storage_options: Where and who, under object_store's names.
+            enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
+            detached: Commit beside the history: the version is found only by its number.
+            max_retries: How often the commit follows others that were faster. With 0 an Overwrite must follow its
+                read version directly.
+            commit_message: A text for the history; for a transaction, put it among its properties.
+            enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
+            commit_timeout: No attempt is begun after so long; None for no limit.
+            **others: Arguments of pylance's that are not offered.
+
+        Returns:
+            The dataset at the new version; a dataset that was passed in does not move.
+
+        Raises:
+            CommitConflictError: Another writer's commit rules this one out; `.retryable` tells whether doing the
+                change again on the latest version can help.
+        """
+        refuse("commit", others)
+        if isinstance(operation, Transaction) and commit_message is not None:
+            raise InvalidInputError("commit_message: set it among the properties of the transaction instead")
+        place = destination(base_uri, storage_options, commit_lock)
+        done = commit_transaction(
+            place.store,
+            operation,
+            base=place.base,
+            read_version=read_version,
+            properties={} if commit_message is None else {COMMIT_MESSAGE_KEY: commit_message},
+            options=commit_options(
+                max_retries=max_retries,
+                commit_timeout=commit_timeout,
+                detached=detached,
+                enable_v2_manifest_paths=enable_v2_manifest_paths,
+                enable_stable_row_ids=enable_stable_row_ids,
+            ),
+        )
+        return cls(place.uri, storage_options=place.options, manifest=done.manifest)
+
+    @classmethod
+    def commit_batch(
+        cls,
+        dest: str | PathLike[str] | Handle,
+        transactions: Sequence[Transaction],
+        commit_lock: CommitLock | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,
+        detached: bool | None = False,
+        max_retries: int = 20,
+        commit_timeout: timedelta | None = COMMIT_TIMEOUT,
+        **others: Any,
+    ) -> BulkCommitResult:
+        """Commit several appends as one version; arguments as `commit`. Their properties are not kept.
+
+        Returns:
+            "dataset": the dataset at the new version; "merged": what was committed.
+
+        Raises:
+            UnsupportedError: A transaction is no append.
+        """
+        refuse("commit_batch", others)
+        place = destination(dest, storage_options, commit_lock)
+        settings = commit_options(
+            max_retries=max_retries,
+            commit_timeout=commit_timeout,
+            detached=detached,
+            enable_v2_manifest_paths=enable_v2_manifest_paths,
+        )
+        done: Committed = commit(place.store, merged(transactions), base=place.base, options=settings)
+        opened = cls(place.uri, storage_options=place.options, manifest=done.manifest)
+        return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
+
+    @staticmethod
+    def drop(
+        base_uri: str | PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        ignore_not_found: bool | None = None,
+    ) -> None:
+        """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
+
+        A symbolic link is removed and what it leads to stays; if the root is one, nothing else is done.
+
+        What an external manifest store knows about the dataset and its branches goes last. A drop that was cut short is
+        finished by another one, which also removes what is left when somebody else has deleted the files.
+
+        Args:
+            base_uri: The dataset's root.
+            storage_options: Where and who, under object_store's names.
+            ignore_not_found: Whether it is fine that nothing is there.
+
+        Raises:
+            DatasetNotFoundError: It is no dataset's root.
+        """
+        _drop(open_store(base_uri, storage_options), ignore_not_found=bool(ignore_not_found))
+
+
+def _drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
+    """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again.
+
+    Links are removed, the root among them, and what they lead to is left alone.
+    """
+    index = manifest_index(store)
+    if locate_latest(store) is None and (index is None or index.latest() is None):
+        if ignore_not_found and next(store.list_owned(""), None) is None:
+            return
+        raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
+    keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
+    # References outlive the branches, so that the next drop knows them, and the manifests outlive all other files.
+    kept = (REFS_PREFIX, VERSIONS_PREFIX)
+    _delete(store, (key for key in keys if not f"{key}/".startswith(kept)))
+    if index is not None:
+        _clear_branches(store, keys)
+    for prefix in kept:
+        _delete(store, (key for key in keys if f"{key}/".startswith(prefix)))
+    if index is not None:
+        index.clear()
+
+
+def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
+    for key in keys:
+        store.delete(key)
+
+
+def _clear_branches(store: ObjectStore, keys: Iterable[str]) -> None:
+    """Clear the rows of the branches that have a reference or manifests among the keys."""
+    for branch in sorted({branch_of_ref_key(key) or branch_of_manifest_key(key) or MAIN for key in keys}):
+        if is_branch_name(branch):
+            index = manifest_index(open_store(join_uri(store.root, branch_root(branch)), store.options))
+            if index is not None:
+                index.clear()

@@ -1,0 +1,90 @@
+"""Verbs that change configuration and metadata, in a new version; the handle moves to it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from lance_core.commit import commit
+from lance_core.errors import SchemaError
+from lance_core.table.operations import UpdateConfig, UpdateMap
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.version.handle import Handle
+
+__all__ = ["ConfiguringVerbs"]
+
+Changes = Mapping[str, str | None]
+"""New values by key; None removes a key."""
+
+
+class ConfiguringVerbs(Handle):
+    """What a dataset offers to change its configuration and the free texts about it, its schema and its fields.
+
+    With `replace`, values are the whole new map; else they are set on top of it, and None removes a key.
+    """
+
+    @property
+    def schema_metadata(self) -> dict[str, str]:
+        """Free texts about the schema."""
+        return {key: value.decode() for key, value in self._manifest.schema.metadata.items()}
+
+    def update_config(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
+        """Change the configuration, and return all of it."""
+        self._update(UpdateConfig(config=_change(values, replace)))
+        return self.config()
+
+    def delete_config_keys(self, keys: Sequence[str]) -> None:
+        """Remove keys from the configuration; those that are not there are ignored."""
+        self._update(UpdateConfig(config=UpdateMap(entries=dict.fromkeys(keys))))
+
+    def update_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
+        """Change the texts about the table, and return all of them."""
+        self._update(UpdateConfig(table_metadata=_change(values, replace)))
+        return self.metadata
+
+    def update_schema_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
+        """Change the texts about the schema, and return all of them."""
+        self._update(UpdateConfig(schema_metadata=_change(values, replace)))
+        return self.schema_metadata
+
+    def update_field_metadata(self, field_updates: Mapping[str, Changes], *, replace: bool = False) -> None:
+        """Change the texts about fields.
+
+        Args:
+            field_updates: Changes by dotted path of the field.
+            replace: Whether they are all that is kept about each of these fields.
+
+        Raises:
+            SchemaError: There is no such field.
+        """
+        changes = {self._field_id(path): _change(values, replace) for path, values in field_updates.items()}
+        self._update(UpdateConfig(field_metadata=changes))
+
+    def replace_schema_metadata(self, new_metadata: Mapping[str, str]) -> None:
+        """Set all texts about the schema; `update_schema_metadata` with `replace` is the newer name."""
+        _deprecated("replace_schema_metadata", "update_schema_metadata(metadata, replace=True)")
+        self.update_schema_metadata(new_metadata, replace=True)
+
+    def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:
+        """Set all texts about a field; `update_field_metadata` with `replace` is the newer name."""
+        _deprecated("replace_field_metadata", "update_field_metadata({path: metadata}, replace=True)")
+        self.update_field_metadata({field_name: new_metadata}, replace=True)
+
+    def _field_id(self, path: str) -> int:
+        try:
+            return self._manifest.schema.column(path).id
+        except SchemaError as error:
+            raise SchemaError(f"Field {path!r} not found: {error}") from error
+
+    def _update(self, operation: UpdateConfig) -> None:
+        transaction = Transaction(read_version=self.version, operation=operation)
+        self._manifest = commit(self._store, transaction, base=self._manifest).manifest
+
+
+def _change(values: Changes, replace: bool) -> UpdateMap:
+    entries = {key: value for key, value in values.items() if not (replace and value is None)}
+    return UpdateMap(entries=entries, replace=replace)
+
+
+def _deprecated(old: str, new: str) -> None:
+    warnings.warn(f"{old} is deprecated. Use {new} instead.", DeprecationWarning, stacklevel=3)

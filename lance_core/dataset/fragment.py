@@ -1,0 +1,107 @@
+"""One fragment of a dataset, to read by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
+
+import pyarrow as pa
+
+from lance_core.dataset.fragment_changes import FragmentChanges
+from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
+from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.scan.take import take_rows
+
+__all__ = ["LanceFragment"]
+
+
+class LanceFragment(FragmentChanges):
+    """A fragment of one version of a dataset.
+
+    Args:
+        source: The version.
+        record: The fragment.
+    """
+
+    def __repr__(self) -> str:
+        """Tell which fragment of what."""
+        return f"LanceFragment(id={self.fragment_id}, uri={self._source.store.root!r})"
+
+    @property
+    def fragment_id(self) -> int:
+        """Its id."""
+        return self.record.id
+
+    @property
+    def metadata(self) -> FragmentMetadata:
+        """Its description."""
+        return FragmentMetadata.from_record(self.record)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The dataset's columns."""
+        return resolve_extensions(schema_to_arrow(self._source.manifest.schema))
+
+    @property
+    def physical_rows(self) -> int:
+        """Rows in its files, deleted ones included."""
+        return physical_rows(self._source, self.record)
+
+    @property
+    def num_deletions(self) -> int:
+        """Rows that are deleted."""
+        return self.record.num_deleted_rows
+
+    def data_files(self) -> list[DataFile]:
+        """Its data files."""
+        return self.metadata.files
+
+    def deletion_file(self) -> str | None:
+        """Key of its deletion file below the dataset's root; None if it has none."""
+        file = self.record.deletion_file
+        return None if file is None else file.key(self.fragment_id)
+
+    def scanner(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
+        limit: int | None = None,
+        offset: int | None = None,
+        **options: Unpack[ScanArguments],
+    ) -> LanceScanner:
+        """Prepare a scan of this fragment; arguments as `LanceDataset.scanner`, but for `fragments`."""
+        schema = self._source.manifest.schema
+        arguments = scan_options(schema, columns, filter, limit=limit, offset=offset, **options)
+        return LanceScanner(self._source, [self.record], arguments)
+
+    def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002
+        """Its rows as one table; arguments as `scanner`."""
+        return self.scanner(columns, filter, **options).to_table()
+
+    def to_batches(self, columns: Columns = None, filter: Filter = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002
+        """Yield its rows in batches; arguments as `scanner`."""
+        return self.scanner(columns, filter, **options).to_batches()
+
+    def to_pandas(self, columns: Columns = None, **options: Any) -> Any:
+        """Its rows as a pandas frame; arguments as `scanner`."""
+        return self.to_table(columns, **options).to_pandas()
+
+    def count_rows(self, filter: Filter = None) -> int:  # noqa: A002 - pylance's name
+        """Number of its rows; without a filter only metadata is read."""
+        return self.scanner(filter=filter).count_rows()
+
+    def head(self, num_rows: int) -> pa.Table:
+        """Its first rows."""
+        return self.scanner(limit=num_rows).to_table()
+
+    def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
+        """Rows by position among those of the fragment that are alive, in the order asked for.
+
+        Raises:
+            InvalidInputError: A position lies outside.
+        """
+        options = scan_options(self._source.manifest.schema, columns, flatten=False)
+        return take_rows(self._source, [self.record], indices, options)

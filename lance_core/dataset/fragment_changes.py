@@ -1,0 +1,251 @@
+"""Changes to one fragment, to be committed later: deletions, and new values or columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.schema import Schema
+from lance_core.schema.lance_schema import LanceSchema
+from lance_core.table.deletion import DeletionVector
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.columns.add import made_fragment, with_new_columns
+from lance_core.verbs.columns.batch_udf import BatchUDF
+from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, joined
+from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
+from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, ReaderLike
+from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.inspect.statistics import validate_fragment
+from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.rows.removal import bitmap_of, matching_rows, with_deletions
+from lance_core.verbs.scan.conditions import to_condition
+from lance_core.verbs.scan.read_fragment import live_count, physical_rows
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import staged
+from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.write.write_fragments import write_fragments
+
+__all__ = ["FragmentChanges"]
+
+_WHOLE = (1 << 63) - 1
+
+
+class FragmentChanges:
+    """What a fragment offers to change it. Nothing changes in the dataset until the results are committed.
+
+    Args:
+        source: The version that the fragment is in.
+        record: The fragment.
+    """
+
+    def __init__(self, source: Source, record: Fragment) -> None:
+        self._source = source
+        self.record = record
+
+    @staticmethod
+    def create(
+        dataset_uri: str | PathLike[str],
+        data: ReaderLike,
+        fragment_id: int | None = None,
+        schema: pa.Schema | None = None,
+        max_rows_per_group: int | None = None,
+        progress: FragmentWriteProgress | None = None,
+        mode: str = "append",
+        *,
+        data_storage_version: str | None = None,
+        use_legacy_format: bool | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> FragmentMetadata:
+        """Write rows into one new fragment; arguments as `write_fragments`.
+
+        Args:
+            dataset_uri: The dataset's root.
+            data: The rows; at least one.
+            fragment_id: Id of the fragment; None lets the commit pick one.
+            schema: Schema of the rows; needed only for an iterable of batches.
+            max_rows_per_group: Changes no result.
+            progress: Told when the file is begun and when it is complete.
+            mode: "append" fits the rows to the dataset if there is one.
+            data_storage_version: Version of the file.
+            use_legacy_format: The older spelling of that.
+            storage_options: Where and who, under object_store's names.
+            **others: Arguments of pylance's that are not offered.
+
+        Raises:
+            SchemaError: The data does not fit.
+            InvalidInputError: There is no row.
+        """
+        refuse("LanceFragment.create", others)
+        made = write_fragments(
+            data,
+            dataset_uri,
+            schema,
+            mode=mode,
+            max_rows_per_file=_WHOLE,
+            max_rows_per_group=max_rows_per_group,
+            max_bytes_per_file=max(MAX_BYTES_PER_FILE, _WHOLE),
+            progress=progress,
+            data_storage_version=data_storage_version,
+            use_legacy_format=use_legacy_format,
+            storage_options=storage_options,
+        )
+        if not isinstance(made, list) or len(made) != 1:
+            raise InvalidInputError("a fragment needs at least one row")
+        made[0].id = fragment_id or 0
+        return made[0]
+
+    def delete(self, predicate: str | pc.Expression) -> FragmentMetadata | None:
+        """Delete the rows for which a predicate is true.
+
+        Returns:
+            The fragment with a new deletion file; None if no row is left.
+        """
+        expression = to_condition(predicate, self._source.manifest.schema)
+        return self._without(matching_rows(self._source, self.record, expression))
+
+    def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
+        """Delete rows by their physical offsets in the fragment.
+
+        Returns:
+            The fragment with a new deletion file; None if no row is left.
+
+        Raises:
+            InvalidInputError: An offset lies outside.
+        """
+        rows = np.asarray(list(offsets), np.int64)
+        count = physical_rows(self._source, self.record)
+        outside = rows[(rows < 0) | (rows >= count)]
+        if len(outside):
+            raise InvalidInputError(
+                f"delete_rows offset {outside[0]} is out of range for fragment {self.record.id} with {count} rows"
+            )
+        hidden = self._source.deletions(self.record) or DeletionVector()
+        return self._without(bitmap_of(rows) - hidden.bitmap)
+
+    def merge_columns(
+        self,
+        value_func: Any,
+        columns: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        reader_schema: pa.Schema | None = None,
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Add columns to this fragment; arguments as `LanceDataset.add_columns`.
+
+        Returns:
+            The fragment with a new file, and the schema of the dataset with the new columns: for
+            `LanceOperation.Merge`.
+
+        Raises:
+            SchemaError: A column exists, or the values do not fit.
+            InvalidInputError: A function keeps a checkpoint, which only `LanceDataset.add_columns` can.
+        """
+        if isinstance(value_func, BatchUDF) and value_func.cache is not None:
+            raise InvalidInputError("a checkpoint file cannot be used with LanceFragment.merge_columns")
+        return self._made(column_maker(value_func, self._source, columns, reader_schema), batch_size)
+
+    def merge(
+        self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Add the columns of other rows to this fragment, by a left join; arguments as `LanceDataset.merge`.
+
+        Returns:
+            As `merge_columns`.
+        """
+        return self._made(joined(data_obj, schema, self._source.manifest.schema, left_on, right_on), None)
+
+    def update_columns(
+        self,
+        data_obj: ReaderLike,
+        left_on: str = ROW_ID,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+        *,
+        with_offsets: bool = False,
+    ) -> tuple[FragmentMetadata, list[int]] | tuple[FragmentMetadata, list[int], bytes]:
+        """Give columns new values in the rows that match other rows; the others keep theirs.
+
+        Args:
+            data_obj: The rows: the column that is joined on, and the columns to change.
+            left_on: Column of the dataset that is joined on; `_rowid` and `_rowaddr` too.
+            right_on: Column of the rows that is joined on; None for the same name.
+            schema: Schema of an iterable of batches.
+            with_offsets: Return which rows matched as well.
+
+        Returns:
+            The fragment with a new file, the ids of the fields that changed, and with `with_offsets` the physical
+            offsets of the rows as a serialized roaring bitmap: for `LanceOperation.Update`.
+
+        Raises:
+            SchemaError: A column does not exist or differs in type.
+        """
+        manifest = self._source.manifest
+        maker = joined(data_obj, schema, manifest.schema, left_on, right_on)
+        unknown = [name for name in maker.makes.names if name not in manifest.schema.names]
+        if unknown or not maker.makes.names:
+            raise SchemaError(f"update_columns: the dataset has no columns {unknown}; it has {manifest.schema.names}")
+        columns = manifest.schema.project([name for name in manifest.schema.names if name in maker.makes.names])
+        matched = BitMap()
+        with staged(self._source) as files:
+            tables = self._updated(maker, columns, matched)
+            file = write_column_file(self._source, self.record, columns, tables, files)
+        updated = FragmentMetadata.from_record(replaced_columns(self.record, file))
+        fields = [node.id for node, _ in columns.walk()]
+        return (updated, fields, matched.serialize()) if with_offsets else (updated, fields)
+
+    def validate(self) -> None:
+        """Check that the fragment's files, row counts and deletions fit together.
+
+        Raises:
+            CorruptFileError: They do not.
+        """
+        validate_fragment(self._source, self.record)
+
+    def _without(self, gone: BitMap) -> FragmentMetadata | None:
+        if len(gone) == live_count(self._source, self.record):
+            return None
+        if not gone:
+            return FragmentMetadata.from_record(self.record)
+        with staged(self._source) as files:
+            return FragmentMetadata.from_record(with_deletions(self._source, self.record, gone, files))
+
+    def _made(self, maker: ColumnMaker, batch_size: int | None) -> tuple[FragmentMetadata, LanceSchema]:
+        schema, columns = with_new_columns(self._source.manifest, maker.makes)
+        with staged(self._source) as files:
+            made = made_fragment(self._source, self.record, maker, columns, batch_size, files)
+            maker.finish()
+        return FragmentMetadata.from_record(made), LanceSchema(schema)
+
+    def _updated(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
+        """Yield old values with the new ones put in; `matched` gets the rows."""
+        on = maker.reads[0]
+        read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._with(columns, on)
+        start = 0
+        batches = live_batches(
+            self._source,
+            self.record,
+            read,
+            with_row_id=on == ROW_ID,
+            with_row_address=on == ROW_ADDRESS,
+        )
+        for rows, mask in batches:
+            partner = maker.rows(rows.select([on]))
+            found = pc.is_valid(partner).to_numpy(zero_copy_only=False)
+            matched |= bitmap_of(np.flatnonzero(mask)[found] + start)
+            new = maker.take(partner.drop_null())
+            places = np.arange(rows.num_rows)
+            places[found] = rows.num_rows + np.arange(new.num_rows)
+            old = rows.select(columns.names)
+            yield spread(pa.concat_tables([old, new.select(columns.names).cast(old.schema)]).take(places), mask)
+            start += len(mask)
+
+    def _with(self, columns: Schema, name: str) -> Schema:
+        return self._source.manifest.schema.project([*columns.names, name])

@@ -1,0 +1,152 @@
+"""Verbs that look at versions and at what made them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Self
+
+from lance_core.commit import (
+    commit,
+    find_by_property,
+    list_versions,
+    load_latest,
+    load_manifest,
+    load_transaction,
+    migrate_to_v2_names,
+)
+from lance_core.errors import VersionNotFoundError
+from lance_core.table import transaction as records
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Restore
+from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.references import Reference
+
+__all__ = ["HistoryVerbs", "Timestamp"]
+
+Timestamp = datetime | date | str
+"""A point in time; without a zone it is local time, as in pylance."""
+
+
+class HistoryVerbs(Handle):
+    """What a dataset offers to travel through its versions."""
+
+    def versions(self) -> list[dict[str, Any]]:
+        """All versions, oldest first: number, local time of the commit, and counters as texts."""
+        manifests = (load_manifest(self._store, number) for number in list_versions(self._store))
+        return [_describe(manifest) for manifest in manifests]
+
+    def checkout_version(self, version: Reference) -> Self:
+        """A handle on another version.
+
+        Args:
+            version: A number on this branch, a tag, or (branch, number): None or "main" stands for the main branch,
+                None as number for the branch's latest version.
+
+        Raises:
+            VersionNotFoundError: There is none.
+        """
+        resolved = self._place.resolve(version)
+        if (resolved.branch, resolved.version) == (self.branch, self.version):
+            return type(self)(self._uri, storage_options=self._options, manifest=self._manifest)
+        return type(self)(resolved.store.root, storage_options=self._options, manifest=resolved.manifest())
+
+    def restore(self) -> None:
+        """Make this version the latest again, as a new version; the handle moves to it."""
+        latest = load_latest(self._store, self._manifest) or self._manifest
+        transaction = records.Transaction(
+            read_version=latest.version, operation=Restore(version=self._manifest.version)
+        )
+        self._manifest = commit(self._store, transaction, base=latest).manifest
+
+    def get_version(self) -> dict[str, Any]:
+        """This version: number, local time of the commit, and counters as texts."""
+        return _describe(self._manifest)
+
+    def version_refs(self) -> list[dict[str, int]]:
+        """The numbers of all versions of this branch, oldest first, without reading them."""
+        return [{"version": number} for number in list_versions(self._store)]
+
+    def checkout_latest(self) -> None:
+        """Move this handle to the latest version."""
+        self._manifest = load_latest(self._store, self._manifest) or self._manifest
+
+    def migrate_manifest_paths_v2(self) -> None:
+        """Give the manifests of this branch the names that sort newest first.
+
+        It can be run again, and must run to its end before anybody else uses the dataset.
+        """
+        migrate_to_v2_names(self._store)
+        self._manifest = load_manifest(self._store, self.version)
+
+    def read_transaction(self, version: int) -> Transaction | None:
+        """What the commit of a version changed; None if it recorded nothing.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+        """
+        found = load_transaction(self._store, load_manifest(self._store, version))
+        return None if found is None else Transaction.from_record(found)
+
+    def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
+        """What the latest commits up to this version changed, newest first."""
+        numbers = [number for number in list_versions(self._store) if number <= self.version]
+        return [self.read_transaction(number) for number in reversed(numbers[-recent_transactions:])]
+
+    def find_transaction(
+        self, key: str, value: str, *, not_before: datetime | None = None
+    ) -> tuple[int, Transaction] | None:
+        """The newest commit up to this version that carries a transaction property.
+
+        Args:
+            key: The property.
+            value: What it must be.
+            not_before: Do not look at older commits.
+
+        Returns:
+            Version and transaction; None if there is none.
+        """
+        found = find_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
+        return None if found is None else (found[0].version, Transaction.from_record(found[1]))
+
+    def version_as_of(self, asof: Timestamp) -> int:
+        """The latest version that is not newer than a time."""
+        limit = _utc(asof)
+        for number in reversed(list_versions(self._store)):
+            if load_manifest(self._store, number).timestamp <= limit:
+                return number
+        raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
+
+
+def _utc(time: Timestamp) -> datetime:
+    if isinstance(time, str):
+        time = datetime.fromisoformat(time)
+    if not isinstance(time, datetime):
+        time = datetime(time.year, time.month, time.day)  # noqa: DTZ001 - local midnight is meant
+    return time.astimezone(UTC)
+
+
+def _describe(manifest: Manifest) -> dict[str, Any]:
+    messages = list(manifest.fragments.messages())
+    files = [file for message in messages for file in message.files]
+    rows = sum(message.physical_rows for message in messages)
+    deleted = sum(message.deletion_file.num_deleted_rows for message in messages)
+    counters = {
+        "total_data_file_rows": rows,
+        "total_data_files": len(files),
+        "total_deletion_file_rows": deleted,
+        "total_deletion_files": sum(message.HasField("deletion_file") for message in messages),
+        "total_files_size": sum(file.file_size_bytes for file in files),
+        "total_fragments": len(messages),
+        "total_rows": rows - deleted,
+    }
+    return {
+        "version": manifest.version,
+        "timestamp": _local_time(manifest.timestamp_ns),
+        "metadata": {name: str(value) for name, value in counters.items()},
+    }
+
+
+def _local_time(ns: int) -> datetime:
+    """The time as pylance tells it: local, naive, and cut to microseconds in floating point."""
+    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006

@@ -1,0 +1,54 @@
+"""Verbs that look at a dataset's metadata and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from lance_core.schema.lance_schema import LanceSchema
+from lance_core.verbs.inspect.statistics import LanceStats, all_files, tracked_files, validate
+from lance_core.verbs.version.handle import Handle
+
+__all__ = ["InspectingVerbs"]
+
+
+class InspectingVerbs(Handle):
+    """What a dataset offers to look at it without reading rows."""
+
+    @property
+    def lance_schema(self) -> LanceSchema:
+        """The columns with their field ids."""
+        return LanceSchema(self._manifest.schema)
+
+    @property
+    def stats(self) -> LanceStats:
+        """Statistics of this version."""
+        return LanceStats(self.source)
+
+    def validate(self) -> None:
+        """Check that this version is sound: ids, files, row counts and deletions fit together.
+
+        Raises:
+            CorruptFileError: They do not.
+        """
+        validate(self.source)
+
+    def fragment_ids(self) -> set[int]:
+        """Ids of this version's fragments."""
+        return set(self._manifest.fragments.ids)
+
+    def tracked_files(
+        self, *, min_version: int | None = None, progress: Callable[[int, int | None], object] | None = None
+    ) -> pa.RecordBatchReader:
+        """All files that versions of this branch refer to: version, base_uri, path, type.
+
+        Args:
+            min_version: Leave out older versions.
+            progress: Called after each version with how many were looked at, and of how many.
+        """
+        return tracked_files(self.source, min_version, progress)
+
+    def all_files(self) -> pa.RecordBatchReader:
+        """All files below this branch's root: base_uri, path, size_bytes, last_modified."""
+        return all_files(self._store)

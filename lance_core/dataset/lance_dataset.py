@@ -1,0 +1,77 @@
+"""A dataset: a handle on one version, with the verbs as methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from lance_core.dataset.columns import EvolvingVerbs
+from lance_core.dataset.commits import CommittingVerbs
+from lance_core.dataset.configuration import ConfiguringVerbs
+from lance_core.dataset.history import HistoryVerbs, Timestamp
+from lance_core.dataset.indices import IndexingVerbs
+from lance_core.dataset.inspection import InspectingVerbs
+from lance_core.dataset.reading import ReadingVerbs
+from lance_core.dataset.refs import BranchingVerbs
+from lance_core.dataset.rows import ChangingVerbs
+from lance_core.dataset.upkeep import MaintainingVerbs
+from lance_core.errors import InvalidInputError
+from lance_core.store import CommitLock
+from lance_core.verbs.version.references import Reference
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["LanceDataset", "dataset"]
+
+
+class LanceDataset(
+    ReadingVerbs,
+    HistoryVerbs,
+    ChangingVerbs,
+    EvolvingVerbs,
+    BranchingVerbs,
+    ConfiguringVerbs,
+    IndexingVerbs,
+    InspectingVerbs,
+    CommittingVerbs,
+    MaintainingVerbs,
+):
+    """A handle on one version of a dataset.
+
+    Reading sees that version for ever; `checkout_latest` moves the handle, and so do the verbs that change the
+    dataset. It can be pickled and sent elsewhere.
+    """
+
+
+def dataset(
+    uri: str | PathLike[str],
+    version: Reference = None,
+    asof: Timestamp | None = None,
+    *,
+    commit_lock: CommitLock | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    **others: Any,
+) -> LanceDataset:
+    """Open a dataset.
+
+    Args:
+        uri: Its root: a path, or a URI such as `s3://bucket/path`.
+        version: A version number, a tag, or (branch, number); None for the latest version.
+        asof: The latest version at or before this time; not together with `version`.
+        commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
+            stores whose writers of pylance need one. The handle, and those that come from it, hold it for each commit.
+        storage_options: Where and who, under object_store's names.
+        **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset.
+        VersionNotFoundError: There is no such version or tag, or none as old as `asof`.
+        UnsupportedError: An argument is not offered.
+    """
+    refuse("dataset", others)
+    opened = LanceDataset(uri, storage_options=storage_options, commit_lock=commit_lock)
+    if version is not None and asof is not None:
+        raise InvalidInputError("version and asof cannot be given together")
+    if asof is not None:
+        return opened.checkout_version(opened.version_as_of(asof))
+    return opened if version is None else opened.checkout_version(version)

@@ -1,0 +1,195 @@
+"""Verbs that read rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.dataset.fragment import LanceFragment
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.scan.take import take_rows
+from lance_core.verbs.version.handle import Handle
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
+
+__all__ = ["ReadingVerbs"]
+
+
+class ReadingVerbs(Handle):
+    """What a dataset offers to read its rows."""
+
+    def scanner(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
+        limit: int | None = None,
+        offset: int | None = None,
+        *,
+        fragments: Iterable[LanceFragment] | None = None,
+        **options: Unpack[ScanArguments],
+    ) -> LanceScanner:
+        """Prepare a scan.
+
+        Args:
+            columns: Columns to read, in order; a dotted path gives a field of a struct as a column of that name, and
+                `_rowid`, `_rowaddr`, `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` tell
+                about rows. Or names and the SQL expressions, or `pyarrow.compute` expressions, that give them. None
+                reads all.
+            filter: Keep the rows for which this is true: SQL text, or a `pyarrow.compute` expression.
+            limit: Most rows to return.
+            offset: Rows to leave out first.
+            fragments: Read only these, in this order.
+            **options: See `ScanArguments`.
+
+        Raises:
+            InvalidInputError: An argument makes no sense; for SQL it tells where.
+            SchemaError: A column does not exist.
+            UnsupportedError: An argument is not offered, or the SQL uses something that is not known.
+        """
+        chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
+        arguments = scan_options(self._manifest.schema, columns, filter, limit=limit, offset=offset, **options)
+        return LanceScanner(self.source, chosen, arguments)
+
+    def to_table(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
+        limit: int | None = None,
+        offset: int | None = None,
+        **options: Any,
+    ) -> pa.Table:
+        """All rows as one table; arguments as `scanner`."""
+        return self.scanner(columns, filter, limit, offset, **options).to_table()
+
+    def to_batches(
+        self,
+        columns: Columns = None,
+        filter: Filter = None,  # noqa: A002 - pylance's name
+        limit: int | None = None,
+        offset: int | None = None,
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches, with bounded memory; arguments as `scanner`."""
+        return self.scanner(columns, filter, limit, offset, **options).to_batches()
+
+    def to_reader(self, columns: Columns = None, **options: Any) -> pa.RecordBatchReader:
+        """The rows as an Arrow reader; arguments as `scanner`."""
+        return self.scanner(columns, **options).to_reader()
+
+    def to_pandas(self, columns: Columns = None, **options: Any) -> Any:
+        """All rows as a pandas frame; arguments as `scanner`."""
+        return self.to_table(columns, **options).to_pandas()
+
+    def to_arrow_dataset(self) -> Dataset:
+        """This version as a `pyarrow.dataset.Dataset`.
+
+        What scans such datasets (DuckDB, `polars.scan_pyarrow_dataset`) then reads only the columns that it needs and
+        pushes its filters down. Without it they take the dataset as a stream of all columns.
+        """
+        from lance_core.verbs.scan.arrow_dataset import ArrowDataset  # noqa: PLC0415 - it imports pandas
+
+        return ArrowDataset(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Serve the rows to whatever speaks Arrow's C stream interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def count_rows(self, filter: Filter = None, **options: Any) -> int:  # noqa: A002 - pylance's name
+        """Number of rows; without a filter only metadata is read. Arguments as `scanner`."""
+        return self.scanner(filter=filter, **options).count_rows()
+
+    def parse_filter(self, text: str) -> pc.Expression:
+        """A filter in SQL as an Arrow expression, to be joined with others or sent elsewhere.
+
+        Args:
+            text: As the `filter` of `scanner`.
+
+        Raises:
+            InvalidInputError: It is no condition; tells where.
+            SchemaError: A column does not exist.
+            UnsupportedError: It uses something that is not known; names it and tells where.
+        """
+        from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
+
+        return parse_filter(text, self._manifest.schema)
+
+    def count_deleted_rows(self) -> int:
+        """Rows that deletion files hide."""
+        return sum(message.deletion_file.num_deleted_rows for message in self._manifest.fragments.messages())
+
+    def head(self, num_rows: int, **options: Any) -> pa.Table:
+        """The first rows; arguments as `scanner`."""
+        return self.scanner(**{**options, "limit": num_rows}).to_table()
+
+    def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
+        """Rows by position, in the order asked for.
+
+        Args:
+            indices: Positions among the rows of the dataset, from 0.
+            columns: What to read, as for `scanner`; but a dotted path gives a struct of only that field.
+
+        Raises:
+            InvalidInputError: A position lies outside the dataset.
+        """
+        options = scan_options(self._manifest.schema, columns, flatten=False)
+        return take_rows(self.source, self._manifest.fragments, indices, options)
+
+    def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:
+        """Rows chosen at random, none of them twice.
+
+        Args:
+            num_rows: How many.
+            columns: What to read, as for `scanner`.
+            randomize_order: False gives them in the order of the dataset, which reads faster.
+
+        Raises:
+            InvalidInputError: There are not that many rows.
+        """
+        total = self.count_rows()
+        if not 0 <= num_rows <= total:
+            raise InvalidInputError(f"a sample of {num_rows} rows of {total}")
+        indices = random.sample(range(total), num_rows)
+        return self.take(indices if randomize_order else sorted(indices), columns)
+
+    def slice(self, start: int, end: int, columns: Columns = None) -> pa.Table:
+        """The rows from position `start` up to `end`, which is left out; fewer where the dataset ends before.
+
+        Args:
+            start: Position of the first row, from 0.
+            end: Position after the last row.
+            columns: What to read, as for `scanner`.
+
+        Raises:
+            InvalidInputError: The positions do not ascend from 0 on.
+        """
+        if start < 0:
+            raise InvalidInputError(f"start must be non-negative, got {start}")
+        if end < start:
+            raise InvalidInputError(f"end ({end}) must be >= start ({start})")
+        return self.scanner(columns, offset=start, limit=end - start).to_table()
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:  # noqa: A002 - pylance's name
+        """The fragments, in order.
+
+        Args:
+            filter: Not offered, nor does pylance.
+
+        Raises:
+            UnsupportedError: A filter is given.
+        """
+        if filter is not None:
+            raise UnsupportedError("get_fragments: not offered: filter")
+        source = self.source
+        return [LanceFragment(source, record) for record in self._manifest.fragments]
+
+    def get_fragment(self, fragment_id: int) -> LanceFragment | None:
+        """The fragment of that id; None if there is none."""
+        record = self._manifest.fragments.get(fragment_id)
+        return None if record is None else LanceFragment(self.source, record)

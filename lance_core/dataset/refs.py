@@ -1,0 +1,117 @@
+"""Verbs for tags, branches, clones and base paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Self
+
+from lance_core.commit import commit
+from lance_core.store import StorageOptions
+from lance_core.table.operations import UpdateBases
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.refs.branches import Branches, create_branch
+from lance_core.verbs.refs.clone import deep_clone, shallow_clone
+from lance_core.verbs.refs.tags import Tags
+from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.references import Reference
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["BranchingVerbs"]
+
+
+class BranchingVerbs(Handle):
+    """What a dataset offers to name versions, to fork them, and to spread over places."""
+
+    @property
+    def tags(self) -> Tags:
+        """The tags of the dataset."""
+        return Tags(self._place)
+
+    @property
+    def branches(self) -> Branches:
+        """The branches of the dataset, but for main."""
+        return Branches(self._place)
+
+    def create_branch(
+        self, branch: str, reference: Reference = None, storage_options: Mapping[str, str] | None = None
+    ) -> Self:
+        """Begin a branch, and open it. No file is copied; the fork version is tagged, so that it stays.
+
+        Args:
+            branch: ASCII letters, digits, '.', '-' and '_', with single slashes between parts.
+            reference: A version of this branch, a tag, or (branch, version); None for this version.
+            storage_options: For the handle on the branch; None for those of this handle.
+
+        Raises:
+            InvalidInputError: The name is not allowed, or the branch exists.
+            VersionNotFoundError: There is no such version.
+        """
+        place = self._place
+        first = create_branch(place, branch, reference)
+        options = self._options if storage_options is None else StorageOptions(storage_options)
+        return type(self)(place.store_of(branch).root, storage_options=options, manifest=first)
+
+    def shallow_clone(
+        self,
+        target_path: str | PathLike[str],
+        reference: Reference,
+        storage_options: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> Self:
+        """Begin a dataset whose files stay where they are.
+
+        This dataset does not know of it: cleaning up its old versions takes the clone's files away. The clone's handle
+        has no commit lock.
+
+        Args:
+            target_path: Root of the new dataset.
+            reference: A version of this branch, a tag, or (branch, version).
+            storage_options: For the new dataset; None for those of this one.
+            **others: Arguments of pylance's that are not offered.
+
+        Raises:
+            DatasetExistsError: There is a dataset at the target.
+            VersionNotFoundError: There is no such version.
+        """
+        refuse("shallow_clone", others)
+        options = self._options if storage_options is None else StorageOptions(storage_options)
+        manifest = shallow_clone(self._place.resolve(reference), target_path, options)
+        return type(self)(target_path, storage_options=dict(options), manifest=manifest)
+
+    def deep_clone(
+        self,
+        target_path: str | PathLike[str],
+        reference: Reference,
+        storage_options: Mapping[str, str] | None = None,
+        **others: Any,
+    ) -> Self:
+        """Begin a dataset with copies of all files of a version; arguments as `shallow_clone`."""
+        refuse("deep_clone", others)
+        options = self._options if storage_options is None else StorageOptions(storage_options)
+        manifest = deep_clone(self._place.resolve(reference), target_path, options)
+        return type(self)(target_path, storage_options=dict(options), manifest=manifest)
+
+    def base_paths(self) -> dict[int, DatasetBasePath]:
+        """The other places that files of this version may lie in, by id."""
+        return {base.id: DatasetBasePath.from_record(base) for base in self._manifest.base_paths}
+
+    def add_bases(
+        self, new_bases: Sequence[DatasetBasePath], transaction_properties: Mapping[str, str] | None = None
+    ) -> Self:
+        """Let files lie in more places, in a new version; returns this handle.
+
+        Args:
+            new_bases: The places; names, paths and ids must be new.
+            transaction_properties: Free texts for the history.
+
+        Raises:
+            InvalidInputError: A name, path or id is taken.
+        """
+        operation = UpdateBases(new_bases=tuple(base.to_record() for base in new_bases))
+        transaction = Transaction(
+            read_version=self.version, operation=operation, properties=dict(transaction_properties or {})
+        )
+        self._manifest = commit(self._store, transaction, base=self._manifest).manifest
+        return self

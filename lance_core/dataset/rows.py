@@ -1,0 +1,117 @@
+"""Verbs that change rows, in a new version; the handle moves to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, TypedDict
+
+import pyarrow.compute as pc
+
+from lance_core.verbs.files.fragment_writer import ReaderLike
+from lance_core.verbs.rows.delete import delete_rows, truncate
+from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
+from lance_core.verbs.rows.update import update_rows
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
+
+__all__ = ["ChangingVerbs", "DeleteResult", "UpdateResult"]
+
+
+class DeleteResult(TypedDict):
+    """What `delete` did."""
+
+    num_deleted_rows: int
+
+
+class UpdateResult(TypedDict):
+    """What `update` did."""
+
+    num_rows_updated: int
+
+
+class ChangingVerbs(Handle):
+    """What a dataset offers to change its rows. The handle moves to the version that was made.
+
+    A change is worked out on the handle's version and carried over to the latest one if others committed meanwhile.
+    If they changed the same rows it is worked out again on the latest version, `conflict_retries` times at most.
+    """
+
+    def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
+        """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
+        from lance_core.verbs.write.write_dataset import write_dataset  # noqa: PLC0415 - it makes datasets
+
+        self.move_to(write_dataset(data, self, mode=mode, **options).source.manifest)
+
+    def delete(
+        self,
+        predicate: str | pc.Expression,
+        *,
+        conflict_retries: int = CONFLICT_RETRIES,
+        retry_timeout: timedelta = RETRY_TIMEOUT,
+    ) -> DeleteResult:
+        """Delete the rows for which a predicate is true; a version is made even if there are none.
+
+        Args:
+            predicate: SQL text or a pyarrow expression.
+            conflict_retries: How often the deletion is worked out anew when others changed the same rows.
+            retry_timeout: It is not begun anew after so long.
+
+        Raises:
+            InvalidInputError: The predicate does not fit the columns.
+            RetryableConflictError: Others changed the same rows each time.
+        """
+        self._manifest, rows = delete_rows(
+            self.source, predicate, conflict_retries=conflict_retries, retry_timeout=retry_timeout
+        )
+        return {"num_deleted_rows": rows}
+
+    def truncate_table(self) -> None:
+        """Delete all rows; the columns stay."""
+        self._manifest = truncate(self.source)
+
+    def update(
+        self,
+        updates: Mapping[str, str | pc.Expression],
+        where: str | pc.Expression | None = None,
+        conflict_retries: int = CONFLICT_RETRIES,
+        retry_timeout: timedelta = RETRY_TIMEOUT,
+        data_storage_version: str | None = None,
+    ) -> UpdateResult:
+        """Give columns new values in the rows for which a predicate is true.
+
+        The rows move to new fragments at the end of the dataset.
+
+        Args:
+            updates: New value by column, as SQL text or pyarrow expression over the row's old values. What SQL gives is
+                cast to the type of the column as CAST does. A struct is given as a whole, with `named_struct`.
+            where: SQL text or a pyarrow expression; None for all rows.
+            conflict_retries: How often the update is worked out anew when others changed the same rows.
+            retry_timeout: It is not begun anew after so long.
+            data_storage_version: Version of the new files; None for the dataset's.
+
+        Raises:
+            InvalidInputError: A column does not exist, or an expression does not fit.
+            RetryableConflictError: Others changed the same rows each time.
+            UnsupportedError: A field of a struct is named rather than a column.
+        """
+        self._manifest, rows = update_rows(
+            self.source,
+            updates,
+            where,
+            conflict_retries=conflict_retries,
+            retry_timeout=retry_timeout,
+            data_storage_version=data_storage_version,
+        )
+        return {"num_rows_updated": rows}
+
+    def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
+        """Prepare a merge of rows by key: upserts, inserts of what is new, replacement of parts.
+
+        Args:
+            on: Columns that make up the key; None for the primary key.
+
+        Raises:
+            InvalidInputError: A column does not exist, or there is no primary key.
+        """
+        return MergeInsertBuilder(self, on)

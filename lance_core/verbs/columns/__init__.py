@@ -1,0 +1,1 @@
+"""Add and change columns."""

@@ -1,0 +1,212 @@
+"""Add columns: nulls without any file, or values in a new file per fragment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Merge
+from lance_core.verbs.columns.batch_udf import BatchUDF
+from lance_core.verbs.columns.makers import ColumnMaker, column_maker
+from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
+from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged, staged
+
+__all__ = [
+    "add_columns",
+    "add_null_columns",
+    "commit_made",
+    "commit_merge",
+    "fields_of",
+    "made_fragment",
+    "with_new_columns",
+]
+
+
+def add_columns(
+    source: Source,
+    transforms: Any,
+    read_columns: Sequence[str] | None = None,
+    reader_schema: pa.Schema | None = None,
+    batch_size: int | None = None,
+) -> Manifest:
+    """Commit a version with more columns; arguments as `LanceDataset.add_columns`.
+
+    Raises:
+        SchemaError: A column exists, or the values do not fit.
+        InvalidInputError: The transforms are of no kind that is taken.
+    """
+    fields = fields_of(transforms)
+    if fields is not None:
+        return add_null_columns(source, fields)
+    maker = column_maker(transforms, source, read_columns, reader_schema)
+    manifest = commit_made(source, maker, batch_size)
+    if isinstance(transforms, BatchUDF) and transforms.cache is not None:
+        transforms.cache.cleanup()
+    return manifest
+
+
+def fields_of(transforms: Any) -> list[pa.Field] | None:
+    """The fields that an argument of `add_columns` names; None if it stands for columns with values."""
+    if isinstance(transforms, pa.Field):
+        return [transforms]
+    if isinstance(transforms, pa.Schema):
+        return list(transforms)
+    if isinstance(transforms, list | tuple) and all(isinstance(field, pa.Field) for field in transforms):
+        return list(transforms)
+    return None
+
+
+def add_null_columns(
+    source: Source, fields: Iterable[pa.Field], properties: Mapping[str, str] | None = None
+) -> Manifest:
+    """Commit new columns that are null in all rows; no file is written.
+
+    A struct that exists gets the children that it lacks.
+
+    Args:
+        source: The version to add them to.
+        fields: The columns.
+        properties: Texts for the history.
+
+    Raises:
+        SchemaError: A column exists, or does not allow nulls.
+        InvalidInputError: There is no field.
+        UnsupportedError: The files are of version 0.1, all of which must have all columns.
+    """
+    base = source.manifest
+    if base.data_storage_version == "0.1":
+        raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
+    added = [field_from_arrow(field) for field in fields]
+    if not added:
+        raise InvalidInputError("add_columns: no column was given")
+    check_primary_key(tuple(added))
+    result = list(base.schema.fields)
+    for field in added:
+        _check_nullable(field, field.name)
+        at = base.schema.names.index(field.name) if field.name in base.schema.names else None
+        if at is None:
+            result.append(field)
+        else:
+            result[at] = _grown(result[at], field, field.name)
+    schema = replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
+    fragments = tuple(base.fragments)
+    return commit_merge(Staged(source), fragments, schema, preserves_nullability=True, properties=properties)
+
+
+def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Schema]:
+    """The dataset's schema with new columns, and these alone, with field ids.
+
+    Raises:
+        SchemaError: A column exists, or cannot be stored.
+        UnsupportedError: A dictionary in version 0.1, whose values would have to stand in the manifest.
+    """
+    if not columns.names:
+        raise InvalidInputError("no new column was given")
+    known = set(manifest.schema.names)
+    for name in columns.names:
+        if name in known:
+            raise SchemaError(f"Column {name} already exists in the dataset")
+        if manifest.data_storage_version == "0.1" and pa.types.is_dictionary(columns.field(name).type):
+            raise UnsupportedError(f"Column {name}: a dictionary cannot be added to a dataset of the file version 0.1")
+    new = replace(schema_from_arrow(columns), metadata={})
+    bare = replace(new, fields=tuple(_without_ids(field) for field in new.fields)).with_ids(manifest.max_field_id + 1)
+    return replace(manifest.schema, fields=(*manifest.schema.fields, *bare.fields)), bare
+
+
+def commit_merge(
+    files: Staged,
+    fragments: Sequence[Fragment],
+    schema: Schema,
+    *,
+    preserves_nullability: bool,
+    properties: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Commit fragments with more columns, and the files that they are in."""
+    operation = Merge(fragments=tuple(fragments), schema=schema, preserves_nullability=preserves_nullability)
+    return files.commit(operation, properties=properties)
+
+
+def made_fragment(
+    source: Source, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None, files: Staged
+) -> Fragment:
+    """The fragment with a new file of the columns that a maker makes."""
+    tables = _made(source, fragment, maker, batch_size)
+    return with_column_file(fragment, write_column_file(source, fragment, columns, tables, files))
+
+
+def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
+    """Commit a version with the columns that a maker makes."""
+    schema, columns = with_new_columns(source.manifest, maker.makes)
+    with staged(source) as files:
+        fragments = []
+        for fragment in source.manifest.fragments:
+            kept = None if maker.cache is None else maker.cache.get_fragment(fragment.id)
+            if kept is not None:
+                fragments.append(FragmentMetadata.from_json(kept).to_record())
+                continue
+            # What a checkpoint refers to must outlive a failure of this run.
+            own = files if maker.cache is None else Staged(source)
+            made = made_fragment(source, fragment, maker, columns, batch_size, own)
+            if maker.cache is not None:
+                maker.cache.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_record(made).to_json()))
+            fragments.append(made)
+        maker.finish()
+        return commit_merge(
+            files, fragments, schema, preserves_nullability=all(field.nullable for field in columns.fields)
+        )
+
+
+def _made(source: Source, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:
+    """Yield the new columns of all physical rows."""
+    names = [name for name in maker.reads if name not in (ROW_ID, ROW_ADDRESS)]
+    batches = live_batches(
+        source,
+        fragment,
+        source.manifest.schema.project(names),
+        batch_rows=batch_size,
+        with_row_id=ROW_ID in maker.reads,
+        with_row_address=ROW_ADDRESS in maker.reads,
+    )
+    for index, (rows, mask) in enumerate(batches):
+        made = maker.make(rows.select(list(maker.reads)), fragment.id, index) if rows.num_rows else None
+        yield spread(maker.makes.empty_table() if made is None else made, mask)
+
+
+def _check_nullable(field: Field, path: str) -> None:
+    if not field.nullable:
+        raise SchemaError(f"column {path!r} must allow nulls: the rows that are there have no value for it")
+
+
+def _grown(old: Field, new: Field, path: str) -> Field:
+    """A struct with the children that it lacks."""
+    if old.logical_type != "struct" or new.logical_type != "struct":
+        raise SchemaError(f"column {path!r} exists already")
+    children = {child.name: child for child in old.children}
+    before = len(children)
+    for child in new.children:
+        inner = f"{path}.{child.name}"
+        if child.name not in children:
+            _check_nullable(child, inner)
+            children[child.name] = child
+            before -= 1
+        elif child.logical_type == "struct":
+            children[child.name] = _grown(children[child.name], child, inner)
+            before -= 1
+    if before == len(old.children):
+        raise SchemaError(f"column {path!r} exists already")
+    return replace(old, children=tuple(children.values()))
+
+
+def _without_ids(field: Field) -> Field:
+    return replace(field, id=-1, children=tuple(_without_ids(child) for child in field.children))

@@ -1,0 +1,295 @@
+"""Change columns that are there: rename, drop, cast, forbid or allow nulls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.commit import commit
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.schema import (
+    UNASSIGNED,
+    Field,
+    Schema,
+    check_primary_key,
+    field_from_arrow,
+    schema_to_arrow,
+    split_path,
+)
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Project
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.columns.add import commit_merge
+from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import staged
+
+__all__ = ["alter_columns", "drop_columns"]
+
+_KEYS = {"path", "name", "nullable", "data_type"}
+
+
+def drop_columns(source: Source, columns: Sequence[str]) -> Manifest:
+    """Commit a version without some columns; the data files stay.
+
+    Raises:
+        SchemaError: A column does not exist.
+        InvalidInputError: No column would be left.
+    """
+    schema = source.manifest.schema
+    gone = {_field(schema, path).id for path in columns}
+    fields = tuple(kept for field in schema.fields if (kept := _without(field, gone)) is not None)
+    if not fields:
+        raise InvalidInputError("Cannot drop all columns from a dataset")
+    return _project(source, replace(schema, fields=fields), preserves_nullability=True)
+
+
+def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> Manifest:
+    """Commit a version with changed columns; arguments as `LanceDataset.alter_columns`.
+
+    Raises:
+        SchemaError: A column does not exist, two would have one name, or a cast is not possible.
+        InvalidInputError: A column that shall not be null has nulls, or an alteration is not understood.
+    """
+    if not alterations:
+        raise InvalidInputError("alter_columns: no alteration was given")
+    schema = source.manifest.schema
+    changes = [_change(schema, alteration) for alteration in alterations]
+    strict = [change for change in changes if change.nullable is False and change.old.nullable]
+    casts = [change for change in changes if change.cast is not None]
+    if strict and casts:
+        raise InvalidInputError(
+            "cannot make a column non-nullable and cast columns in the same call: apply the cast first, then the "
+            "nullability change"
+        )
+    for change in strict:
+        _check_no_nulls(source, change.path)
+    altered = schema
+    for change in changes:
+        altered = _altered(altered, change.old.id, change.apply)
+    _check_names(altered.fields)
+    if any(change.nullable for change in changes):
+        check_primary_key(altered.fields)
+    if not casts:
+        return _project(source, altered, preserves_nullability=not strict)
+    return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One alteration.
+
+    Attributes:
+        path: The column.
+        old: What it is.
+        name: New name; None to keep it.
+        nullable: Whether it allows nulls; None to keep that.
+        cast: The field that it becomes, without ids; None if it keeps its type.
+    """
+
+    path: str
+    old: Field
+    name: str | None
+    nullable: bool | None
+    cast: Field | None
+
+    def apply(self, field: Field) -> Field:
+        """The changed field."""
+        if self.cast is not None:
+            # What the values are, beyond their storage, goes with the type that is left.
+            metadata = {key: value for key, value in field.metadata.items() if not key.startswith("ARROW:extension:")}
+            metadata |= self.cast.metadata
+            field = replace(
+                self.cast,
+                name=field.name,
+                nullable=field.nullable,
+                metadata=metadata,
+                id=UNASSIGNED,
+                primary_key=field.primary_key,
+                clustering_key=field.clustering_key,
+            )
+        return replace(
+            field,
+            name=field.name if self.name is None else self.name,
+            nullable=field.nullable if self.nullable is None else self.nullable,
+        )
+
+
+def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
+    unknown = set(alteration) - _KEYS
+    if unknown or "path" not in alteration:
+        raise InvalidInputError(f"an alteration has the keys {sorted(_KEYS)}, path among them, not {list(alteration)}")
+    path = alteration["path"]
+    old = _field(schema, path)
+    kind = alteration.get("data_type")
+    cast = None
+    if kind is not None:
+        target = field_from_arrow(pa.field(old.name, kind))
+        if target.logical_type != old.logical_type or target.children:
+            source_type = schema_to_arrow(Schema(fields=(old,))).field(0).type
+            if not _can_cast(source_type, kind):
+                raise SchemaError(f'Cannot cast column "{path}" from {source_type} to {kind}')
+            cast = target
+    return _Change(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
+
+
+def _project(source: Source, schema: Schema, *, preserves_nullability: bool) -> Manifest:
+    operation = Project(schema=schema, preserves_nullability=preserves_nullability)
+    transaction = Transaction(read_version=source.manifest.version, operation=operation)
+    return commit(source.store, transaction, base=source.manifest).manifest
+
+
+def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
+    """Write the cast columns anew, under new ids; the old values stay in their files, without a name."""
+    old_ids = {node.id for change in casts for node, _ in change.old.walk()}
+    for index in source.manifest.indices:
+        if old_ids & {*index.fields, *index.covering_fields}:
+            raise UnsupportedError(f"a column with an index cannot be cast: drop the index {index.name!r} first")
+    before = source.manifest.schema.by_id().keys()
+    new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
+    if source.manifest.data_storage_version in ("0.1", "2.0"):
+        # Nobody reads a struct of these versions well whose fields lie in several files.
+        new_ids, old_ids = _whole_columns(schema, new_ids), _whole_columns(source.manifest.schema, old_ids)
+    written = schema.only_ids(new_ids)
+    read = source.manifest.schema.only_ids(old_ids)
+    live = {node.id for node, _ in schema.walk()}
+    with staged(source) as files:
+        fragments = []
+        for fragment in source.manifest.fragments:
+            tables = _cast_rows(source, fragment, read, written)
+            file = write_column_file(source, fragment, written, tables, files)
+            # A file that held nothing but what was cast goes.
+            fragments.append(replaced_columns(fragment, file).without_dead_files(live))
+        return commit_merge(files, fragments, schema, preserves_nullability=True)
+
+
+def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
+    """The ids of all fields of the columns that have some of these."""
+    columns = [{node.id for node, _ in top.walk()} for top in schema.fields]
+    return set().union(*(column for column in columns if not ids.isdisjoint(column)))
+
+
+def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema) -> Iterator[pa.Table]:
+    arrow = schema_to_arrow(written)
+    for rows, mask in live_batches(source, fragment, read):
+        try:
+            columns = [_cast_column(rows.column(i), field.type) for i, field in enumerate(arrow)]
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"alter_columns: {error}") from error
+        yield spread(pa.table(columns, schema=arrow), mask)
+
+
+def _cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast by position inside structs, whose children may have new names."""
+    if not pa.types.is_struct(kind):
+        return _cast_values(column, kind)
+    return pa.chunked_array([_cast_struct(chunk, kind) for chunk in column.chunks], kind)
+
+
+def _cast_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_struct(kind):
+        return _cast_values(array, kind)
+    children = [_cast_struct(array.field(i), kind.field(i).type) for i in range(kind.num_fields)]
+    mask = pc.is_null(array) if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+def _cast_values(values: Any, kind: pa.DataType) -> Any:
+    """Cast values that are not structs; where nothing says of which zone a time is, it is of the zone of the result."""
+    is_local = pa.types.is_date(values.type) or (pa.types.is_timestamp(values.type) and values.type.tz is None)
+    if is_local and pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pc.assume_timezone(values.cast(pa.timestamp(kind.unit)), kind.tz)
+    return values.cast(kind)
+
+
+def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether two types are of one kind: integers, floats, texts, bytes, lists of such, decimals, or points in time."""
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return True
+    if pa.types.is_temporal(old) and pa.types.is_temporal(new):
+        # The reference library takes the day of UTC for date64 alone.
+        is_day_of_zone = pa.types.is_date64(new) and pa.types.is_timestamp(old) and old.tz is not None
+        return not is_day_of_zone and _has_cast(old, new)
+    return _is_of_one_kind(old, new)
+
+
+def _has_cast(old: pa.DataType, new: pa.DataType) -> bool:
+    try:
+        pa.array([], old).cast(new)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _is_of_one_kind(old: pa.DataType, new: pa.DataType) -> bool:
+    kinds = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+        lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+    )
+    if any(is_kind(old) and is_kind(new) for is_kind in kinds):
+        return True
+    if _is_list(old) and _is_list(new):
+        return bool(old.value_type == new.value_type) or _is_of_one_kind(old.value_type, new.value_type)
+    if pa.types.is_fixed_size_list(old) and pa.types.is_fixed_size_list(new):
+        return bool(old.list_size == new.list_size) and _is_of_one_kind(old.value_type, new.value_type)
+    return False
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _check_no_nulls(source: Source, path: str) -> None:
+    parts = split_path(path)
+    schema = source.manifest.schema.project([path])
+    for fragment in source.manifest.fragments:
+        for rows, _ in live_batches(source, fragment, schema):
+            column = rows.column(0)
+            for _part in parts[1:]:
+                column = pc.struct_field(column, [0]) if column.type.num_fields == 1 else column
+            if column.null_count:
+                raise InvalidInputError(f'Column "{path}" contains NULL values and cannot be made non-nullable')
+
+
+def _check_names(fields: Sequence[Field]) -> None:
+    for name, count in Counter(field.name for field in fields).items():
+        if count > 1:
+            raise SchemaError(f'Duplicate field name "{name}"')
+        if not name:
+            raise SchemaError("a column has an empty name")
+    for field in fields:
+        if field.logical_type == "struct":
+            _check_names(field.children)
+
+
+def _field(schema: Schema, path: str) -> Field:
+    try:
+        return schema.column(path)
+    except SchemaError as error:
+        raise SchemaError(f"Column {path} does not exist in the dataset: {error}") from error
+
+
+def _without(field: Field, gone: set[int]) -> Field | None:
+    if field.id in gone:
+        return None
+    children = tuple(kept for child in field.children if (kept := _without(child, gone)) is not None)
+    if len(children) < len(field.children) and (field.logical_type != "struct" or not children):
+        return None
+    return replace(field, children=children)
+
+
+def _altered(schema: Schema, field_id: int, change: Callable[[Field], Field]) -> Schema:
+    def visit(field: Field) -> Field:
+        if field.id == field_id:
+            return change(field)
+        return replace(field, children=tuple(visit(child) for child in field.children))
+
+    return replace(schema, fields=tuple(visit(field) for field in schema.fields))

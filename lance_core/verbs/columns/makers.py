@@ -1,0 +1,227 @@
+"""Where the values of new columns come from: expressions, a function, a stream of rows, or a join.
+
+Each maker says which columns it reads and which it makes, and turns a batch of live rows into their new columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch
+from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
+from lance_core.verbs.rows.keys import KeyIndex
+from lance_core.verbs.scan.conditions import evaluate, to_expression
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.version.source import Source
+
+__all__ = ["ColumnMaker", "Joined", "column_maker"]
+
+
+class ColumnMaker(Protocol):
+    """Makes columns of rows.
+
+    Attributes:
+        reads: Columns of the dataset that it needs, `_rowid` and `_rowaddr` among them.
+        makes: Schema of the columns that it makes.
+        cache: Where results are kept; None if they are not.
+    """
+
+    @property
+    def reads(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def makes(self) -> pa.Schema: ...  # noqa: D102
+    @property
+    def cache(self) -> BatchUDFCheckpoint | None: ...  # noqa: D102
+
+    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+        """The columns of these rows."""
+
+    def finish(self) -> None:
+        """Make sure that nothing is left over."""
+
+
+class _Expressions:
+    """Columns computed by expressions."""
+
+    cache = None
+
+    def __init__(self, expressions: Mapping[str, str | pc.Expression], schema: pa.Schema) -> None:
+        self._expressions = {name: to_expression(value, schema) for name, value in expressions.items()}
+        used = dict.fromkeys(name for each in self._expressions.values() for name in columns_of(each))
+        # A constant needs to know for how many rows.
+        self.reads = list(used) or [ROW_ADDRESS]
+        kinds = [schema.field(name) if name in schema.names else pa.field(name, pa.uint64()) for name in self.reads]
+        self.makes = evaluate(pa.schema(kinds).empty_table(), self._expressions).schema
+
+    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+        """Evaluate."""
+        del fragment_id, batch_index
+        return evaluate(rows, self._expressions)
+
+    def finish(self) -> None:
+        """Nothing can be left over."""
+
+
+class _Function:
+    """Columns that a function returns."""
+
+    def __init__(self, udf: BatchUDF, reads: Sequence[str], makes: pa.Schema) -> None:
+        self._udf = udf
+        self.reads = reads
+        self.makes = makes
+        self.cache = udf.cache
+
+    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+        """Call the function, unless the result is kept from an earlier run."""
+        kept = None if self.cache is None else self.cache.get_batch(fragment_id, batch_index)
+        if kept is None:
+            kept = self._udf.columns_of(as_batch(rows))
+            if self.cache is not None:
+                self.cache.insert_batch(fragment_id, batch_index, kept)
+        return pa.Table.from_batches([kept])
+
+    def finish(self) -> None:
+        """Nothing can be left over."""
+
+
+class _Stream:
+    """Columns from elsewhere, one row per live row of the dataset, in order."""
+
+    cache = None
+    reads = (ROW_ADDRESS,)
+
+    def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+        self.makes = schema
+        self._batches: Iterator[pa.RecordBatch | pa.Table] = iter(batches)
+        self._rest: pa.Table = schema.empty_table()
+
+    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+        """The next rows of the stream."""
+        del fragment_id, batch_index
+        parts, wanted = [], rows.num_rows
+        while wanted:
+            if not self._rest.num_rows:
+                batch = next(self._batches, None)
+                if batch is None:
+                    raise InvalidInputError("Stream ended before producing values for all rows in dataset")
+                self._rest = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+            parts.append(self._rest.slice(0, wanted))
+            self._rest = self._rest.slice(parts[-1].num_rows)
+            wanted -= parts[-1].num_rows
+        return pa.concat_tables(parts) if parts else self.makes.empty_table()
+
+    def finish(self) -> None:
+        """Make sure that the stream is at its end."""
+        if self._rest.num_rows or any(batch.num_rows for batch in self._batches):
+            raise InvalidInputError("Stream produced more values than expected for dataset")
+
+
+class Joined:
+    """Columns of a table, by a left join.
+
+    Args:
+        table: The table.
+        left_on: Column of the dataset that is joined on, `_rowid` and `_rowaddr` included.
+        right_on: Column of the table that is joined on.
+        kind: Type of `left_on`.
+
+    Raises:
+        SchemaError: The columns that are joined on do not exist or differ in type.
+    """
+
+    cache = None
+
+    def __init__(self, table: pa.Table, left_on: str, right_on: str, kind: pa.DataType) -> None:
+        if right_on not in table.column_names:
+            raise SchemaError(f"no column {right_on!r} to join on; the data has {table.column_names}")
+        found = table.schema.field(right_on).type
+        if found != kind:
+            raise SchemaError(f"Index column type mismatch: {left_on!r} is {kind}, but {right_on!r} is {found}")
+        self.reads = (left_on,)
+        self._on = left_on
+        self._index = KeyIndex(table.select([right_on]).rename_columns([left_on]), [left_on])
+        self._values = table.drop_columns([right_on])
+        self.makes: pa.Schema = self._values.schema
+
+    def rows(self, table: pa.Table) -> pa.Array:
+        """For each row the row of the table that it is joined to; null for none."""
+        found, codes = self._index.look_up(table)
+        partners, missing = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
+        partners[found], missing[found] = self._index.first[codes], False
+        return pa.array(partners, mask=missing)
+
+    def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
+        """Join."""
+        del fragment_id, batch_index
+        return self._values.take(self.rows(rows))
+
+    def take(self, rows: pa.Array) -> pa.Table:
+        """The new values of rows that `rows` found."""
+        return self._values.take(rows)
+
+    def finish(self) -> None:
+        """Rows that match none are left out on purpose."""
+
+
+def column_maker(
+    transforms: Any, source: Source, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
+) -> ColumnMaker:
+    """What makes the columns that an argument of `add_columns` stands for.
+
+    Raises:
+        InvalidInputError: It stands for none.
+    """
+    schema = resolve_extensions(schema_to_arrow(source.manifest.schema))
+    if isinstance(transforms, Mapping):
+        for name, value in transforms.items():
+            if not isinstance(name, str):
+                raise TypeError(f"Column names must be a string. Got {type(name)}")
+            if not isinstance(value, str | pc.Expression):
+                raise TypeError(f"Column expressions must be a string. Got {type(value)}")
+        return _Expressions(transforms, schema)
+    if isinstance(transforms, BatchUDF) or callable(transforms):
+        udf = transforms if isinstance(transforms, BatchUDF) else BatchUDF(transforms)
+        reads = list(schema.names if read_columns is None else read_columns)
+        makes = udf.output_schema
+        if makes is None:
+            makes = _schema_of(udf, source, reads)
+        return _Function(udf, reads, makes)
+    return _Stream(*to_batches(transforms, reader_schema))
+
+
+def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on: str, right_on: str | None) -> Joined:
+    """What makes the columns of a join.
+
+    Raises:
+        SchemaError: The columns that are joined on do not exist or differ in type.
+    """
+    found, batches = to_batches(data, schema)
+    tables = [pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches]
+    table = pa.concat_tables(tables) if tables else found.empty_table()
+    kind: pa.DataType = pa.uint64()
+    if left_on not in (ROW_ID, ROW_ADDRESS):
+        kind = resolve_extensions(schema_to_arrow(columns.project([left_on]))).field(0).type
+    return Joined(table, left_on, right_on or left_on, kind)
+
+
+def _schema_of(udf: Callable[[pa.RecordBatch], Any], source: Source, reads: Sequence[str]) -> pa.Schema:
+    """Call the function on one row to see what it returns."""
+    options = ScanOptions(
+        schema=source.manifest.schema.project([name for name in reads if name not in (ROW_ID, ROW_ADDRESS)]),
+        limit=1,
+        with_row_id=ROW_ID in reads,
+        with_row_address=ROW_ADDRESS in reads,
+    )
+    for batch in LanceScanner(source, source.manifest.fragments, options).to_batches():
+        return as_batch(udf(batch)).schema
+    raise InvalidInputError("the dataset has no row to try the function on; give it an output_schema")

@@ -1,0 +1,1 @@
+"""Expressions over columns, as SQL text or as Arrow's."""

@@ -1,0 +1,143 @@
+"""Filters: SQL text or Arrow expressions over the columns of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, exported_metadata
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["calls_of", "check_filter", "columns_of", "evaluated", "matching", "matching_all", "prepare"]
+
+FEW_SHARE: Final = 1 / 4
+"""Rows that are left of a batch are cut out for the next condition if they are fewer than this."""
+
+
+def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression | None:
+    """The filter as an expression over columns in storage types.
+
+    Args:
+        filter_: SQL text, an expression, or one of them as the entry `expr_filter` of a mapping; None for none.
+        schema: The columns that it can refer to.
+
+    Raises:
+        InvalidInputError: It is no condition, or no filter at all.
+        SchemaError: The SQL refers to a column that does not exist.
+        UnsupportedError: The SQL uses something that is not known.
+    """
+    if isinstance(filter_, Mapping):
+        refuse("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
+        filter_ = filter_.get("expr_filter")
+    if filter_ is None or isinstance(filter_, pc.Expression):
+        return filter_
+    if isinstance(filter_, str):
+        from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
+
+        return parse_filter(filter_, schema)
+    raise InvalidInputError(f"a filter is SQL text or a pyarrow.compute expression, not {type(filter_).__name__}")
+
+
+def columns_of(expression: pc.Expression) -> list[str]:
+    """Names of the top-level columns that an expression refers to, in order of first use.
+
+    Arrow serializes an expression as the metadata of an (otherwise dull) IPC file: a list of
+    `call`, `literal`, `field_ref` and `end` entries; `nested_field_ref: n` stands before the n parts of a path.
+    """
+    names: dict[str, None] = {}
+    parts_left = 0
+    for key, value in _entries(expression):
+        if key == b"nested_field_ref":
+            parts_left = -int(value)  # negative until its first part was seen
+        elif key == b"field_ref":
+            if parts_left <= 0:
+                names.setdefault(value.decode())
+            parts_left = max(abs(parts_left) - 1, 0)
+    return list(names)
+
+
+def calls_of(expression: pc.Expression) -> list[str]:
+    """Names of the functions that an expression calls."""
+    return [value.decode() for key, value in _entries(expression) if key == b"call"]
+
+
+def prepare(expression: pc.Expression) -> None:
+    """Make Arrow know the functions of ours that an expression calls: it may come from another process."""
+    _, (buffer,) = expression.__reduce__()
+    if b"lance." in memoryview(buffer).tobytes():
+        from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser
+
+        register(value.decode() for key, value in _entries(expression) if key == b"call")
+
+
+def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expression]) -> pa.Table:
+    """Columns computed from others, in the order of `expressions`, of which there is one at least.
+
+    Raises:
+        InvalidInputError: An expression does not fit the columns, or fails for some value.
+    """
+    from pyarrow import acero  # noqa: PLC0415 - it imports pandas
+
+    for expression in expressions.values():
+        prepare(expression)
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    try:
+        project = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
+        nodes = [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", project),
+        ]
+        return acero.Declaration.from_sequence(nodes).to_table(use_threads=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"{', '.join(map(str, expressions.values()))}: {error}") from error
+
+
+def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
+    """For each row whether the expression is true; null counts as false.
+
+    Raises:
+        InvalidInputError: The expression does not fit the columns, or gives no truth value.
+    """
+    try:
+        keep = evaluated(batch, {"keep": expression}).column("keep")
+    except InvalidInputError as error:
+        raise InvalidInputError(f"filter {error}") from error.__cause__
+    if not pa.types.is_boolean(keep.type):
+        raise InvalidInputError(f"filter {expression} gives {keep.type}, not true or false")
+    return pc.fill_null(keep, False).combine_chunks()
+
+
+def matching_all(batch: pa.RecordBatch, expressions: Sequence[pc.Expression]) -> pa.Array:
+    """For each row whether all the expressions are true; where few rows are left, only those are looked at.
+
+    Raises:
+        InvalidInputError: As `matching`.
+    """
+    mask = matching(batch, expressions[0])
+    for expression in expressions[1:]:
+        if mask.true_count == 0:
+            break
+        if mask.true_count > FEW_SHARE * len(mask):
+            mask = pc.and_(mask, matching(batch, expression))
+            continue
+        names = [name for name in columns_of(expression) if name in batch.schema.names]
+        if not names:  # a constant
+            mask = pc.and_(mask, matching(batch, expression))
+            continue
+        left = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+        found = matching(batch.select(names).take(pa.array(left)), expression).to_numpy(zero_copy_only=False)
+        values = np.zeros(len(mask), np.bool_)
+        values[left[found]] = True
+        mask = pa.array(values)
+    return mask
+
+
+def _entries(expression: pc.Expression) -> Iterator[tuple[bytes, bytes]]:
+    """The serialized expression, see `columns_of`."""
+    _, (buffer,) = expression.__reduce__()
+    yield from exported_metadata(pa.ipc.open_file(buffer).schema)

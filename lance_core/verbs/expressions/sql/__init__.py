@@ -1,0 +1,103 @@
+"""SQL expressions over the columns of a dataset, compiled to Arrow expressions.
+
+    text --parse--> tree --compile--> typed expression
+
+What the SQL means follows DataFusion as pylance uses it; `docs` of pylance list what that is. What is not known is
+refused with its name and its position in the text. sqlglot is imported with this package, so import it on use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, schema_to_arrow, storage_type
+from lance_core.verbs.expressions.sql.casts import cast
+from lance_core.verbs.expressions.sql.compile import Compiler
+from lance_core.verbs.expressions.sql.typed import Typed
+
+__all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column that is computed.
+
+    Attributes:
+        expression: How.
+        type: Type of its values.
+    """
+
+    expression: pc.Expression
+    type: pa.DataType
+
+
+def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
+    """Compile an expression: a value or a condition.
+
+    Args:
+        text: The SQL, for example `price * 1.2` or `name LIKE 'a%' AND day >= date '2024-01-01'`.
+        schema: The columns that it can refer to. The result is for batches of their storage types.
+
+    Raises:
+        InvalidInputError: It is no SQL expression, or makes no sense; tells where.
+        SchemaError: A column does not exist; names those that do.
+        UnsupportedError: It uses something that is not known; names it and tells where.
+    """
+    return parse_column(text, schema).expression
+
+
+def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
+    """Compile an expression, and tell the type of its values; arguments and errors as `parse_expression`."""
+    compiled = _compiled(text, schema)
+    return Column(expression=compiled.expression, type=compiled.type)
+
+
+def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
+    """Compile an expression to values for a column of a type: what CAST can turn into that type is cast.
+
+    Arguments and errors as `parse_expression`. For a dictionary come its values; nested values are left as they are.
+    """
+    value = _compiled(text, schema)
+    if value.type == kind or pa.types.is_nested(value.type) or pa.types.is_nested(kind):
+        return value.expression
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return cast(value, kind, strict=True).expression
+
+
+def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
+    """Compile a condition; arguments and errors as `parse_expression`.
+
+    Raises:
+        InvalidInputError: It is no condition.
+    """
+    compiled = Compiler(text, _storage_schema(schema)).compile(as_filter=True)
+    if not pa.types.is_boolean(compiled.type):
+        raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
+    return compiled.expression
+
+
+def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expression, ...]:
+    """Compile a condition to the parts that AND joins: each matters only where those before are true.
+
+    Arguments and errors as `parse_filter`.
+    """
+    return tuple(part.expression for part in Compiler(text, _storage_schema(schema)).conjuncts())
+
+
+def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:
+    columns = _storage_schema(schema)
+    if text in columns.names:
+        # A name that is no SQL, such as `odd name`, still names its column.
+        return Typed(pc.field(text), columns.field(text).type)
+    return Compiler(text, columns).compile(as_filter=False)
+
+
+def _storage_schema(schema: pa.Schema | Schema) -> pa.Schema:
+    if isinstance(schema, Schema):
+        return schema_to_arrow(schema)
+    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in schema])

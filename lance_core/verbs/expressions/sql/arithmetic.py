@@ -1,0 +1,217 @@
+"""Arithmetic with DataFusion's types: integers wrap, `/` of integers truncates, decimals keep their digits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.compare import compare, either, is_null, meet, negated
+from lance_core.verbs.expressions.sql.intervals import is_interval, shift
+from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.typed import Typed, call, fits, is_number, is_text, literal, unit_type
+
+__all__ = ["arithmetic", "bitwise", "concatenated", "guarded", "minus"]
+
+_KERNELS: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
+_DECIMAL_DIGITS: Final = 38
+_BITS: Final = {
+    "&": "bit_wise_and",
+    "|": "bit_wise_or",
+    "^": "bit_wise_xor",
+    "<<": "shift_left",
+    ">>": "shift_right",
+}
+
+
+def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Typed | None = None, root: bool = False) -> Typed:
+    """`left operator right` for + - * / %.
+
+    Args:
+        operator: The operator.
+        left: Its left side.
+        right: Its right side.
+        guard: Rows for which the value is needed: a division by zero elsewhere is no error.
+        root: Whether this is the whole expression: pylance then gives a literal the type of the column beside it.
+
+    Raises:
+        InvalidInputError: The types do not go together.
+    """
+    if is_interval(left.type) or is_interval(right.type) or _is_time(left.type) or _is_time(right.type):
+        return _times(operator, left, right)
+    if pa.types.is_null(left.type) or pa.types.is_null(right.type):
+        kind = left.type if pa.types.is_null(right.type) else right.type
+        return literal(None, pa.int64() if pa.types.is_null(kind) else kind)
+    if is_text(left.type) and left.is_literal:
+        left = left.to(right.type)
+    if is_text(right.type) and right.is_literal:
+        right = right.to(left.type)
+    if not (is_number(left.type) and is_number(right.type)):
+        raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not numbers")
+    left, right = _meet(left, right, root=root)
+    if pa.types.is_decimal(left.type):
+        return _decimals(operator, left, right, guard)
+    if operator == "%":
+        return _remainder(left, right, guard)
+    if operator == "/" and pa.types.is_integer(left.type):
+        right = guarded(right, guard)
+    return call(_KERNELS[operator], [left, right], left.type)
+
+
+def bitwise(operator: str, left: Typed, right: Typed) -> Typed:
+    """`left operator right` for & | ^ << >>.
+
+    Raises:
+        InvalidInputError: These are no integers.
+    """
+    left, right = meet(left, right) if operator in ("<<", ">>") else meet(_plain(left), _plain(right))
+    if not pa.types.is_integer(left.type):
+        raise InvalidInputError(f"{left.type} {operator} {right.type}: these are not integers")
+    return call(_BITS[operator], [left, right], left.type)
+
+
+def minus(value: Typed) -> Typed:
+    """The value with the other sign.
+
+    Raises:
+        InvalidInputError: It has none.
+    """
+    if pa.types.is_null(value.type):
+        return value
+    if value.is_literal and isinstance(value.value, int | float) and not isinstance(value.value, bool):
+        return literal(-value.value, value.type)
+    if pa.types.is_unsigned_integer(value.type):
+        raise InvalidInputError(f"a {value.type} has no negative")
+    if not (is_number(value.type) or pa.types.is_duration(value.type)):
+        raise InvalidInputError(f"a {value.type} has no negative")
+    return call("negate", [value], value.type)
+
+
+def concatenated(left: Typed, right: Typed) -> Typed:
+    """`left || right`: null where either is null.
+
+    Raises:
+        InvalidInputError: Neither is text or binary.
+    """
+    if pa.types.is_null(left.type) or pa.types.is_null(right.type):
+        return literal(None, pa.string())
+    if not (is_text(left.type) or is_text(right.type)):
+        left, right = meet(left, right)
+        if not (pa.types.is_binary(left.type) or pa.types.is_large_binary(left.type)):
+            raise InvalidInputError(f"{left.type} || {right.type}: one of them must be text")
+        kind = left.type
+        separator = literal(b"", kind)
+    else:
+        kind = pa.large_string() if pa.large_string() in (left.type, right.type) else pa.string()
+        separator = literal("", kind)
+    parts = [left.to(kind), right.to(kind), separator]
+    return call("binary_join_element_wise", parts, kind, pc.JoinOptions(null_handling="emit_null"))
+
+
+def guarded(value: Typed, guard: Typed | None) -> Typed:
+    """The value where it is needed, null elsewhere."""
+    if guard is None:
+        return value
+    return call("if_else", [guard, Typed(value.expression, value.type), literal(None, value.type)], value.type)
+
+
+def _meet(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Typed]:
+    if root and left.is_column and right.is_literal and fits(right.value, left.type):
+        return left, right.to(left.type)
+    if root and right.is_column and left.is_literal and fits(left.value, right.type):
+        return left.to(right.type), right
+    one, other = _plain(left), _plain(right)
+    if pa.types.is_decimal(one.type) and pa.types.is_integer(other.type):
+        return one, other.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[other.type.bit_width], 0))
+    if pa.types.is_decimal(other.type) and pa.types.is_integer(one.type):
+        return one.to(pa.decimal128({8: 3, 16: 5, 32: 10, 64: 20}[one.type.bit_width], 0)), other
+    if pa.types.is_decimal(one.type) and pa.types.is_decimal(other.type):
+        return one, other
+    return meet(one, other, exact=False)
+
+
+def _plain(value: Typed) -> Typed:
+    """The value without what is known about it: a literal then keeps its type."""
+    return Typed(value.expression, value.type)
+
+
+def _decimals(operator: str, left: Typed, right: Typed, guard: Typed | None) -> Typed:
+    one, other = left.type, right.type
+    scale = max(one.scale, other.scale)
+    whole = max(one.precision - one.scale, other.precision - other.scale)
+    if operator in ("+", "-", "*"):
+        if operator == "*":
+            scale = one.scale + other.scale
+            whole = one.precision + other.precision + 1 - scale
+        else:
+            whole += 1
+        if whole + scale <= _DECIMAL_DIGITS:
+            return call(_KERNELS[operator], [left, right], pa.decimal128(whole + scale, scale))
+        # The kernels refuse a result that could be too long; DataFusion one that is.
+        kind = pa.decimal128(_DECIMAL_DIGITS, min(scale, _DECIMAL_DIGITS))
+        return python_call(f"decimal_{_KERNELS[operator]}", [left, right], kind)
+    right = guarded(right, guard)
+    if operator == "%":
+        whole = min(one.precision - one.scale, other.precision - other.scale)
+        return python_call("decimal_remainder", [left, right], pa.decimal128(min(whole + scale, 38), scale))
+    scale = one.scale + 4
+    kind = pa.decimal128(min(one.precision - one.scale + other.scale + scale, 38), scale)
+    return python_call("decimal_quotient", [left, right], kind)
+
+
+def _remainder(left: Typed, right: Typed, guard: Typed | None) -> Typed:
+    if pa.types.is_floating(left.type):
+        return python_call("float_remainder", [left, right], left.type)
+    right = guarded(right, guard)
+    quotient = call("divide", [left, right], left.type)
+    return call("subtract", [left, call("multiply", [quotient, right], left.type)], left.type)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
+
+
+def _times(operator: str, left: Typed, right: Typed) -> Typed:
+    if operator == "+" and (is_interval(left.type) or (not _is_time(left.type))):
+        left, right = right, left
+    if operator not in ("+", "-") or not _is_time(left.type):
+        raise InvalidInputError(f"{left.type} {operator} {right.type} has no meaning")
+    if is_interval(right.type):
+        return shift(left, right, operator)
+    if is_text(right.type) and right.is_literal and operator == "-":
+        right = right.to(left.type)
+    one, other = left.type, right.type
+    if pa.types.is_date(one) and pa.types.is_integer(other):
+        days = call(_KERNELS[operator], [_days(left), right.to(pa.int64())], pa.int64())
+        return Typed(days.expression.cast(pa.int32()).cast(pa.date32()), pa.date32())
+    if pa.types.is_date(one) and pa.types.is_date(other) and operator == "-":
+        return call("subtract", [_days(left), _days(right)], pa.int64())
+    if operator == "-" and not pa.types.is_duration(one) and not pa.types.is_duration(other):
+        return _difference(left, right)
+    if pa.types.is_duration(other) and (pa.types.is_timestamp(one) or pa.types.is_duration(one)):
+        unit = unit_type(one, other)
+        kind = pa.timestamp(unit, one.tz) if pa.types.is_timestamp(one) else pa.duration(unit)
+        return call(_KERNELS[operator], [left.to(kind), right.to(pa.duration(unit))], kind)
+    raise InvalidInputError(f"{one} {operator} {other} has no meaning")
+
+
+def _difference(left: Typed, right: Typed) -> Typed:
+    if pa.types.is_date(left.type) or pa.types.is_date(right.type):
+        zone = getattr(left.type, "tz", None) or getattr(right.type, "tz", None)
+        left, right = left.to(pa.timestamp("ns", zone)), right.to(pa.timestamp("ns", zone))
+    left, right = meet(left, right)
+    return call("subtract", [left, right], pa.duration(left.type.unit))
+
+
+def _days(value: Typed) -> Typed:
+    return Typed(value.expression.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), pa.int64())
+
+
+def null_if(value: Typed, other: Typed) -> Typed:
+    """Null where the two are equal, else the first."""
+    one, _ = meet(_plain(value), _plain(other), exact=False)
+    equal = compare("=", value, other)
+    keep = either(is_null(equal), negated(equal))
+    return call("if_else", [keep, one, literal(None, one.type)], one.type)

@@ -1,0 +1,215 @@
+"""CAST and TRY_CAST: the types of SQL, and DataFusion's way from one to another.
+
+A cast of a float or a decimal to an integer cuts the fraction off; a value that the type cannot hold fails the CAST,
+and gives null in a TRY_CAST.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.arithmetic import guarded
+from lance_core.verbs.expressions.sql.dialect import unsupported
+from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.typed import Typed, call, fits, is_text, literal
+
+__all__ = ["cast", "named_type", "type_of", "words"]
+
+_NAMES: Final = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(),
+    "USMALLINT": pa.uint16(),
+    "UINT": pa.uint32(),
+    "UBIGINT": pa.uint64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("ns"),
+}
+_TIMESTAMPS: Final = ("TIMESTAMP", "DATETIME", "TIMESTAMPNTZ")
+_UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
+_ARROW_NAMES: Final = {
+    "utf8": pa.string(),
+    "largeutf8": pa.large_string(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "largebinary": pa.large_binary(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date32": pa.date32(),
+    "date64": pa.date64(),
+    **{f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+def type_of(node: exp.DataType, text: str) -> pa.DataType:
+    """The Arrow type that a type of SQL names.
+
+    Raises:
+        UnsupportedError: It is not known.
+    """
+    name = node.this.name if isinstance(node.this, exp.DType) else str(node.this)
+    numbers = [int(parameter.name) for parameter in node.expressions if parameter.name.isdigit()]
+    if name == "DECIMAL" and len(numbers) == 2 and 0 < numbers[0] <= 38:
+        return pa.decimal128(*numbers)
+    if name in _TIMESTAMPS and (not numbers or numbers[0] in _UNITS):
+        return pa.timestamp(_UNITS[numbers[0]] if numbers else "us")
+    if name in _NAMES and not numbers:
+        return _NAMES[name]
+    return unsupported(node.parent or node, text, f"the type {node.sql()}")
+
+
+def named_type(name: str) -> pa.DataType | None:
+    """The type that Arrow's Rust library calls so, such as `Float64`; None if it is not known."""
+    return _ARROW_NAMES.get(name.lower())
+
+
+def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Typed | None = None) -> Typed:
+    """The value as another type.
+
+    Args:
+        value: The value.
+        kind: The type.
+        strict: CAST; TRY_CAST if false.
+        guard: Rows for which the value is needed: a failure elsewhere is none.
+
+    Raises:
+        InvalidInputError: A literal cannot be cast.
+    """
+    if value.type == kind:
+        return value
+    if pa.types.is_null(value.type):
+        return literal(None, kind)
+    if value.is_literal and (isinstance(value.value, str) or fits(value.value, kind)):
+        return _cast_literal(value, kind, strict=strict)
+    if is_text(kind):
+        return words(value, kind)
+    return _cast_column(guarded(value, guard), kind, strict=strict)
+
+
+def words(value: Typed, kind: pa.DataType) -> Typed:
+    """The value as a text, as DataFusion writes it: 1.0, NaN, 2020-01-01T00:00:00."""
+    own = value.type
+    if pa.types.is_null(own):
+        return literal(None, kind)
+    if pa.types.is_floating(own):
+        plain = Typed(value.expression.cast(pa.string()), pa.string())
+        for pattern, replacement in ((r"^(-?\d+)$", r"\1.0"), (r"e\+?0*", "e"), (r"e-0+", "e-"), ("nan", "NaN")):
+            plain = _replaced(plain, pattern, replacement)
+        return plain.to(kind)
+    if pa.types.is_timestamp(own):
+        if own.tz not in (None, "UTC"):
+            raise InvalidInputError(f"times in the zone {own.tz} cannot be cast to a text")
+        plain = _shortened(call("strftime", [value], pa.string(), pc.StrftimeOptions("%Y-%m-%dT%H:%M:%S")))
+        if own.tz:
+            plain = _replaced(plain, "$", "Z")
+        return plain.to(kind)
+    if pa.types.is_nested(own) or pa.types.is_binary(own) or pa.types.is_large_binary(own):
+        return Typed(value.expression.cast(kind), kind)
+    plain = Typed(value.expression.cast(pa.string()), pa.string())
+    return (_shortened(plain) if pa.types.is_time(own) else plain).to(kind)
+
+
+def _shortened(time: Typed) -> Typed:
+    """The text of a time with no, three, six or nine digits of a second, as many as it takes."""
+    for pattern, replacement in ((r"\.0+$", ""), (r"(\.\d{6})000$", r"\1"), (r"(\.\d{3})000$", r"\1")):
+        time = _replaced(time, pattern, replacement)
+    return time
+
+
+def _replaced(value: Typed, pattern: str, replacement: str) -> Typed:
+    options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=replacement, max_replacements=1)
+    return call("replace_substring_regex", [value], value.type, options)
+
+
+def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+    try:
+        return literal(value.value, kind)
+    except InvalidInputError:
+        if strict:
+            raise
+        return literal(None, kind)
+
+
+def _cast_column(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+    own = value.type
+    if is_text(own) and not strict:
+        return python_call("try_cast", [value], kind)
+    if pa.types.is_boolean(kind) and (pa.types.is_floating(own) or pa.types.is_decimal(own)):
+        return call("not_equal", [value, literal(0.0, pa.float64()).to(own)], kind)
+    if pa.types.is_integer(kind) and (pa.types.is_floating(own) or pa.types.is_decimal(own)):
+        value = call("trunc", [value], own)
+    if pa.types.is_integer(kind) and not strict and (pa.types.is_integer(own) or pa.types.is_floating(own)):
+        value = _within(value, kind)
+    if pa.types.is_decimal(kind):
+        return _to_decimal(value, kind)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _to_time(value, kind)
+    if pa.types.is_temporal(own) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        number = pa.int32() if own.bit_width == 32 else pa.int64()
+        return Typed(value.expression.cast(number).cast(kind, safe=pa.types.is_integer(kind)), kind)
+    if pa.types.is_floating(kind):
+        return Typed(value.expression.cast(kind, safe=False), kind)
+    return Typed(value.expression.cast(kind), kind)
+
+
+def _within(value: Typed, kind: pa.DataType) -> Typed:
+    """The number, or null where the integer type cannot hold it."""
+    low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
+    high = low + 2**kind.bit_width
+    if pa.types.is_floating(value.type):
+        # The bounds are powers of two, which floats hold exactly.
+        lower, upper = literal(float(low), value.type), literal(float(high), value.type)
+        above, below = call("greater_equal", [value, lower], pa.bool_()), call("less", [value, upper], pa.bool_())
+    else:
+        lower = literal(low if fits(low, value.type) else _bound(value.type, lowest=True), value.type)
+        upper = literal(high - 1 if fits(high - 1, value.type) else _bound(value.type, lowest=False), value.type)
+        above, below = call("greater_equal", [value, lower], pa.bool_()), call("less_equal", [value, upper], pa.bool_())
+    inside = call("and", [above, below], pa.bool_())
+    return call("if_else", [inside, value, literal(None, value.type)], value.type)
+
+
+def _bound(kind: pa.DataType, *, lowest: bool) -> int:
+    low = -(2 ** (kind.bit_width - 1)) if pa.types.is_signed_integer(kind) else 0
+    return low if lowest else int(low + 2**kind.bit_width - 1)
+
+
+def _to_decimal(value: Typed, kind: pa.DataType) -> Typed:
+    if pa.types.is_decimal(value.type) and kind.scale < value.type.scale:
+        options = pc.RoundOptions(ndigits=kind.scale, round_mode="half_towards_infinity")
+        wide = value.to(pa.decimal128(min(value.type.precision + 1, 38), value.type.scale))
+        rounded = call("round", [wide], wide.type, options)
+        return Typed(rounded.expression.cast(kind), kind)
+    return value.to(kind)
+
+
+def _to_time(value: Typed, kind: pa.DataType) -> Typed:
+    own = value.type
+    if pa.types.is_integer(own):
+        number = pa.int32() if kind == pa.date32() else pa.int64()
+        return Typed(value.expression.cast(number).cast(kind), kind)
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(kind):
+        if own.tz is None and kind.tz is None:
+            return Typed(value.expression.cast(kind, safe=False), kind)
+        if own.tz and kind.tz is None:
+            local: Any = call("local_timestamp", [value], pa.timestamp(own.unit))
+            return Typed(local.expression.cast(kind, safe=False), kind)
+    if pa.types.is_timestamp(own) and pa.types.is_date(kind):
+        day = call("floor_temporal", [value], own, pc.RoundTemporalOptions(unit="day"))
+        return Typed(day.expression.cast(kind), kind)
+    return value.to(kind)

@@ -1,0 +1,194 @@
+"""Comparisons, with DataFusion's order of floats: NaN equals NaN and is greater than every number.
+
+Arrow's kernels follow IEEE 754 instead, where every comparison with NaN is false; what is missing is added only where
+NaN can occur.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.typed import Typed, call, common_type, fits, is_text, literal
+
+__all__ = ["both", "common_of", "compare", "either", "is_in", "is_null", "meet", "negated", "same"]
+
+_BOOL: Final = pa.bool_()
+_KERNELS: Final = {
+    "=": "equal",
+    "<>": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+
+
+def meet(left: Typed, right: Typed, *, narrow_floats: bool = False, exact: bool = True) -> tuple[Typed, Typed]:
+    """Two values in their common type.
+
+    Args:
+        left: One.
+        right: The other.
+        narrow_floats: Whether a literal meets a float32 as a float32.
+        exact: See `common_type`.
+
+    Raises:
+        InvalidInputError: There is no common type.
+    """
+    if left.is_literal and not right.is_literal and _narrows(left, right, narrow_floats):
+        return left.to(right.type), right
+    if right.is_literal and not left.is_literal and _narrows(right, left, narrow_floats):
+        return left, right.to(left.type)
+    kind = common_type(left, right, exact=exact)
+    if kind is None:
+        raise InvalidInputError(f"{left.type} and {right.type} have no common type")
+    return left.to(kind), right.to(kind)
+
+
+def common_of(values: Sequence[Typed]) -> list[Typed]:
+    """Several values in their common type.
+
+    Raises:
+        InvalidInputError: There is none.
+    """
+    # A text literal takes the type of the others.
+    known = [value for value in values if not value.is_null] or list(values)
+    typed = [value for value in known if not (value.is_literal and is_text(value.type))] or known
+    kind = typed[0]
+    for value in typed[1:]:
+        found = common_type(kind, value, exact=False)
+        if found is None:
+            raise InvalidInputError(f"{kind.type} and {value.type} have no common type")
+        kind = Typed(kind.expression, found)
+    return [value.to(kind.type) for value in values]
+
+
+def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = False) -> Typed:
+    """`left operator right`: null where either is null.
+
+    Raises:
+        InvalidInputError: The types cannot be compared.
+    """
+    one, other = meet(left, right, narrow_floats=narrow_floats)
+    if pa.types.is_null(one.type):
+        return literal(None, _BOOL)
+    if pa.types.is_nested(one.type):
+        raise InvalidInputError(f"values of type {one.type} cannot be compared")
+    if pa.types.is_floating(one.type):
+        return _floats(operator, one, other)
+    return call(_KERNELS[operator], [one, other], _BOOL)
+
+
+def same(left: Typed, right: Typed) -> Typed:
+    """`left IS NOT DISTINCT FROM right`: never null."""
+    missing, other_missing = is_null(left), is_null(right)
+    either_missing = call("or", [missing, other_missing], _BOOL)
+    both_missing = call("and", [missing, other_missing], _BOOL)
+    return call("if_else", [either_missing, both_missing, compare("=", left, right)], _BOOL)
+
+
+def is_null(value: Typed) -> Typed:
+    """Whether the value is null."""
+    return literal(True, _BOOL) if value.is_null else call("is_null", [value], _BOOL, pc.NullOptions())
+
+
+def both(left: Typed, right: Typed) -> Typed:
+    """AND with three truth values."""
+    return call("and_kleene", [left, right], _BOOL)
+
+
+def either(left: Typed, right: Typed) -> Typed:
+    """OR with three truth values."""
+    return call("or_kleene", [left, right], _BOOL)
+
+
+def negated(value: Typed) -> Typed:
+    """NOT with three truth values."""
+    return call("invert", [value], _BOOL)
+
+
+def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = False) -> Typed:
+    """`value IN (candidates)`: null if nothing matches and the value or a candidate is null.
+
+    Raises:
+        InvalidInputError: A candidate cannot be compared with the value.
+    """
+    with_null = any(candidate.is_null for candidate in candidates)
+    known = [candidate for candidate in candidates if not candidate.is_null]
+    pairs = [meet(value, candidate, narrow_floats=narrow_floats) for candidate in known]
+    simple = all(c.is_literal for c in known) and all(one.type == value.type for one, _ in pairs)
+    if not simple or pa.types.is_nested(value.type):
+        found = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
+        result = found[0]
+        for one in found[1:]:
+            result = either(result, one)
+        return result
+    values = pa.array([candidate.value for _, candidate in pairs], value.type)
+    matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
+    unknown = literal(None, _BOOL)
+    if with_null:
+        return call("if_else", [matched, literal(True, _BOOL), unknown], _BOOL)
+    return call("if_else", [is_null(value), unknown, matched], _BOOL)
+
+
+def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:
+    if pa.types.is_float32(other.type) or pa.types.is_float16(other.type):
+        return narrow_floats and fits(value.value, other.type)
+    return fits(value.value, other.type)
+
+
+def _floats(operator: str, left: Typed, right: Typed) -> Typed:
+    plain = call(_KERNELS[operator], [left, right], _BOOL)
+    rule = _NAN_RULES[operator]
+    return rule(plain, left, right)
+
+
+def _nan(value: Typed) -> Typed | None:
+    """Whether the value is NaN; None if it never is."""
+    if value.is_literal:
+        return literal(True, _BOOL) if isinstance(value.value, float) and math.isnan(value.value) else None
+    return call("is_nan", [value], _BOOL)
+
+
+def _or(plain: Typed, more: Typed) -> Typed:
+    # Not the three-valued OR: where one side is null, the comparison is null.
+    return call("or", [plain, more], _BOOL)
+
+
+def _equal(plain: Typed, left: Typed, right: Typed) -> Typed:
+    one, other = _nan(left), _nan(right)
+    return plain if one is None or other is None else _or(plain, call("and", [one, other], _BOOL))
+
+
+def _not_equal(plain: Typed, left: Typed, right: Typed) -> Typed:
+    if _nan(left) is None or _nan(right) is None:
+        return plain
+    return negated(_equal(call("equal", [left, right], _BOOL), left, right))
+
+
+def _greater(plain: Typed, left: Typed, right: Typed) -> Typed:
+    one, other = _nan(left), _nan(right)
+    if one is None:
+        return plain
+    return _or(plain, one if other is None else call("and", [one, negated(other)], _BOOL))
+
+
+def _greater_equal(plain: Typed, left: Typed, _right: Typed) -> Typed:
+    one = _nan(left)
+    return plain if one is None else _or(plain, one)
+
+
+_NAN_RULES: Final[dict[str, Callable[[Typed, Typed, Typed], Typed]]] = {
+    "=": _equal,
+    "<>": _not_equal,
+    ">": _greater,
+    ">=": _greater_equal,
+    "<": lambda plain, left, right: _greater(plain, right, left),
+    "<=": lambda plain, left, right: _greater_equal(plain, right, left),
+}

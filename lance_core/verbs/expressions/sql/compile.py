@@ -1,0 +1,183 @@
+"""From the tree of an SQL expression to a typed Arrow expression.
+
+`nodes.py` names what compiles each kind of node; what is not in it is refused by name. SQL evaluates the branches of
+CASE and COALESCE, and the right side of AND and OR, only where it needs them, Arrow everywhere: while such a part is
+compiled, `guard` says for which rows it is needed, and what could fail (a division, a cast) is given nulls elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.verbs.expressions.sql.dialect import (
+    LocatedError,
+    LocatedUnsupportedError,
+    invalid,
+    locate,
+    parse,
+    unsupported,
+)
+from lance_core.verbs.expressions.sql.nodes import NODES, ROOT_NODES, logic, name_of
+from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+
+__all__ = ["Compiler"]
+
+_BOOL: Final = pa.bool_()
+
+
+class Compiler:
+    """Compiles one text.
+
+    Args:
+        text: The SQL.
+        schema: Columns that it can refer to, in storage types.
+    """
+
+    def __init__(self, text: str, schema: pa.Schema) -> None:
+        self.text = text
+        self.guard: Typed | None = None
+        self._schema = schema
+
+    def compile(self, *, as_filter: bool) -> Typed:
+        """The expression.
+
+        Args:
+            as_filter: Whether rows are chosen by it: then `regexp_match` stands for "matches".
+
+        Raises:
+            InvalidInputError: It is no expression, or makes no sense.
+            SchemaError: A column does not exist.
+            UnsupportedError: A construct is not known.
+        """
+        tree = parse(self.text)
+        if as_filter:
+            tree = _with_matches_as_truth(tree)
+        return self._root(tree)
+
+    def conjuncts(self) -> list[Typed]:
+        """The conditions that AND joins at the top; errors as `compile`, for a filter."""
+        parts = _parts_of_and(_with_matches_as_truth(parse(self.text)))
+        return [self.as_truth(part, self._root(part)) for part in parts]
+
+    def value(self, node: exp.Expr) -> Typed:
+        """One node and what is below it; a dictionary is decoded."""
+        handler = NODES.get(type(node))
+        if handler is None:
+            unsupported(node, self.text, name_of(node))
+        with self._locating(node):
+            found = handler(self, node)
+        return _decoded(found)
+
+    @contextmanager
+    def only_where(self, condition: Typed) -> Iterator[None]:
+        """Compile something that is needed only where this is true."""
+        before = self.guard
+        sure = call("coalesce", [condition, literal(False, _BOOL)], _BOOL)
+        self.guard = sure if before is None else call("and", [before, sure], _BOOL)
+        try:
+            yield
+        finally:
+            self.guard = before
+
+    def truth(self, node: exp.Expr) -> Typed:
+        """A node that must be true, false or null."""
+        return self.as_truth(node, self.value(node))
+
+    def as_truth(self, node: exp.Expr, found: Typed) -> Typed:
+        """What a node was compiled to, which must be true, false or null."""
+        if pa.types.is_null(found.type):
+            return literal(None, _BOOL)
+        if not pa.types.is_boolean(found.type):
+            invalid(node, self.text, f"expected true or false, found {found.type}")
+        return found
+
+    def column(self, names: list[str], node: exp.Expr) -> Typed:
+        """A column, or a field inside of one.
+
+        Raises:
+            SchemaError: There is none.
+        """
+        first = _find(names[0], self._schema.names)
+        if first is None:
+            raise SchemaError(
+                f"no column {'.'.join(names)!r}, in {self.text!r}; the columns are {list(self._schema.names)}"
+            )
+        found = Typed(pc.field(first), self._schema.field(first).type, is_column=True)
+        for name in names[1:]:
+            found = self.field(found, name, node)
+        return found
+
+    def field(self, value: Typed, name: str, node: exp.Expr) -> Typed:
+        """A field of a struct."""
+        if not pa.types.is_struct(value.type):
+            invalid(node, self.text, f"a {value.type} has no field {name!r}")
+        children = [child.name for child in value.type]
+        found = _find(name, children)
+        if found is None:
+            raise SchemaError(f"no field {name!r}, in {self.text!r}; the fields are {children}")
+        index = children.index(found)
+        one = call("struct_field", [value], value.type.field(index).type, pc.StructFieldOptions([index]))
+        return Typed(one.expression, one.type, is_column=value.is_column)
+
+    def _root(self, node: exp.Expr) -> Typed:
+        """The top of the tree: there pylance gives a literal beside a column the type of the column."""
+        if isinstance(node, exp.Paren):
+            return self._root(node.this)
+        if type(node) in (exp.And, exp.Or):
+            return logic(self, node, self._root)
+        if type(node) in ROOT_NODES:
+            with self._locating(node):
+                return ROOT_NODES[type(node)](self, node, root=True)
+        # A dictionary column by itself stays one.
+        return NODES[exp.Column](self, node) if isinstance(node, exp.Column) else self.value(node)
+
+    @contextmanager
+    def _locating(self, node: exp.Expr) -> Iterator[None]:
+        """Add to an error where in the text it came up, unless it tells already."""
+        try:
+            yield
+        except (SchemaError, LocatedError, LocatedUnsupportedError):
+            raise
+        except (InvalidInputError, UnsupportedError) as error:
+            locate(node, self.text, error)
+
+
+def _parts_of_and(node: exp.Expr) -> list[exp.Expr]:
+    if isinstance(node, exp.Paren):
+        return _parts_of_and(node.this)
+    if isinstance(node, exp.And):
+        return [*_parts_of_and(node.this), *_parts_of_and(node.expression)]
+    return [node]
+
+
+def _find(name: str, names: list[str]) -> str | None:
+    """The name as it is spelled in the schema: exactly, or but for case if only one is like that."""
+    if name in names:
+        return name
+    alike = [candidate for candidate in names if candidate.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _decoded(value: Typed) -> Typed:
+    if not pa.types.is_dictionary(value.type):
+        return value
+    return Typed(value.expression.cast(value.type.value_type), value.type.value_type, is_column=value.is_column)
+
+
+def _with_matches_as_truth(tree: exp.Expr) -> exp.Expr:
+    """`regexp_match` gives a list; where a truth value is expected it stands for whether there is a match."""
+    if isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "regexp_match":
+        tree.set("this", "_matches")
+    elif isinstance(tree, exp.Binary):
+        _with_matches_as_truth(tree.this)
+        _with_matches_as_truth(tree.expression)
+    elif isinstance(tree, exp.Not | exp.Paren):
+        _with_matches_as_truth(tree.this)
+    return tree

@@ -1,0 +1,137 @@
+"""SQL as pylance reads it, on sqlglot's parser.
+
+Names are bare or in back-ticks; both 'single' and "double" quotes make texts. `==` is `=`. Functions keep their names
+and arguments as written: which ones exist is told by `functions.py`, not by the parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
+
+from sqlglot import exp, parser, tokens
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ParseError, SqlglotError, TokenError
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.expressions.sql.words import with_names
+
+__all__ = [
+    "LocatedError",
+    "LocatedUnsupportedError",
+    "invalid",
+    "is_in_parentheses",
+    "locate",
+    "parse",
+    "position_of",
+    "unsupported",
+]
+
+_OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR")
+
+
+class LocatedError(InvalidInputError):
+    """An error that tells already where in the text it is."""
+
+
+class LocatedUnsupportedError(UnsupportedError):
+    """The same for what is not known."""
+
+
+class _Lance(Dialect):
+    """The dialect."""
+
+    class Tokenizer(tokens.Tokenizer):
+        """Quotes and names."""
+
+        QUOTES: ClassVar[list[str | tuple[str, str]]] = ["'", '"']
+        STRING_ESCAPES: ClassVar[list[str]] = ["'", '"']
+        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
+        # No word makes the rest of the text a command for some server.
+        COMMANDS: ClassVar[set[Any]] = set()
+        HEX_STRINGS: ClassVar[list[str | tuple[str, str]]] = [("x'", "'"), ("X'", "'")]
+
+    class Parser(parser.Parser):
+        """Functions stay as they are written, but for those with a syntax of their own."""
+
+        FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
+        NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+        # No text is a statement, whichever word it begins with.
+        STATEMENT_PARSERS: ClassVar[dict[Any, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+            name: how for name, how in parser.Parser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
+        }
+
+
+def parse(text: str) -> exp.Expr:
+    """The tree of one expression.
+
+    Raises:
+        InvalidInputError: The text is no expression; tells where.
+    """
+    dialect = _Lance()
+    try:
+        words = with_names(dialect.tokenize(text))
+        found = [tree for tree in dialect.parser().parse(words, text) if tree is not None]
+    except (ParseError, TokenError) as error:
+        raise InvalidInputError(_syntax_message(text, error)) from error
+    if len(found) != 1 or isinstance(found[0], exp.Block):
+        raise InvalidInputError(f"expected one SQL expression in {text!r}")
+    return found[0]
+
+
+def position_of(node: exp.Expr) -> int | None:
+    """The first character of the text, from 1, that belongs to a node; None if the parser did not keep it."""
+    starts = [int(n.meta["start"]) for n in node.walk() if "start" in n.meta]
+    return min(starts) + 1 if starts else None
+
+
+def is_in_parentheses(node: exp.Expr, text: str) -> bool:
+    """Whether parentheses around a node are in the text: the parser puts some around IS itself."""
+    position = position_of(node)
+    return position is None or text[: position - 1].rstrip().endswith("(")
+
+
+def unsupported(node: exp.Expr, text: str, what: str) -> NoReturn:
+    """Refuse a construct.
+
+    Raises:
+        UnsupportedError: Always; names the construct and where it stands.
+    """
+    raise LocatedUnsupportedError(f"{what} is not supported{_where(node, text)}")
+
+
+def locate(node: exp.Expr, text: str, error: InvalidInputError | UnsupportedError) -> NoReturn:
+    """Add to an error where it came up.
+
+    Raises:
+        LocatedError: For an `InvalidInputError`.
+        LocatedUnsupportedError: For an `UnsupportedError`.
+    """
+    kind = LocatedError if isinstance(error, InvalidInputError) else LocatedUnsupportedError
+    raise kind(f"{error}{_where(node, text)}") from error
+
+
+def invalid(node: exp.Expr, text: str, why: str) -> NoReturn:
+    """Refuse an expression that makes no sense.
+
+    Raises:
+        InvalidInputError: Always; tells why and where.
+    """
+    raise LocatedError(f"{why}{_where(node, text)}")
+
+
+def _where(node: exp.Expr, text: str) -> str:
+    position = position_of(node)
+    return f", in {text!r}" if position is None else f", at position {position} of {text!r}"
+
+
+def _syntax_message(text: str, error: SqlglotError) -> str:
+    details = getattr(error, "errors", [])
+    if not details:
+        return f"cannot read SQL {text!r}: {error}"
+    first = details[0]
+    line = text.splitlines(keepends=True)[: int(first["line"]) - 1]
+    end = sum(len(part) for part in line) + int(first["col"])
+    start = max(end - len(first["highlight"] or ""), 0) + 1
+    return f"cannot read SQL {text!r}: {first['description'].rstrip('.')}, at position {start}"

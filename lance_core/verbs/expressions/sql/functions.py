@@ -1,0 +1,193 @@
+"""The functions, by name: one line adds one.
+
+A function gets the compiler, its node (for errors) and its arguments, still to be compiled, so that one can leave to
+the compiler when they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from lance_core.verbs.expressions.sql import patterns
+from lance_core.verbs.expressions.sql.arithmetic import null_if
+from lance_core.verbs.expressions.sql.casts import cast, named_type
+from lance_core.verbs.expressions.sql.compare import common_of, is_null, meet, negated
+from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
+from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
+from lance_core.verbs.expressions.sql.functions_math import MATH_FUNCTIONS
+from lance_core.verbs.expressions.sql.functions_text import TEXT_FUNCTIONS
+from lance_core.verbs.expressions.sql.functions_time import TIME_FUNCTIONS
+from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+
+if TYPE_CHECKING:
+    from lance_core.verbs.expressions.sql.compile import Compiler
+
+__all__ = ["FUNCTIONS", "SYNTAX", "Function"]
+
+Function = Callable[["Compiler", exp.Expr, Sequence[exp.Expr]], Typed]
+
+_BOOL: Final = pa.bool_()
+
+
+def _eager(function: Callable[..., Typed], least: int, most: int | None = None) -> Function:
+    """A function of values, with so many arguments; `most` is `least` if None, any number if negative."""
+
+    def compiled(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+        limit = least if most is None else most
+        if len(arguments) < least or (len(arguments) > limit >= 0):
+            wanted = f"{least}" if limit == least else f"{least} to {limit}" if limit >= 0 else f"at least {least}"
+            invalid(node, c.text, f"{node.this} takes {wanted} arguments, not {len(arguments)}")
+        return function(*(c.value(argument) for argument in arguments))
+
+    return compiled
+
+
+def _coalesce(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+    if not arguments:
+        invalid(node, c.text, "coalesce needs an argument")
+    values = [c.value(arguments[0])]
+    outer = c.guard
+    for argument in arguments[1:]:
+        missing = is_null(values[-1])
+        c.guard = missing if c.guard is None else call("and", [c.guard, missing], _BOOL)
+        values.append(c.value(argument))
+    c.guard = outer
+    values = common_of(values)
+    return values[0] if pa.types.is_null(values[0].type) else call("coalesce", values, values[0].type)
+
+
+def _nvl2(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+    if len(arguments) != 3:
+        invalid(node, c.text, "nvl2 takes 3 arguments")
+    condition = negated(is_null(c.value(arguments[0])))
+    return _chosen(c, condition, arguments[1], arguments[2])
+
+
+def _if(c: Compiler, node: exp.Expr) -> Typed:
+    condition = call("coalesce", [c.truth(node.this), literal(False, _BOOL)], _BOOL)
+    return _chosen(c, condition, node.args["true"], node.args.get("false") or exp.Null())
+
+
+def _chosen(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed:
+    with c.only_where(condition):
+        one = c.value(yes)
+    with c.only_where(negated(condition)):
+        other = c.value(no)
+    one, other = common_of([one, other])
+    return call("if_else", [condition, one, other], one.type)
+
+
+def _arrow_cast(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+    if len(arguments) != 2 or not isinstance(arguments[1], exp.Literal):
+        invalid(node, c.text, "arrow_cast takes a value and the name of a type")
+    kind = named_type(arguments[1].name)
+    if kind is None:
+        unsupported(arguments[1], c.text, f"the type {arguments[1].name}")
+    return cast(c.value(arguments[0]), kind, strict=True, guard=c.guard)
+
+
+def _get_field(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+    if len(arguments) != 2 or not isinstance(arguments[1], exp.Literal):
+        invalid(node, c.text, "get_field takes a struct and the name of a field")
+    return c.field(c.value(arguments[0]), arguments[1].name, node)
+
+
+def _named_struct(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typed:
+    names, values = arguments[::2], [c.value(argument) for argument in arguments[1::2]]
+    if not values or len(names) != len(values) or not all(isinstance(name, exp.Literal) for name in names):
+        invalid(node, c.text, "named_struct takes names and values in turn")
+    return _struct([name.name for name in names], values)
+
+
+def _struct(names: Sequence[str], values: Sequence[Typed]) -> Typed:
+    import pyarrow.compute as pc  # noqa: PLC0415 - only here
+
+    kind = pa.struct([pa.field(name, value.type) for name, value in zip(names, values, strict=True)])
+    return call("make_struct", list(values), kind, pc.MakeStructOptions(list(names)))
+
+
+def _extreme(kernel: str) -> Callable[..., Typed]:
+    def chosen(*values: Typed) -> Typed:
+        import pyarrow.compute as pc  # noqa: PLC0415 - only here
+
+        known = common_of(values)
+        return call(kernel, known, known[0].type, pc.ElementWiseAggregateOptions(skip_nulls=True))
+
+    return chosen
+
+
+def _matches(*arguments: Typed) -> Typed:
+    found = patterns.regexp_like(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else None)
+    return call("coalesce", [found, literal(False, _BOOL)], _BOOL)
+
+
+def _nan_or(value: Typed, other: Typed) -> Typed:
+    value, other = meet(value, other)
+    return call("if_else", [call("is_nan", [value], _BOOL), other, value], value.type)
+
+
+def _eager_table(table: dict[str, tuple[Callable[..., Typed], int, int | None]]) -> dict[str, Function]:
+    return {name: _eager(*entry) for name, entry in table.items()}
+
+
+FUNCTIONS: Final[dict[str, Function]] = {
+    "coalesce": _coalesce,
+    "ifnull": _coalesce,
+    "nvl": _coalesce,
+    "nvl2": _nvl2,
+    "nullif": _eager(null_if, 2),
+    "nanvl": _eager(_nan_or, 2),
+    "greatest": _eager(_extreme("max_element_wise"), 1, -1),
+    "least": _eager(_extreme("min_element_wise"), 1, -1),
+    "is_valid": _eager(lambda value: negated(is_null(value)), 1),
+    "arrow_cast": _arrow_cast,
+    "get_field": _get_field,
+    "named_struct": _named_struct,
+    "struct": _eager(lambda *values: _struct([f"c{i}" for i in range(len(values))], values), 1, -1),
+    "_matches": _eager(_matches, 2, 3),
+    "regexp_like": _eager(lambda text, pattern, flags=None: patterns.regexp_like(text, pattern, flags), 2, 3),
+    "regexp_match": _eager(lambda text, pattern, flags=None: patterns.regexp_match(text, pattern, flags), 2, 3),
+    "regexp_count": _eager(patterns.regexp_count, 2),
+    "regexp_replace": _eager(lambda *values: patterns.regexp_replace(*(*values, None)[:4]), 3, 4),
+    **_eager_table(TEXT_FUNCTIONS),
+    **_eager_table(MATH_FUNCTIONS),
+    **_eager_table(TIME_FUNCTIONS),
+    **_eager_table(ARRAY_FUNCTIONS),
+}
+
+
+def _trim(c: Compiler, node: exp.Expr) -> Typed:
+    names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+    position = str(node.args.get("position") or "").upper()
+    characters = [node.expression] if node.expression is not None else []
+    return FUNCTIONS[names[position]](c, node, [node.this, *characters])
+
+
+def _by_name(name: str, *parts: str) -> Callable[[Compiler, Any], Typed]:
+    """Syntax of its own for a function."""
+
+    def compiled(c: Compiler, node: exp.Expr) -> Typed:
+        arguments = [node.args[part] for part in parts if node.args.get(part) is not None]
+        return FUNCTIONS[name](c, node, arguments)
+
+    return compiled
+
+
+def _extract(c: Compiler, node: exp.Expr) -> Typed:
+    unit = exp.Literal.string(node.this.name)
+    return FUNCTIONS["date_part"](c, node, [unit, node.expression])
+
+
+SYNTAX: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
+    exp.If: _if,
+    exp.Trim: _trim,
+    exp.Extract: _extract,
+    exp.Substring: _by_name("substr", "this", "start", "length"),
+    exp.StrPosition: _by_name("strpos", "this", "substr"),
+    exp.Ceil: _by_name("ceil", "this", "decimals"),
+    exp.Floor: _by_name("floor", "this", "decimals"),
+}

@@ -1,0 +1,171 @@
+"""Functions of numbers. Integers and decimals become float64 where a result is no integer; a float32 stays one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.expressions.sql.arithmetic import arithmetic
+from lance_core.verbs.expressions.sql.compare import meet
+from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, literal
+
+__all__ = ["MATH_FUNCTIONS"]
+
+_BOOL: Final = pa.bool_()
+
+
+def _number(value: Typed) -> Typed:
+    if pa.types.is_null(value.type):
+        return literal(None, pa.float64())
+    if not is_number(value.type):
+        raise InvalidInputError(f"expected a number, found {value.type}")
+    return value
+
+
+def _float(value: Typed) -> Typed:
+    value = _number(value)
+    if pa.types.is_floating(value.type):
+        return value
+    return Typed(value.expression.cast(pa.float64(), safe=False), pa.float64())
+
+
+def _kernel(name: str) -> Callable[[Typed], Typed]:
+    return lambda value: call(name, [_float(value)], _float(value).type)
+
+
+def _in_python(name: str) -> Callable[[Typed], Typed]:
+    return lambda value: python_call(name, [_float(value)], _float(value).type)
+
+
+def _integers(name: str) -> Callable[[Typed, Typed], Typed]:
+    def compiled(one: Typed, other: Typed) -> Typed:
+        if not (pa.types.is_integer(one.type) and pa.types.is_integer(other.type)):
+            raise InvalidInputError(f"expected integers, found {one.type} and {other.type}")
+        return python_call(name, [one.to(pa.int64()), other.to(pa.int64())], pa.int64())
+
+    return compiled
+
+
+def _absolute(value: Typed) -> Typed:
+    return call("abs", [_number(value)], _number(value).type)
+
+
+def _whole(name: str) -> Callable[..., Typed]:
+    def compiled(value: Typed, digits: Typed | None = None) -> Typed:
+        if digits is not None:
+            raise UnsupportedError(f"{name} with a number of digits")
+        if pa.types.is_decimal(value.type):
+            # The next whole number may need one digit more, and the kernel does not check.
+            kind = pa.decimal128(min(value.type.precision + 1, 38), value.type.scale)
+            return call(name, [value.to(kind)], kind)
+        return call(name, [_float(value)], _float(value).type)
+
+    return compiled
+
+
+def _round(value: Typed, digits: Typed | None = None) -> Typed:
+    places = 0 if digits is None else _constant(digits)
+    options = pc.RoundOptions(ndigits=places, round_mode="half_towards_infinity")
+    if pa.types.is_decimal(value.type):
+        kind = pa.decimal128(value.type.precision, min(max(places, 0), value.type.scale))
+        wide = value.to(pa.decimal128(min(value.type.precision + 1, 38), value.type.scale))
+        rounded = call("round", [wide], wide.type, options)
+        return Typed(rounded.expression.cast(kind), kind)
+    return call("round", [_float(value)], _float(value).type, options)
+
+
+def _trunc(value: Typed, digits: Typed | None = None) -> Typed:
+    value = _float(value)
+    if digits is None or _constant(digits) == 0:
+        return call("trunc", [value], value.type)
+    factor = literal(10.0 ** _constant(digits), value.type)
+    scaled = call("trunc", [call("multiply", [value, factor], value.type)], value.type)
+    return call("divide", [scaled, factor], value.type)
+
+
+def _constant(value: Typed) -> int:
+    if not isinstance(value.value, int):
+        raise UnsupportedError("a number of digits that is no literal")
+    return value.value
+
+
+def _power(base: Typed, exponent: Typed) -> Typed:
+    one, other = meet(_float(base), _float(exponent))
+    return call("power", [one, other], one.type)
+
+
+def _log(value: Typed, argument: Typed | None = None) -> Typed:
+    if argument is None:
+        return call("log10", [_float(value)], _float(value).type)
+    one, other = meet(_float(value), _float(argument))
+    return call("divide", [call("ln", [other], one.type), call("ln", [one], one.type)], one.type)
+
+
+def _signum(value: Typed) -> Typed:
+    return call("sign", [_float(value)], _float(value).type)
+
+
+def _arc_tangent(one: Typed, other: Typed) -> Typed:
+    one, other = meet(_float(one), _float(other))
+    return call("atan2", [one, other], one.type)
+
+
+def _scaled(factor: float) -> Callable[[Typed], Typed]:
+    def compiled(value: Typed) -> Typed:
+        known = _float(value)
+        return call("multiply", [known, literal(factor, known.type)], known.type)
+
+    return compiled
+
+
+def _cotangent(value: Typed) -> Typed:
+    known = _float(value)
+    return call("divide", [literal(1.0, known.type), call("tan", [known], known.type)], known.type)
+
+
+MATH_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
+    "abs": (_absolute, 1, None),
+    "acos": (_kernel("acos"), 1, None),
+    "acosh": (_in_python("acosh"), 1, None),
+    "asin": (_kernel("asin"), 1, None),
+    "asinh": (_in_python("asinh"), 1, None),
+    "atan": (_kernel("atan"), 1, None),
+    "atan2": (_arc_tangent, 2, None),
+    "atanh": (_in_python("atanh"), 1, None),
+    "cbrt": (_in_python("cbrt"), 1, None),
+    "ceil": (_whole("ceil"), 1, 2),
+    "cos": (_kernel("cos"), 1, None),
+    "cosh": (_in_python("cosh"), 1, None),
+    "cot": (_cotangent, 1, None),
+    "degrees": (_scaled(180 / math.pi), 1, None),
+    "exp": (_kernel("exp"), 1, None),
+    "floor": (_whole("floor"), 1, 2),
+    "gcd": (_integers("gcd"), 2, None),
+    "isnan": (lambda value: call("is_nan", [_float(value)], _BOOL), 1, None),
+    "iszero": (lambda value: call("equal", [_float(value), literal(0.0, _float(value).type)], _BOOL), 1, None),
+    "lcm": (_integers("lcm"), 2, None),
+    "ln": (_kernel("ln"), 1, None),
+    "log": (_log, 1, 2),
+    "log10": (_kernel("log10"), 1, None),
+    "log2": (_kernel("log2"), 1, None),
+    "mod": (lambda one, other: arithmetic("%", one, other), 2, None),
+    "pi": (lambda: literal(math.pi, pa.float64()), 0, None),
+    "pow": (_power, 2, None),
+    "power": (_power, 2, None),
+    "radians": (_scaled(math.pi / 180), 1, None),
+    "round": (_round, 1, 2),
+    "sign": (_signum, 1, None),
+    "signum": (_signum, 1, None),
+    "sin": (_kernel("sin"), 1, None),
+    "sinh": (_in_python("sinh"), 1, None),
+    "sqrt": (_kernel("sqrt"), 1, None),
+    "tan": (_kernel("tan"), 1, None),
+    "tanh": (_in_python("tanh"), 1, None),
+    "trunc": (_trunc, 1, 2),
+}

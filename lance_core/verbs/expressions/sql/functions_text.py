@@ -1,0 +1,223 @@
+"""Functions of texts. Positions count characters from 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.expressions.sql.casts import words
+from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_number, is_text, literal
+
+__all__ = ["TEXT_FUNCTIONS", "text"]
+
+_BOOL: Final = pa.bool_()
+
+
+def text(value: Typed) -> Typed:
+    """The value, if it is a text; numbers are written out.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    if is_text(value.type):
+        return value
+    if pa.types.is_null(value.type):
+        return literal(None, pa.string())
+    raise InvalidInputError(f"expected a text, found {value.type}")
+
+
+def _simple(kernel: str, kind: pa.DataType | None = None) -> Callable[[Typed], Typed]:
+    """A kernel of one text; the result is a text of the same type if `kind` is None."""
+    return lambda value: call(kernel, [text(value)], kind or text(value).type)
+
+
+def _in_python(function: str, kind: pa.DataType | None = None) -> Callable[..., Typed]:
+    """One of our own functions of texts and integers."""
+
+    def compiled(*arguments: Typed) -> Typed:
+        values = [_plain(argument) for argument in arguments]
+        return python_call(function, values, kind or values[0].type)
+
+    return compiled
+
+
+def _plain(value: Typed) -> Typed:
+    return value.to(pa.int64()) if pa.types.is_integer(value.type) else text(value)
+
+
+def _length(value: Typed) -> Typed:
+    known = words(value, pa.string()) if is_number(value.type) else text(value)
+    return call("utf8_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
+
+
+def _octets(value: Typed) -> Typed:
+    known = text(value)
+    return call("binary_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
+
+
+def _bits(value: Typed) -> Typed:
+    octets = _octets(value)
+    return call("multiply", [octets, literal(8, octets.type)], octets.type)
+
+
+def _trimmed(kernel: str) -> Callable[..., Typed]:
+    def compiled(value: Typed, characters: Typed | None = None) -> Typed:
+        chosen = " " if characters is None else _constant(characters)
+        return call(kernel, [text(value)], text(value).type, pc.TrimOptions(chosen))
+
+    return compiled
+
+
+def _constant(value: Typed) -> str:
+    if not isinstance(value.value, str):
+        raise UnsupportedError("this argument must be a text literal")
+    return value.value
+
+
+def _number(value: Typed) -> int:
+    if not isinstance(value.value, int):
+        raise UnsupportedError("this argument must be an integer literal")
+    return value.value
+
+
+def _slice(value: Typed, start: int, stop: int | None) -> Typed:
+    value = text(value)
+    return call("utf8_slice_codeunits", [value], value.type, pc.SliceOptions(start, stop, 1))
+
+
+def _substr(value: Typed, start: Typed, length: Typed | None = None) -> Typed:
+    first = _number(start) - 1
+    if length is None:
+        return _slice(value, max(first, 0), None)
+    if _number(length) < 0:
+        raise InvalidInputError(f"a length of {length.value}")
+    return _slice(value, max(first, 0), max(first + _number(length), 0))
+
+
+def _left(value: Typed, count: Typed) -> Typed:
+    return _slice(value, 0, _number(count))
+
+
+def _right(value: Typed, count: Typed) -> Typed:
+    number = _number(count)
+    return _slice(value, 0, 0) if number == 0 else _slice(value, -number, None)
+
+
+def _found(kernel: str, function: str) -> Callable[[Typed, Typed], Typed]:
+    """Whether one text is in the other, by a kernel if what is looked for is a literal."""
+
+    def compiled(value: Typed, part: Typed) -> Typed:
+        value, part = text(value), text(part)
+        if part.is_null:
+            return literal(None, _BOOL)
+        if part.is_literal:
+            return call(kernel, [value], _BOOL, pc.MatchSubstringOptions(part.value))
+        return python_call(function, [value, part], _BOOL)
+
+    return compiled
+
+
+def _replace(value: Typed, part: Typed, other: Typed) -> Typed:
+    value, part, other = text(value), text(part), text(other)
+    if part.is_literal and other.is_literal and part.value and other.value is not None:
+        options = pc.ReplaceSubstringOptions(pattern=part.value, replacement=other.value)
+        return call("replace_substring", [value], value.type, options)
+    return python_call("replace", [value, part, other], value.type)
+
+
+def _joined(values: list[Typed], separator: Typed, nulls: str) -> Typed:
+    texts = [words(value, pa.string()) if not is_text(value.type) else value for value in values]
+    kind = pa.large_string() if any(pa.types.is_large_string(value.type) for value in texts) else pa.string()
+    options = pc.JoinOptions(null_handling=nulls, null_replacement="")
+    return call("binary_join_element_wise", [*(v.to(kind) for v in texts), separator.to(kind)], kind, options)
+
+
+def _concat(*values: Typed) -> Typed:
+    return _joined(list(values), literal("", pa.string()), "replace")
+
+
+def _concat_ws(separator: Typed, *values: Typed) -> Typed:
+    return _joined(list(values), text(separator), "skip")
+
+
+def _padded(function: str) -> Callable[..., Typed]:
+    def compiled(value: Typed, length: Typed, fill: Typed | None = None) -> Typed:
+        filling = text(fill) if fill is not None else literal(" ", pa.string())
+        return python_call(function, [text(value), length.to(pa.int64()), filling], text(value).type)
+
+    return compiled
+
+
+def _digest(name: str, *, hexadecimal: bool = False) -> Callable[[Typed], Typed]:
+    def compiled(value: Typed) -> Typed:
+        data = value if pa.types.is_binary(value.type) else Typed(text(value).expression.cast(pa.binary()), pa.binary())
+        function, kind = ("digest_hex", pa.string()) if hexadecimal else ("digest", pa.binary())
+        return python_call(function, [data, literal(name, pa.string())], kind)
+
+    return compiled
+
+
+def _encode(value: Typed, form: Typed) -> Typed:
+    data = value if pa.types.is_binary(value.type) else Typed(text(value).expression.cast(pa.binary()), pa.binary())
+    return python_call(f"encode_{_form(form)}", [data], pa.string())
+
+
+def _decode(value: Typed, form: Typed) -> Typed:
+    return python_call(f"decode_{_form(form)}", [text(value)], pa.binary())
+
+
+def _form(form: Typed) -> str:
+    name = _constant(form).lower()
+    if name not in ("hex", "base64"):
+        raise UnsupportedError(f"the encoding {name!r}")
+    return name
+
+
+TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] = {
+    "ascii": (_in_python("ascii", pa.int32()), 1, None),
+    "bit_length": (_bits, 1, None),
+    "btrim": (_trimmed("utf8_trim"), 1, 2),
+    "char_length": (_length, 1, None),
+    "character_length": (_length, 1, None),
+    "chr": (_in_python("chr", pa.string()), 1, None),
+    "concat": (_concat, 1, -1),
+    "concat_ws": (_concat_ws, 2, -1),
+    "contains": (_found("match_substring", "contains"), 2, None),
+    "decode": (_decode, 2, None),
+    "encode": (_encode, 2, None),
+    "ends_with": (_found("ends_with", "ends_with"), 2, None),
+    "initcap": (_in_python("initcap"), 1, None),
+    "instr": (_in_python("strpos", pa.int32()), 2, None),
+    "left": (_left, 2, None),
+    "length": (_length, 1, None),
+    "levenshtein": (_in_python("levenshtein", pa.int32()), 2, None),
+    "lower": (_simple("utf8_lower"), 1, None),
+    "lpad": (_padded("lpad"), 2, 3),
+    "ltrim": (_trimmed("utf8_ltrim"), 1, 2),
+    "md5": (_digest("md5", hexadecimal=True), 1, None),
+    "octet_length": (_octets, 1, None),
+    "repeat": (_in_python("repeat"), 2, None),
+    "replace": (_replace, 3, None),
+    "reverse": (_simple("utf8_reverse"), 1, None),
+    "right": (_right, 2, None),
+    "rpad": (_padded("rpad"), 2, 3),
+    "rtrim": (_trimmed("utf8_rtrim"), 1, 2),
+    "sha224": (_digest("sha224"), 1, None),
+    "sha256": (_digest("sha256"), 1, None),
+    "sha384": (_digest("sha384"), 1, None),
+    "sha512": (_digest("sha512"), 1, None),
+    "split_part": (_in_python("split_part"), 3, None),
+    "starts_with": (_found("starts_with", "starts_with"), 2, None),
+    "strpos": (_in_python("strpos", pa.int32()), 2, None),
+    "substr": (_substr, 2, 3),
+    "substring": (_substr, 2, 3),
+    "to_hex": (_in_python("to_hex", pa.string()), 1, None),
+    "translate": (_in_python("translate"), 3, None),
+    "trim": (_trimmed("utf8_trim"), 1, 2),
+    "upper": (_simple("utf8_upper"), 1, None),
+}

@@ -1,0 +1,302 @@
+"""The kinds of nodes of an SQL tree: what compiles each. One line adds one.
+
+A handler gets the compiler and its node, and has the compiler compile the nodes below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
+from lance_core.verbs.expressions.sql.casts import cast, type_of
+from lance_core.verbs.expressions.sql.compare import both, common_of, compare, either, is_in, is_null, negated, same
+from lance_core.verbs.expressions.sql.dialect import invalid, is_in_parentheses, unsupported
+from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
+from lance_core.verbs.expressions.sql.intervals import interval
+from lance_core.verbs.expressions.sql.patterns import like
+from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+from lance_core.verbs.expressions.sql.words import CLOCKS
+
+if TYPE_CHECKING:
+    from lance_core.verbs.expressions.sql.compile import Compiler
+
+__all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
+
+_BOOL: Final = pa.bool_()
+_COMPARISONS: Final[dict[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_ARITHMETIC: Final[dict[type[exp.Expr], str]] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+}
+_BITWISE: Final[dict[type[exp.Expr], str]] = {
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+}
+# To the right of a comparison these would bind differently here than in pylance.
+_AMBIGUOUS: Final[tuple[type[exp.Expr], ...]] = (
+    exp.Is,
+    exp.Like,
+    exp.ILike,
+    exp.In,
+    exp.Between,
+    exp.Not,
+    exp.Escape,
+    *_COMPARISONS,
+)
+
+
+def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typed:
+    """AND or OR; `part` compiles its sides."""
+    left = c.as_truth(node.this, part(node.this))
+    is_and = isinstance(node, exp.And)
+    # The right side matters where the left one does not decide.
+    undecided = left if is_and else negated(left)
+    with c.only_where(call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)):
+        right = c.as_truth(node.expression, part(node.expression))
+    return both(left, right) if is_and else either(left, right)
+
+
+def _comparison(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
+    right_side = node.expression
+    if isinstance(right_side, exp.Paren) and not is_in_parentheses(right_side.this, c.text):
+        right_side = right_side.this
+    if isinstance(right_side, _AMBIGUOUS):
+        invalid(node.expression, c.text, "ambiguous without parentheses")
+    left, right = c.value(node.this), c.value(node.expression)
+    return compare(_COMPARISONS[type(node)], left, right, narrow_floats=root)
+
+
+def _calculation(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
+    left, right = c.value(node.this), c.value(node.expression)
+    return arithmetic(_ARITHMETIC[type(node)], left, right, guard=c.guard, root=root)
+
+
+def _in(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
+    if node.args.get("query") or node.args.get("unnest") or node.args.get("field"):
+        unsupported(node, c.text, "IN with a query")
+    if not node.expressions:
+        invalid(node, c.text, "IN needs at least one value")
+    value = c.value(node.this)
+    return is_in(value, [c.value(one) for one in node.expressions], narrow_floats=root)
+
+
+def _between(c: Compiler, node: exp.Expr) -> Typed:
+    value, low, high = c.value(node.this), c.value(node.args["low"]), c.value(node.args["high"])
+    return both(compare(">=", value, low), compare("<=", value, high))
+
+
+def _is(c: Compiler, node: exp.Expr) -> Typed:
+    other = node.expression
+    if isinstance(other, exp.Null):
+        return is_null(c.value(node.this))
+    if isinstance(other, exp.Boolean):
+        value = c.truth(node.this)
+        wanted = value if other.this else negated(value)
+        return call("coalesce", [wanted, literal(False, _BOOL)], _BOOL)
+    return unsupported(node, c.text, f"IS {other.sql()}")
+
+
+def _literal(_: Compiler, node: exp.Expr) -> Typed:
+    text = str(node.this)
+    if node.is_string:
+        return literal(text, pa.string())
+    try:
+        number = int(text)
+    except ValueError:
+        return literal(float(text), pa.float64())
+    return literal(number, pa.int64()) if -(2**63) <= number < 2**63 else literal(float(number), pa.float64())
+
+
+def _hexadecimal(c: Compiler, node: exp.Expr) -> Typed:
+    digits = str(node.this)
+    try:
+        return literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
+    except ValueError:
+        invalid(node, c.text, f"{digits!r} is no hexadecimal number")
+
+
+def _interval(c: Compiler, node: exp.Expr) -> Typed:
+    if not isinstance(node.this, exp.Literal):
+        unsupported(node, c.text, "an INTERVAL that is no literal")
+    unit = node.args.get("unit")
+    return interval(f"{node.this.this} {unit.name}" if unit is not None else str(node.this.this))
+
+
+def _cast(c: Compiler, node: exp.Expr) -> Typed:
+    if node.args.get("format"):
+        unsupported(node, c.text, "CAST with FORMAT")
+    kind = type_of(node.args["to"], c.text)
+    return cast(c.value(node.this), kind, strict=not isinstance(node, exp.TryCast), guard=c.guard)
+
+
+def _case(c: Compiler, node: exp.Expr) -> Typed:
+    subject = c.value(node.this) if node.this is not None else None
+    conditions: list[Typed] = []
+    values: list[Typed] = []
+    outer = c.guard
+    for branch in node.args["ifs"]:
+        found = c.truth(branch.this) if subject is None else compare("=", subject, c.value(branch.this))
+        condition = call("coalesce", [found, literal(False, _BOOL)], _BOOL)
+        conditions.append(condition)
+        with c.only_where(condition):
+            values.append(c.value(branch.args["true"]))
+        rest = negated(condition)
+        c.guard = rest if c.guard is None else call("and", [c.guard, rest], _BOOL)
+    default = node.args.get("default")
+    values.append(c.value(default) if default is not None else literal(None, pa.null()))
+    c.guard = outer
+    values = common_of(values)
+    names = [str(position) for position in range(len(conditions))]
+    kind = pa.struct([pa.field(name, _BOOL) for name in names])
+    chosen = call("make_struct", conditions, kind, pc.MakeStructOptions(names))
+    return call("case_when", [chosen, *values], values[0].type)
+
+
+def _array(c: Compiler, node: exp.Expr) -> Typed:
+    items = common_of([c.value(one) for one in node.expressions]) if node.expressions else []
+    kind = pa.list_(items[0].type if items else pa.int64())
+    if all(item.is_literal for item in items):
+        return literal([item.value for item in items], kind)
+    return python_call("make_array", items, kind)
+
+
+def _bracket(c: Compiler, node: exp.Expr) -> Typed:
+    (key,) = node.expressions if len(node.expressions) == 1 else (None,)
+    value = c.value(node.this)
+    if isinstance(key, exp.Literal) and key.is_string:
+        return c.field(value, str(key.this), node)
+    if not _is_list(value.type) or key is None:
+        invalid(node, c.text, f"a {value.type} has no items")
+    if isinstance(key, exp.Slice):
+        if key.this is None or key.expression is None or key.args.get("step"):
+            unsupported(node, c.text, "a slice without both ends")
+        ends = [c.value(key.this).to(pa.int64()), c.value(key.expression).to(pa.int64())]
+        return python_call("array_slice", [value, *ends], value.type)
+    return python_call("array_element", [value, c.value(key).to(pa.int64())], value.type.value_type)
+
+
+def _dot(c: Compiler, node: exp.Expr) -> Typed:
+    if not isinstance(node.expression, exp.Identifier):
+        unsupported(node, c.text, node.sql())
+    return c.field(c.value(node.this), node.expression.name, node)
+
+
+def _column(c: Compiler, node: exp.Column) -> Typed:
+    names = _path(node)
+    if len(names) == 1 and not node.this.quoted and names[0].lower() in CLOCKS:
+        return _call(c, node, names[0], [])
+    return c.column(names, node)
+
+
+def _function(c: Compiler, node: exp.Expr) -> Typed:
+    return _call(c, node, str(node.this), node.expressions)
+
+
+def _call(c: Compiler, node: exp.Expr, name: str, arguments: list[exp.Expr]) -> Typed:
+    function = FUNCTIONS.get(name.lower())
+    if function is None:
+        unsupported(node, c.text, f"the function {name}")
+    return function(c, node, arguments)
+
+
+def _syntax(c: Compiler, node: exp.Expr) -> Typed:
+    return SYNTAX[type(node)](c, node)
+
+
+def _like(c: Compiler, node: exp.Expr) -> Typed:
+    escape = None
+    if isinstance(node, exp.Escape):
+        escape, node = node.expression, node.this
+        if not (isinstance(escape, exp.Literal) and len(escape.name) == 1):
+            invalid(node, c.text, "ESCAPE takes one character")
+    if isinstance(node.expression, exp.Any | exp.All) or not isinstance(node, exp.Like | exp.ILike):
+        unsupported(node, c.text, name_of(node))
+    found = like(
+        c.value(node.this),
+        c.value(node.expression),
+        escape=escape.name if escape is not None else "\\",
+        ignore_case=isinstance(node, exp.ILike),
+    )
+    return negated(found) if node.args.get("negate") else found
+
+
+def _concatenation(c: Compiler, node: exp.Expr) -> Typed:
+    if any(type(side) in _ARITHMETIC for side in (node.this, node.expression)):
+        invalid(node, c.text, "ambiguous without parentheses")
+    return concatenated(c.value(node.this), c.value(node.expression))
+
+
+def _path(node: exp.Column) -> list[str]:
+    return [part.name for part in node.parts]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def name_of(node: exp.Expr) -> str:
+    """What a reader of the SQL calls a node."""
+    words = {"SimilarTo": "SIMILAR TO", "Select": "a query", "Subquery": "a query", "Window": "a window function"}
+    name = type(node).__name__
+    return words.get(name, f"{name} ({node.sql()})")
+
+
+NODES: Final[dict[type[exp.Expr], Callable[[Compiler, Any], Typed]]] = {
+    exp.And: lambda c, node: logic(c, node, c.value),
+    exp.Or: lambda c, node: logic(c, node, c.value),
+    exp.Not: lambda c, node: negated(c.truth(node.this)),
+    exp.Paren: lambda c, node: c.value(node.this),
+    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys(_ARITHMETIC, _calculation),
+    **dict.fromkeys(_BITWISE, lambda c, n: bitwise(_BITWISE[type(n)], c.value(n.this), c.value(n.expression))),
+    **dict.fromkeys(SYNTAX, _syntax),
+    exp.Neg: lambda c, node: minus(c.value(node.this)),
+    exp.NullSafeEQ: lambda c, node: same(c.value(node.this), c.value(node.expression)),
+    exp.NullSafeNEQ: lambda c, node: negated(same(c.value(node.this), c.value(node.expression))),
+    exp.Is: _is,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Like: _like,
+    exp.ILike: _like,
+    exp.Escape: _like,
+    exp.DPipe: _concatenation,
+    exp.Literal: _literal,
+    exp.HexString: _hexadecimal,
+    exp.Boolean: lambda _, node: literal(bool(node.this), _BOOL),
+    exp.Null: lambda *_: literal(None, pa.null()),
+    exp.Interval: _interval,
+    exp.Cast: _cast,
+    exp.TryCast: _cast,
+    exp.Case: _case,
+    exp.Array: _array,
+    exp.Bracket: _bracket,
+    exp.Dot: _dot,
+    exp.Column: _column,
+    exp.Anonymous: _function,
+}
+
+ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
+    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys(_ARITHMETIC, _calculation),
+    exp.In: _in,
+}
+"""What gives a literal beside a column the type of the column if it is called with `root`."""

@@ -1,0 +1,127 @@
+"""LIKE and regular expressions, which Arrow evaluates with RE2, whose syntax is that of Rust's regex."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.expressions.sql.python_functions import python_call
+from lance_core.verbs.expressions.sql.typed import Typed, call, is_text, literal
+
+__all__ = ["like", "regexp_count", "regexp_like", "regexp_match", "regexp_replace"]
+
+_BOOL: Final = pa.bool_()
+_FLAGS: Final = frozenset("imsU")
+_REFERENCE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)|\$\$|\\(\d)|\\")
+
+
+def like(value: Typed, pattern: Typed, *, escape: str, ignore_case: bool) -> Typed:
+    """`value LIKE pattern`: % is anything, _ is one character.
+
+    Raises:
+        InvalidInputError: These are no texts.
+    """
+    value, pattern = _text(value), _text(pattern)
+    if value.is_null or pattern.is_null:
+        return literal(None, _BOOL)
+    if not pattern.is_literal:
+        if escape != "\\" or ignore_case:
+            raise UnsupportedError("ILIKE or ESCAPE with a pattern that is no literal")
+        return python_call("like", [value, pattern], _BOOL)
+    options = pc.MatchSubstringOptions(_with_backslash(pattern.value, escape), ignore_case=ignore_case)
+    return call("match_like", [value], _BOOL, options)
+
+
+def regexp_like(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
+    """Whether a regular expression is found in the text."""
+    expression = _expression(pattern, flags)
+    if expression is None:
+        return literal(None, _BOOL)
+    return call("match_substring_regex", [_text(value)], _BOOL, pc.MatchSubstringOptions(expression))
+
+
+def regexp_count(value: Typed, pattern: Typed) -> Typed:
+    """How often a regular expression is found in the text; none where the text is null."""
+    expression = _expression(pattern, None)
+    if expression is None:
+        return literal(0, pa.int64())
+    found = call("count_substring_regex", [_text(value)], pa.int32(), pc.MatchSubstringOptions(expression))
+    return call("coalesce", [found.to(pa.int64()), literal(0, pa.int64())], pa.int64())
+
+
+def regexp_match(value: Typed, pattern: Typed, flags: Typed | None) -> Typed:
+    """The groups of the first match, or the whole match if there are none; null without a match."""
+    value = _text(value)
+    kind = pa.list_(value.type)
+    expression = _expression(pattern, flags)
+    if expression is None:
+        return literal(None, kind)
+    return python_call("regexp_match", [value, literal(expression, pa.string())], kind)
+
+
+def regexp_replace(value: Typed, pattern: Typed, replacement: Typed, flags: Typed | None) -> Typed:
+    """The text with the first match replaced, or each with the flag `g`."""
+    value = _text(value)
+    everywhere = flags is not None and "g" in str(flags.value)
+    expression = _expression(pattern, flags)
+    if expression is None or replacement.is_null:
+        return literal(None, value.type)
+    options = pc.ReplaceSubstringOptions(
+        pattern=expression,
+        replacement=_REFERENCE.sub(_reference, _constant(replacement)),
+        max_replacements=-1 if everywhere else 1,
+    )
+    return call("replace_substring_regex", [value], value.type, options)
+
+
+def _text(value: Typed) -> Typed:
+    if pa.types.is_null(value.type):
+        return literal(None, pa.string())
+    if not is_text(value.type):
+        raise InvalidInputError(f"expected a text, found {value.type}")
+    return value
+
+
+def _constant(value: Typed) -> str:
+    if not isinstance(value.value, str):
+        raise UnsupportedError("a pattern, flags or a replacement that is no literal")
+    return value.value
+
+
+def _expression(pattern: Typed, flags: Typed | None) -> str | None:
+    """The pattern with its flags in it; None if one of them is null."""
+    if pattern.is_null or (flags is not None and flags.is_null):
+        return None
+    chosen = (_constant(flags) if flags is not None else "").replace("g", "")
+    unknown = set(chosen) - _FLAGS
+    if unknown:
+        raise UnsupportedError(f"the flags {sorted(unknown)} of a regular expression")
+    return f"(?{chosen}){_constant(pattern)}" if chosen else _constant(pattern)
+
+
+def _reference(found: re.Match[str]) -> str:
+    """A reference to a group as RE2 writes it, with a backslash; a backslash that is none is doubled."""
+    group = found[1] or found[2] or found[3]
+    if group is None:
+        return "$" if found[0] == "$$" else "\\\\"
+    if not group.isdigit() or len(group) > 1:
+        raise UnsupportedError(f"the group {group!r} in a replacement")
+    return f"\\{group}"
+
+
+def _with_backslash(pattern: str, escape: str) -> str:
+    """The pattern with a backslash as its escape character."""
+    if escape == "\\":
+        return pattern
+    parts, escaped = [], False
+    for character in pattern:
+        if character == escape and not escaped:
+            escaped = True
+            continue
+        parts.append(f"\\{character}" if escaped or character == "\\" else character)
+        escaped = False
+    return "".join(parts)

@@ -1,0 +1,61 @@
+"""Functions that Arrow has no kernel for, computed in Python on whole arrays.
+
+Arrow finds a function by its name, and a name has one signature. The name of each says which function it is and for
+which types, so that a process that gets an expression from elsewhere can register what the expression needs:
+
+    lance.<function>.<the types of the arguments and of the result: a serialized Arrow schema, as base64>
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.verbs.expressions.sql.implementations import IMPLEMENTATIONS
+from lance_core.verbs.expressions.sql.typed import Typed, call
+
+__all__ = ["PREFIX", "python_call", "register"]
+
+PREFIX: Final = "lance."
+
+_registered: set[str] = set()
+
+
+def python_call(function: str, arguments: Sequence[Typed], kind: pa.DataType) -> Typed:
+    """A call of one of `IMPLEMENTATIONS` whose result has type `kind`."""
+    types = [*(argument.type for argument in arguments), kind]
+    signature = pa.schema([pa.field(str(position), one) for position, one in enumerate(types)])
+    name = f"{PREFIX}{function}.{base64.b64encode(signature.serialize().to_pybytes()).decode()}"
+    register([name])
+    return call(name, list(arguments), kind)
+
+
+def register(names: Iterable[str]) -> None:
+    """Make these functions known to Arrow in this process."""
+    for name in names:
+        if name in _registered or not name.startswith(PREFIX):
+            continue
+        function, encoded = name.removeprefix(PREFIX).split(".", 1)
+        *types, kind = (f.type for f in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded))))
+        arguments = {f"x{position}": one for position, one in enumerate(types)}
+        documentation = {"summary": function, "description": function}
+        pc.register_scalar_function(_adapted(IMPLEMENTATIONS[function], kind), name, documentation, arguments, kind)
+        _registered.add(name)
+
+
+def _adapted(function: Callable[..., Any], kind: pa.DataType) -> Callable[..., pa.Array]:
+    """Arrow's calling convention: a context first; scalars and arrays mixed."""
+
+    def adapted(context: Any, *arguments: Any) -> pa.Array:
+        arrays = [
+            pa.repeat(argument, context.batch_length) if isinstance(argument, pa.Scalar) else argument
+            for argument in arguments
+        ]
+        result = function(kind, *arrays)
+        return result if isinstance(result, pa.Array) else pa.array(result, kind)
+
+    return adapted

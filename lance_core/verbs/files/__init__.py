@@ -1,0 +1,1 @@
+"""Write data files, and make rows fit what they are written for."""

@@ -1,0 +1,126 @@
+"""New column files for fragments that stay: their rows keep their places, deleted ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError
+from lance_core.file.version import FileVersion
+from lance_core.file.writer import DataFileWriter
+from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
+from lance_core.table.paths import data_key, new_data_file_name
+from lance_core.table.rowids import row_ids_of
+from lance_core.verbs.files.conform import conform
+from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.verbs.files.fragment_writer import data_file_record
+from lance_core.verbs.scan.projection import with_types
+from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.version.bases import WriteTarget
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = ["Mask", "live_batches", "replaced_columns", "spread", "with_column_file", "write_column_file"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+def live_batches(
+    source: Source,
+    fragment: Fragment,
+    schema: Schema,
+    *,
+    batch_rows: int | None = None,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
+) -> Iterator[tuple[pa.Table, Mask]]:
+    """Read the rows of a fragment that are alive, and say where they lie.
+
+    Yields:
+        The live rows of some physical ones, and for each of the latter whether it is alive.
+    """
+    num_rows = physical_rows(source, fragment)
+    deletions = source.deletions(fragment)
+    live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
+    ids = row_ids_of(fragment) if with_row_id else None
+    typed = resolve_extensions(schema_to_arrow(schema))
+    start = 0
+    for batch in read_fragment(source, fragment, schema, range(num_rows), batch_rows=batch_rows):
+        end = start + batch.num_rows
+        mask = live[start:end]
+        table = pa.Table.from_batches([with_types(batch, typed)])
+        addresses = (np.uint64(fragment.id) << np.uint64(32)) | np.arange(start, end, dtype=np.uint64)
+        if with_row_id:
+            table = table.append_column(ROW_ID, pa.array(addresses if ids is None else ids[start:end], pa.uint64()))
+        if with_row_address:
+            table = table.append_column(ROW_ADDRESS, pa.array(addresses, pa.uint64()))
+        yield table if mask.all() else table.filter(pa.array(mask)), mask
+        start = end
+
+
+def spread(rows: pa.Table, mask: Mask) -> pa.Table:
+    """Put values of live rows at their places; deleted rows get those of a neighbour, which nobody sees."""
+    if mask.all():
+        return rows
+    if not rows.num_rows:
+        return pa.table([pa.nulls(len(mask), field.type) for field in rows.schema], schema=rows.schema)
+    return rows.take(pa.array(np.maximum(np.cumsum(mask) - 1, 0)))
+
+
+def write_column_file(
+    source: Source, fragment: Fragment, schema: Schema, tables: Iterable[pa.Table], files: Staged
+) -> DataFile:
+    """Write columns of a fragment into a new file.
+
+    Args:
+        source: The version that the fragment is in.
+        fragment: The fragment.
+        schema: The columns, with field ids.
+        tables: Their values for all physical rows, in order.
+        files: Takes note of the file.
+
+    Raises:
+        InvalidInputError: There are more or fewer values than rows.
+        SchemaError: The values do not fit the columns, or are new in a dictionary of version 0.1.
+    """
+    name = new_data_file_name()
+    version = FileVersion.from_string(source.manifest.data_storage_version)
+    writer = DataFileWriter(source.store, data_key(name), schema, version=version)
+    try:
+        for table in tables:
+            writer.write(conform(table, schema))
+        _check_rows(fragment, writer.num_rows, physical_rows(source, fragment))
+        written = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    file = data_file_record(written, WriteTarget(store=source.store))
+    files.add_data_file(file)
+    check_dictionaries(source.manifest.schema, [replace(fragment, files=(file,))], source.store)
+    return file
+
+
+def with_column_file(fragment: Fragment, file: DataFile) -> Fragment:
+    """The fragment with one more file."""
+    return replace(fragment, files=(*fragment.files, file))
+
+
+def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
+    """The fragment with a file that takes the place of columns that it has."""
+    own = set(file.fields)
+    kept = (
+        replace(old, fields=tuple(TOMBSTONE if f in own else f for f in old.fields)) if own & set(old.fields) else old
+        for old in fragment.files
+    )
+    return with_column_file(replace(fragment, files=tuple(kept)), file).without_dead_files()
+
+
+def _check_rows(fragment: Fragment, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise InvalidInputError(f"fragment {fragment.id} has {wanted} rows, but there are values for {found}")

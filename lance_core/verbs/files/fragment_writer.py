@@ -1,0 +1,285 @@
+"""Write rows into new data files: fragments that nothing refers to until a commit does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.file.container import WrittenFile
+from lance_core.file.version import DEFAULT_VERSION, FileVersion
+from lance_core.file.writer import DataFileWriter
+from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
+from lance_core.store import ObjectStore, open_store
+from lance_core.table import fragment as records
+from lance_core.table.paths import new_data_file_name
+from lance_core.verbs.files.blobs import with_blob_types
+from lance_core.verbs.files.conform import check_new_columns, conform, fit
+from lance_core.verbs.files.dictionaries import known_dictionaries
+from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.version.bases import WriteTarget
+
+__all__ = [
+    "MAX_BYTES_PER_FILE",
+    "MAX_ROWS_PER_FILE",
+    "FragmentWriter",
+    "ReaderLike",
+    "data_file_record",
+    "lance_schema",
+    "to_batches",
+]
+
+MAX_ROWS_PER_FILE: Final = 1024 * 1024
+MAX_BYTES_PER_FILE: Final = 90 * 1024**3
+CLOSING_AT_A_TIME: Final = 4
+"""Files of one writer that become durable side by side, while the next one is filled."""
+
+ReaderLike = Any
+"""A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
+an iterable of batches."""
+
+
+class FragmentWriter:
+    """Write batches into new fragments of a dataset, without committing them.
+
+    As a context manager it discards what it wrote if the body raises.
+
+    Args:
+        uri: The dataset's root; it need not exist yet.
+        schema: Schema of the batches that will come.
+        storage_options: Where and who, under object_store's names.
+        data_storage_version: Version of the files; None for the default. An append must use the dataset's.
+        max_rows_per_file: Rows after which a new fragment is begun.
+        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        file_prefix: Start of the names of the data files.
+        dataset_schema: The schema, or `LanceDataset.lance_schema_bytes`, of an existing dataset to append to: its field
+            ids are used and its types demanded. None numbers the fields of `schema` afresh.
+        targets: Where files go, in turns; None for the dataset itself.
+        progress: Told when a file is begun and when it is complete.
+
+    Raises:
+        SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
+    """
+
+    def __init__(
+        self,
+        uri: str | PathLike[str],
+        schema: pa.Schema,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        data_storage_version: str | None = None,
+        max_rows_per_file: int = MAX_ROWS_PER_FILE,
+        max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+        file_prefix: str = "",
+        dataset_schema: bytes | Schema | None = None,
+        targets: Sequence[WriteTarget] | None = None,
+        progress: FragmentWriteProgress | None = None,
+    ) -> None:
+        for name, value in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
+            if value < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {value}")
+        self._version = FileVersion.from_string(data_storage_version)
+        self._schema = lance_schema(schema, dataset_schema, self._version)
+        self._targets = list(targets or [WriteTarget(store=open_store(uri, storage_options))])
+        self._progress = progress
+        self._max_rows = max_rows_per_file
+        self._max_bytes = max_bytes_per_file
+        self._prefix = file_prefix
+        self._file: DataFileWriter | None = None
+        self._begun: FragmentMetadata | None = None
+        self._num_ended = 0
+        self._closing: deque[_Closing] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._fragments: list[FragmentMetadata] = []
+        self._keys: list[tuple[ObjectStore, str]] = []
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Append rows.
+
+        Raises:
+            SchemaError: A column that must not be null has nulls in it, or a column is missing.
+        """
+        given = set(batch.schema.names)
+        missing = [name for name in self._schema.names if name not in given]
+        if missing:
+            raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
+        rows = conform(batch, self._schema)
+        start = 0
+        while start < rows.num_rows:
+            file = self._open_file()
+            part = rows.slice(start, self._max_rows - file.num_rows)
+            file.write(part)
+            start += part.num_rows
+            if file.num_rows >= self._max_rows or file.bytes_written >= self._max_bytes:
+                self._end_file()
+
+    def finish(self) -> list[FragmentMetadata]:
+        """End the last file and return the fragments; none if no row was written. All files are durable then."""
+        self._end_file(is_last=True)
+        self._settle(0)
+        self._stop_pool()
+        return self._fragments
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        self._stop_pool()
+        for file in [*(closing.file for closing in self._closing), *([] if self._file is None else [self._file])]:
+            file.abort()
+        for store, key in self._keys:
+            store.delete(key)
+        self._file = None
+        self._closing.clear()
+        self._fragments, self._keys = [], []
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Discard if the body raised."""
+        if kind is not None:
+            self.discard()
+
+    def _open_file(self) -> DataFileWriter:
+        if self._file is None:
+            target = self._target()
+            name = self._prefix + new_data_file_name()
+            self._file = DataFileWriter(target.store, target.prefix + name, self._schema, version=self._version)
+            self._keys.append((target.store, target.prefix + name))
+            if self._progress is not None:
+                file = DataFile(path=name, fields=[], base_id=target.base_id)
+                self._begun = FragmentMetadata(id=self._num_ended, files=[file], physical_rows=0)
+                self._progress.begin(self._begun)
+        return self._file
+
+    def _end_file(self, *, is_last: bool = False) -> None:
+        """End a file. Others may follow: it is closed in the background then, for closing waits for the storage."""
+        if self._file is None:
+            return
+        self._file.complete()
+        # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
+        waits = is_last or self._progress is not None or self._version is FileVersion.V0_1
+        if self._pool is None and not waits:
+            self._pool = ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="lance-close")
+        future = None if waits or self._pool is None else self._pool.submit(self._file.close)
+        self._closing.append(_Closing(file=self._file, target=self._target(), future=future))
+        self._file = None
+        self._num_ended += 1
+        self._settle(0 if waits else CLOSING_AT_A_TIME)
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most so many files are being closed."""
+        while len(self._closing) > most:
+            closing = self._closing[0]
+            written = closing.file.close() if closing.future is None else closing.future.result()
+            self._closing.popleft()
+            self._schema = known_dictionaries(self._schema, written.dictionaries)
+            self._fragments.append(FragmentMetadata.from_record(_fragment(written, closing.target)))
+            if self._progress is not None and self._begun is not None:
+                self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
+
+    def _stop_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def _target(self) -> WriteTarget:
+        """Where the file that is being written goes."""
+        return self._targets[self._num_ended % len(self._targets)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Closing:
+    """A file that is complete, and its close if that was begun."""
+
+    file: DataFileWriter
+    target: WriteTarget
+    future: Future[WrittenFile] | None
+
+
+def to_batches(
+    data: ReaderLike, schema: pa.Schema | None = None
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]]:
+    """The schema of some rows, and the rows.
+
+    Raises:
+        InvalidInputError: The data is of no kind that is taken, or an iterable came without a schema.
+    """
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return data.schema, [data]
+    if isinstance(data, pa.RecordBatchReader):
+        return data.schema, data
+    table = _from_python(data, schema)
+    if table is not None:
+        return table.schema, [table]
+    if hasattr(data, "to_reader"):
+        return to_batches(data.to_reader())
+    if hasattr(data, "__arrow_c_stream__"):
+        return to_batches(pa.RecordBatchReader.from_stream(data))
+    if hasattr(data, "to_batches") and hasattr(data, "schema"):
+        return data.schema, data.to_batches()
+    if isinstance(data, Iterable):
+        if schema is None:
+            raise InvalidInputError("an iterable of batches needs a schema")
+        return schema, _checked(data)
+    raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
+
+
+def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
+    """The rows of a pandas frame, of columns by name or of a list of dicts; None if it is something else."""
+    if type(data).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, schema=schema, preserve_index=False)
+    if isinstance(data, dict):
+        return pa.Table.from_pydict(data, schema=schema)
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        return pa.Table.from_pylist(data, schema=schema)
+    return None
+
+
+def lance_schema(
+    schema: pa.Schema, dataset_schema: bytes | Schema | None, version: FileVersion = DEFAULT_VERSION
+) -> Schema:
+    """Fields with ids for data of an Arrow schema: the dataset's, or new ones for a dataset of some version.
+
+    Raises:
+        SchemaError: The schema does not fit the dataset's, or cannot be stored.
+    """
+    check_new_columns(schema)
+    if dataset_schema is None:
+        return schema_from_arrow(with_blob_types(schema, version))
+    return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
+
+
+def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch | pa.Table]:
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch | pa.Table):
+            raise InvalidInputError(f"an iterable of batches gave a {type(batch).__name__}")
+        yield batch
+
+
+def data_file_record(written: WrittenFile, target: WriteTarget) -> records.DataFile:
+    """How a manifest describes a file that was written to a target."""
+    major, minor = written.version.manifest_numbers
+    return records.DataFile(
+        path=written.key.removeprefix(target.prefix),
+        fields=written.field_ids,
+        column_indices=written.column_indices,
+        file_major_version=major,
+        file_minor_version=minor,
+        file_size_bytes=written.size_bytes,
+        base_id=target.base_id,
+    )
+
+
+def _fragment(written: WrittenFile, target: WriteTarget) -> records.Fragment:
+    return records.Fragment(files=(data_file_record(written, target),), physical_rows=written.num_rows)

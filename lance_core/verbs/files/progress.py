@@ -1,0 +1,62 @@
+"""Progress of a write: told when a fragment's file is begun and when it is complete."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from lance_core.store import open_store
+from lance_core.verbs.records.fragments import FragmentMetadata
+
+__all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFragmentWriteProgress"]
+
+
+class FragmentWriteProgress(ABC):
+    """Override both methods to follow a write. What they raise ends the write."""
+
+    @abstractmethod
+    def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """A file is about to be written; the fragment's id is its number within the write."""
+
+    @abstractmethod
+    def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """The file is written; the fragment has the same id as in `begin`."""
+
+
+class NoopFragmentWriteProgress(FragmentWriteProgress):
+    """Takes no notice."""
+
+    def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Take no notice."""
+
+    def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Take no notice."""
+
+
+class FileSystemFragmentWriteProgress(FragmentWriteProgress):
+    """Keeps two files per fragment: its description, and a marker that is there while it is written.
+
+    Args:
+        base_uri: Folder of the files: `fragment_<id>.json` and `fragment_<id>.in_progress`.
+        metadata: Texts for the marker, for example which worker writes.
+    """
+
+    PROGRESS_EXT: ClassVar[str] = ".in_progress"
+
+    def __init__(self, base_uri: str, metadata: Mapping[str, str] | None = None) -> None:
+        self._store = open_store(base_uri)
+        self._metadata = dict(metadata or {})
+
+    def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Write both files."""
+        del kwargs
+        marker = {"fragment_id": fragment.id, "metadata": self._metadata}
+        self._store.put(f"fragment_{fragment.id}{self.PROGRESS_EXT}", json.dumps(marker).encode())
+        self._store.put(f"fragment_{fragment.id}.json", json.dumps(fragment.to_json()).encode())
+
+    def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Remove the marker."""
+        del kwargs
+        self._store.delete(f"fragment_{fragment.id}{self.PROGRESS_EXT}")

@@ -1,0 +1,1 @@
+"""What is known of a version without reading its rows."""

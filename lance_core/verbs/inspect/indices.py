@@ -1,0 +1,229 @@
+"""What a manifest tells of indices: their kinds, the fragments that they cover, and the rows that they miss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
+
+from pyroaring import BitMap
+
+from lance_core.errors import NotFoundError, UnsupportedError
+from lance_core.schema import Schema, quote_path
+from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
+from lance_core.table.index_details import index_details
+from lance_core.table.reuse import live_coverage, num_reuse_versions
+from lance_core.verbs.scan.read_fragment import live_count
+from lance_core.verbs.version.source import Source
+
+__all__ = [
+    "IndexDescription",
+    "IndexInformation",
+    "IndexSegmentDescription",
+    "IndexStatistics",
+    "describe_indices",
+    "index_statistics",
+]
+
+
+class IndexInformation(TypedDict):
+    """A segment of an index."""
+
+    name: str
+    type: str
+    uuid: str
+    fields: list[str]
+    version: int
+    fragment_ids: set[int]
+    base_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSegmentDescription:
+    """A segment of an index.
+
+    Attributes:
+        uuid: Names its folder below `_indices/`.
+        dataset_version_at_last_update: Version that it was built on.
+        fragment_ids: Fragments that it covers; those that are gone may be among them.
+        index_version: Version of the index's own format.
+        created_at: When it was made.
+        size_bytes: Size of its files, if recorded.
+        base_id: Base path that it lies in; None for the dataset itself.
+        covering_fields: Ids of fields that it stores besides.
+    """
+
+    uuid: str
+    dataset_version_at_last_update: int
+    fragment_ids: set[int]
+    index_version: int
+    created_at: datetime | None
+    size_bytes: int | None
+    base_id: int | None
+    covering_fields: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDescription:
+    """An index.
+
+    Attributes:
+        name: Its name.
+        index_type: Its kind.
+        type_url: Type of the details in its record.
+        fields: Ids of the indexed fields.
+        field_names: Their dotted paths.
+        num_rows_indexed: Live rows of the fragments that it covers.
+        segments: Its segments.
+        total_size_bytes: Size of all its files, if recorded.
+        details: How it was built, for vector and full-text search; empty for others.
+    """
+
+    name: str
+    index_type: str
+    type_url: str
+    fields: list[int]
+    field_names: list[str]
+    num_rows_indexed: int
+    segments: list[IndexSegmentDescription]
+    total_size_bytes: int | None
+    details: dict[str, Any]
+
+
+class IndexStatistics(TypedDict, total=False):
+    """Counters of an index. That of the fragment reuse index is `num_versions` alone.
+
+    Attributes:
+        name: Its name.
+        index_type: Its kind.
+        num_indices: How many segments it has.
+        num_segments: The same.
+        num_indexed_fragments: Live fragments that it covers.
+        num_indexed_rows: Live rows of those.
+        num_unindexed_fragments: Live fragments that it does not cover.
+        num_unindexed_rows: Live rows of those.
+        num_indexed_rows_per_delta: The live rows that each segment covers.
+        updated_at_timestamp_ms: When its newest segment was made, milliseconds since the epoch; None if not recorded.
+        num_versions: Compactions that it knows.
+    """
+
+    name: str
+    index_type: str
+    num_indices: int
+    num_segments: int
+    num_indexed_fragments: int
+    num_indexed_rows: int
+    num_unindexed_fragments: int
+    num_unindexed_rows: int
+    num_indexed_rows_per_delta: list[int]
+    updated_at_timestamp_ms: int | None
+    num_versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A segment, and the fragments that it covers by now: compactions may have replaced those that it was built on."""
+
+    index: IndexMetadata
+    covered: BitMap
+
+
+def describe_indices(source: Source) -> list[IndexDescription]:
+    """All indices of a version, by name."""
+    counts = _live_rows(source)
+    return [_description(source.manifest.schema, group, counts) for _, group in sorted(_by_name(source).items())]
+
+
+def index_statistics(source: Source, name: str) -> IndexStatistics:
+    """Counters of an index.
+
+    Raises:
+        NotFoundError: There is none of that name.
+        UnsupportedError: It belongs to the write-ahead log, or keeps its details in a file.
+    """
+    group = _by_name(source).get(name)
+    if group is None:
+        raise NotFoundError(f"Index {name!r} not found")
+    first = group[0].index
+    if name == FRAGMENT_REUSE_INDEX:
+        return {"num_versions": num_reuse_versions(first)}
+    if first.is_system:
+        raise UnsupportedError(f"statistics of {name!r}, an index of the write-ahead log")
+    counts = _live_rows(source)
+    covered = BitMap.union(*(segment.covered for segment in group))
+    indexed = [count for fragment_id, count in counts.items() if fragment_id in covered]
+    times = [segment.index.created_at_ms for segment in group if segment.index.created_at_ms is not None]
+    return {
+        "index_type": first.kind,
+        "name": name,
+        "num_indices": len(group),
+        "num_segments": len(group),
+        "num_indexed_fragments": len(indexed),
+        "num_indexed_rows": sum(indexed),
+        "num_unindexed_fragments": len(counts) - len(indexed),
+        "num_unindexed_rows": sum(counts.values()) - sum(indexed),
+        "num_indexed_rows_per_delta": [_num_rows(segment.covered, counts) for segment in group],
+        "updated_at_timestamp_ms": max(times, default=None),
+    }
+
+
+def _live_rows(source: Source) -> dict[int, int]:
+    """Live rows of each fragment."""
+    return {fragment.id: live_count(source, fragment) for fragment in source.manifest.fragments}
+
+
+def _num_rows(covered: BitMap, counts: dict[int, int]) -> int:
+    return sum(count for fragment_id, count in counts.items() if fragment_id in covered)
+
+
+def _by_name(source: Source) -> dict[str, list[_Segment]]:
+    indices = source.manifest.indices
+    covered = {index.uuid: fragments for index, fragments in live_coverage(indices)}
+    groups: dict[str, list[_Segment]] = {}
+    for index in indices:
+        own = covered.get(index.uuid)
+        fragments = index.covered_fragments() or BitMap() if own is None else own
+        groups.setdefault(index.name, []).append(_Segment(index, fragments))
+    return groups
+
+
+def _description(schema: Schema, group: Sequence[_Segment], counts: dict[int, int]) -> IndexDescription:
+    first = group[0].index
+    segments = [_segment_description(segment) for segment in group]
+    sizes = [segment.size_bytes for segment in segments if segment.size_bytes is not None]
+    return IndexDescription(
+        name=first.name,
+        index_type=first.kind,
+        type_url=first.details_type_url,
+        fields=list(first.fields),
+        field_names=[_path(schema, i) for i in first.fields],
+        num_rows_indexed=_num_rows(BitMap.union(*(segment.covered for segment in group)), counts),
+        segments=segments,
+        total_size_bytes=sum(sizes) if len(sizes) == len(segments) else None,
+        details=index_details(first),
+    )
+
+
+def _segment_description(segment: _Segment) -> IndexSegmentDescription:
+    index = segment.index
+    created = index.created_at_ms
+    return IndexSegmentDescription(
+        uuid=str(index.uuid),
+        dataset_version_at_last_update=index.dataset_version,
+        fragment_ids=set(segment.covered),
+        index_version=index.index_version or 0,
+        created_at=None if created is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=created),
+        size_bytes=sum(file.size_bytes for file in index.files) if index.files else None,
+        base_id=index.base_id,
+        covering_fields=list(index.covering_fields),
+    )
+
+
+def _path(schema: Schema, field_id: int) -> str:
+    parents = {node.id: (node, parent) for node, parent in schema.walk()}
+    parts: list[str] = []
+    while field_id in parents:
+        node, field_id = parents[field_id]
+        parts.append(node.name)
+    return quote_path(parts[::-1])

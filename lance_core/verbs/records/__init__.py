@@ -1,0 +1,1 @@
+"""What users hold of fragments, operations, transactions and indices."""

@@ -1,0 +1,53 @@
+"""Describe a data file that was written by itself as part of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lance_core.errors import SchemaError
+from lance_core.file.reader import DataFileReader
+from lance_core.schema import Field
+from lance_core.table.fragment import DataFile
+from lance_core.verbs.version.source import Source
+
+__all__ = ["data_file_at"]
+
+
+def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
+    """The record of a file below `data/`, its columns matched to the dataset's by name.
+
+    Raises:
+        SchemaError: The dataset lacks a column of the file.
+        CorruptFileError: It is no data file.
+    """
+    bare = DataFile(path=path, fields=(), file_major_version=0, file_minor_version=0, base_id=base_id)
+    store, key = source.data_file(bare)
+    size = store.head(key).size
+    reader = DataFileReader.open(store, key, size=size)
+    ids = dict(_paths(source.manifest.schema.fields))
+    fields, indices = [], []
+    columns = reader.column_indices()
+    for name, own_id in _paths(reader.schema.fields):
+        if name not in ids:
+            raise SchemaError(f"{path}: the dataset has no column {'.'.join(name)!r}")
+        if own_id in columns:
+            fields.append(ids[name])
+            indices.append(columns[own_id])
+    major, minor = reader.version.manifest_numbers
+    return DataFile(
+        path=path,
+        fields=tuple(fields),
+        column_indices=tuple(indices),
+        file_major_version=major,
+        file_minor_version=minor,
+        file_size_bytes=size,
+        base_id=base_id,
+    )
+
+
+def _paths(fields: Iterable[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the path and id of all fields."""
+    for field in fields:
+        path = (*above, field.name)
+        yield path, field.id
+        yield from _paths(field.children, path)

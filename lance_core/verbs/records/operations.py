@@ -1,0 +1,309 @@
+"""The operations of transactions in the shapes that pylance gives them.
+
+`LanceOperation` holds one class per operation, to be passed to `LanceDataset.commit` and found in what
+`read_transaction` returns. `to_record` and `from_record` go over to the records of the table layer and back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lance_core.schema.lance_schema import LanceSchema
+from lance_core.table.operations import KeyExistenceFilter, Operation
+from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.records.indices import Index
+from lance_core.verbs.version.bases import DatasetBasePath
+
+__all__ = ["LanceOperation"]
+
+
+def _check_fragments(fragments: object) -> None:
+    if not isinstance(fragments, list):
+        raise TypeError(f"fragments must be list[FragmentMetadata], got {type(fragments)}")
+    for fragment in fragments:
+        if not isinstance(fragment, FragmentMetadata):
+            raise TypeError(f"fragments must be list[FragmentMetadata], got {type(fragment)}")
+
+
+class LanceOperation:
+    """A namespace: what can be committed."""
+
+    class BaseOperation:
+        """What all operations have in common."""
+
+        @property
+        def name(self) -> str:
+            """What conflicts and histories call the operation."""
+            return type(self).__name__
+
+    @dataclass
+    class Overwrite(BaseOperation):
+        """Replace all rows and columns, or create the dataset.
+
+        Attributes:
+            new_schema: The columns.
+            fragments: New fragments; their ids are ignored.
+            initial_bases: Base paths of a dataset that is created.
+        """
+
+        new_schema: LanceSchema | pa.Schema
+        fragments: list[FragmentMetadata]
+        initial_bases: list[DatasetBasePath] | None = None
+
+        def __post_init__(self) -> None:
+            """Check the fragments."""
+            _check_fragments(self.fragments)
+
+    @dataclass
+    class Append(BaseOperation):
+        """Add rows.
+
+        Attributes:
+            fragments: New fragments.
+        """
+
+        fragments: list[FragmentMetadata]
+
+        def __post_init__(self) -> None:
+            """Check the fragments."""
+            _check_fragments(self.fragments)
+
+    @dataclass
+    class Delete(BaseOperation):
+        """Take rows away.
+
+        Attributes:
+            updated_fragments: Fragments with a new deletion file.
+            deleted_fragment_ids: Fragments none of whose rows is left.
+            predicate: What was asked for, for people.
+        """
+
+        updated_fragments: list[FragmentMetadata]
+        deleted_fragment_ids: list[int]
+        predicate: str
+
+        def __post_init__(self) -> None:
+            """Check the fragments."""
+            _check_fragments(self.updated_fragments)
+
+    @dataclass
+    class Update(BaseOperation):
+        """Take rows or values away and add others.
+
+        Attributes:
+            removed_fragment_ids: Fragments none of whose rows is left.
+            updated_fragments: Fragments with new deletion or column files.
+            new_fragments: Fragments of new and moved rows.
+            fields_modified: Fields whose values changed in `updated_fragments`.
+            fields_for_preserving_frag_bitmap: Fields whose values changed in moved rows.
+            update_mode: "rewrite_rows" or "rewrite_columns"; empty for the former.
+            updated_fragment_offsets: Serialized roaring bitmaps of the rows whose values changed, per fragment.
+            inserted_rows: Keys that were inserted; guards against concurrent inserts of the same (not in pylance).
+        """
+
+        removed_fragment_ids: list[int] = field(default_factory=list)
+        updated_fragments: list[FragmentMetadata] = field(default_factory=list)
+        new_fragments: list[FragmentMetadata] = field(default_factory=list)
+        fields_modified: list[int] = field(default_factory=list)
+        fields_for_preserving_frag_bitmap: list[int] = field(default_factory=list)
+        update_mode: str = ""
+        updated_fragment_offsets: dict[int, bytes] | None = None
+        inserted_rows: KeyExistenceFilter | None = field(default=None, repr=False)
+
+        def __post_init__(self) -> None:
+            """Check the fragments."""
+            _check_fragments(self.updated_fragments)
+            _check_fragments(self.new_fragments)
+
+    @dataclass
+    class Merge(BaseOperation):
+        """Add columns, by new files in all fragments.
+
+        Attributes:
+            fragments: All fragments of the new version.
+            schema: The new columns.
+            preserves_nullability: Whether all new columns allow nulls, so that concurrent appends stay valid.
+        """
+
+        fragments: list[FragmentMetadata]
+        schema: LanceSchema | pa.Schema
+        preserves_nullability: bool = False
+
+        def __post_init__(self) -> None:
+            """Check the fragments."""
+            if isinstance(self.schema, pa.Schema):
+                warnings.warn(
+                    "Passing a pyarrow.Schema to Merge is deprecated. Please use a LanceSchema instead.",
+                    DeprecationWarning,
+                    stacklevel=3,
+                )
+            _check_fragments(self.fragments)
+
+    @dataclass
+    class Restore(BaseOperation):
+        """Make an earlier version the latest again.
+
+        Attributes:
+            version: The earlier version.
+        """
+
+        version: int
+
+    @dataclass
+    class Clone(BaseOperation):
+        """How a clone or branch began.
+
+        Attributes:
+            is_shallow: Whether files are shared with the source.
+            ref_name: Branch of the source; None for main.
+            ref_version: Version of the source.
+            ref_path: Root of the source.
+            branch_name: The branch that began; None for a clone.
+        """
+
+        is_shallow: bool
+        ref_name: str | None
+        ref_version: int
+        ref_path: str
+        branch_name: str | None
+
+    @dataclass
+    class RewriteGroup:
+        """Fragments, and those that hold the same rows from now on.
+
+        Attributes:
+            old_fragments: The former.
+            new_fragments: The latter.
+        """
+
+        old_fragments: list[FragmentMetadata]
+        new_fragments: list[FragmentMetadata]
+
+    @dataclass
+    class RewrittenIndex:
+        """An index that was written anew along with the rows.
+
+        Attributes:
+            old_id: UUID that goes.
+            new_id: UUID that comes.
+            new_details_type_url: Type of its details.
+            new_details_value: Serialized details.
+            new_index_version: Version of the index's format.
+        """
+
+        old_id: str
+        new_id: str
+        new_details_type_url: str
+        new_details_value: bytes
+        new_index_version: int
+
+    @dataclass
+    class Rewrite(BaseOperation):
+        """The same rows in other files.
+
+        Attributes:
+            groups: What replaces what.
+            rewritten_indices: Indices that were written anew along.
+        """
+
+        groups: list[LanceOperation.RewriteGroup]
+        rewritten_indices: list[LanceOperation.RewrittenIndex]
+
+        def __post_init__(self) -> None:
+            """Check the fragments."""
+            for group in self.groups:
+                _check_fragments(list(group.old_fragments))
+                _check_fragments(list(group.new_fragments))
+
+    @dataclass
+    class CreateIndex(BaseOperation):
+        """Change the list of indices.
+
+        Attributes:
+            new_indices: Segments that come.
+            removed_indices: Segments that go.
+        """
+
+        new_indices: list[Index]
+        removed_indices: list[Index]
+
+    @dataclass
+    class DataReplacementGroup:
+        """A file that takes the place of columns of a fragment.
+
+        Attributes:
+            fragment_id: The fragment.
+            new_file: The file.
+        """
+
+        fragment_id: int
+        new_file: DataFile
+
+    @dataclass
+    class DataReplacement(BaseOperation):
+        """Put other files in the place of columns.
+
+        Attributes:
+            replacements: A file per fragment, all with the same fields.
+        """
+
+        replacements: list[LanceOperation.DataReplacementGroup]
+
+    @dataclass
+    class Project(BaseOperation):
+        """Drop, rename or reorder columns, or change whether they allow nulls.
+
+        Attributes:
+            schema: The columns, all of which exist.
+            preserves_nullability: Whether none became stricter, so that concurrent writes stay valid.
+        """
+
+        schema: LanceSchema
+        preserves_nullability: bool = False
+
+    @dataclass
+    class UpdateMap:
+        """A change to a map of texts.
+
+        Attributes:
+            updates: New values; None removes a key.
+            replace: Whether they are the whole new map.
+        """
+
+        updates: Mapping[str, str | None]
+        replace: bool = False
+
+    @dataclass
+    class UpdateConfig(BaseOperation):
+        """Change configuration and metadata.
+
+        Attributes:
+            config_updates: Change to the configuration.
+            table_metadata_updates: Change to the metadata of the table.
+            schema_metadata_updates: Change to the metadata of the schema.
+            field_metadata_updates: Changes to the metadata of fields, by field id.
+        """
+
+        config_updates: LanceOperation.UpdateMap | None = None
+        table_metadata_updates: LanceOperation.UpdateMap | None = None
+        schema_metadata_updates: LanceOperation.UpdateMap | None = None
+        field_metadata_updates: dict[int, LanceOperation.UpdateMap] | None = None
+
+    @dataclass
+    class Other(BaseOperation):
+        """An operation that pylance shows no shape for; it can be looked at, not committed.
+
+        Attributes:
+            record: The table layer's record.
+        """
+
+        record: Operation
+
+        @property
+        def name(self) -> str:
+            """What conflicts and histories call the operation."""
+            return self.record.name

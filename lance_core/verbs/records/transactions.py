@@ -1,0 +1,152 @@
+"""Transactions as users see them, and commits of such that others made."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from pyroaring import BitMap
+
+from lance_core.commit import CommitOptions, Committed, commit, load_latest
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.store import ObjectStore
+from lance_core.table import transaction as records
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Append
+from lance_core.table.paths import Naming
+from lance_core.verbs.records.conversion import from_record, to_record
+from lance_core.verbs.records.operations import LanceOperation
+
+__all__ = ["Transaction", "commit_options", "commit_transaction", "merged"]
+
+
+@dataclass
+class Transaction:
+    """One change to a dataset.
+
+    Attributes:
+        read_version: Version that the change was made from; 0 for a new dataset.
+        operation: The change.
+        uuid: Names the transaction; it survives rebases.
+        transaction_properties: Free texts that describe the change.
+        affected_rows: Rows that a Delete or Update takes away, as offsets by fragment id, so that it can follow
+            others on the same fragments; known only to whoever made the change (not in pylance).
+    """
+
+    read_version: int
+    operation: LanceOperation.BaseOperation
+    uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    transaction_properties: dict[str, str] | None = field(default_factory=dict)
+    affected_rows: Mapping[int, BitMap] | None = field(default=None, repr=False, compare=False)
+
+    def to_record(self) -> records.Transaction:
+        """The record of the table layer.
+
+        Raises:
+            UnsupportedError: The operation cannot be committed.
+        """
+        return records.Transaction(
+            read_version=self.read_version,
+            operation=to_record(self.operation),
+            uuid=self.uuid,
+            properties=dict(self.transaction_properties or {}),
+        )
+
+    @classmethod
+    def from_record(cls, record: records.Transaction, affected_rows: Mapping[int, BitMap] | None = None) -> Transaction:
+        """What users see of a record."""
+        return cls(
+            read_version=record.read_version,
+            operation=from_record(record.operation),
+            uuid=record.uuid,
+            transaction_properties=dict(record.properties),
+            affected_rows=affected_rows,
+        )
+
+
+def commit_options(
+    *,
+    max_retries: int,
+    commit_timeout: timedelta | None,
+    detached: bool | None,
+    enable_v2_manifest_paths: bool | None,
+    enable_stable_row_ids: bool | None = None,
+) -> CommitOptions:
+    """Options of the commit loop from the arguments of the public verbs.
+
+    Raises:
+        InvalidInputError: The timeout is not positive.
+    """
+    if commit_timeout is not None and commit_timeout <= timedelta(0):
+        raise InvalidInputError("commit_timeout must be positive; None for no limit")
+    return CommitOptions(
+        max_retries=max_retries,
+        timeout_s=math.inf if commit_timeout is None else commit_timeout.total_seconds(),
+        naming=Naming.V1 if enable_v2_manifest_paths is False else Naming.V2,
+        detached=bool(detached),
+        stable_row_ids=bool(enable_stable_row_ids),
+    )
+
+
+def commit_transaction(
+    store: ObjectStore,
+    operation: LanceOperation.BaseOperation | Transaction,
+    *,
+    base: Manifest | None,
+    read_version: int | None,
+    properties: Mapping[str, str],
+    options: CommitOptions,
+) -> Committed:
+    """Commit an operation or a transaction.
+
+    Args:
+        store: The dataset's store.
+        operation: The change.
+        base: A version that was read before; None if none was.
+        read_version: Version that an operation was made from; None for the latest where the operation allows it.
+        properties: Free texts for the history, for an operation.
+        options: How to commit.
+
+    Raises:
+        InvalidInputError: The read version is missing.
+        CommitConflictError: Another writer's commit rules this one out.
+    """
+    if isinstance(operation, Transaction):
+        record = operation.to_record()
+        return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
+    if not isinstance(operation, LanceOperation.BaseOperation):
+        raise TypeError(f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}")
+    if read_version is None:
+        if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
+            raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
+        base = load_latest(store, base)
+        read_version = base.version if base is not None else 0
+    record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
+    return commit(store, record, base=base, options=options)
+
+
+def merged(transactions: Sequence[Transaction]) -> records.Transaction:
+    """One transaction that does what several appends do.
+
+    Raises:
+        InvalidInputError: There is none.
+        UnsupportedError: One is no append.
+    """
+    if not transactions:
+        raise InvalidInputError("commit_batch: no transaction was given")
+    for transaction in transactions:
+        if not isinstance(transaction.operation, LanceOperation.Append):
+            raise UnsupportedError(f"commit_batch takes appends only, not {transaction.operation.name}")
+    fragments = [
+        fragment.to_record()
+        for transaction in transactions
+        if isinstance(transaction.operation, LanceOperation.Append)
+        for fragment in transaction.operation.fragments
+    ]
+    return records.Transaction(
+        read_version=min(transaction.read_version for transaction in transactions),
+        operation=Append(fragments=tuple(fragments)),
+    )

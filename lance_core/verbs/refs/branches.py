@@ -1,0 +1,195 @@
+"""Branches: lines of versions that begin as a copy of a version, without copying files.
+
+    tree/<branch>/_versions/<fork version>.manifest     a Clone, whose files lie at the parent's root
+    tree/<branch>/data/, _deletions/, _transactions/    what the branch itself writes
+    _refs/branches/<branch>.json                        makes it known; written last
+
+A tag on the fork version keeps it: other tools tell by the spelling of a URI whether a branch still needs a version,
+and delete it if somebody spelled the URI in another way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from lance_core.commit import commit
+from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, VersionNotFoundError
+from lance_core.store import ObjectStore, manifest_index
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Clone
+from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_ref_key, branch_root, tag_ref_key
+from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, new_identifier
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.refs.tags import checked_order, load_tags, manifest_size, write_tag
+from lance_core.verbs.version.references import Place, Reference, load_branch
+
+__all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
+
+FORK_TAG_PREFIX: Final = "fork."
+"""Start of the names of tags that keep fork versions; the branch and its identifier follow."""
+
+_FORKED_KEY: Final = "lance.branch"
+
+Ordered = list[tuple[str, dict[str, Any]]]
+
+
+class Branches:
+    """The branches of a dataset, but for main. They are shared by all handles.
+
+    Args:
+        place: Where references are resolved.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """All branches by name: parent, lineage, fork version, time, size of the first manifest, metadata."""
+        return {name: _describe(ref) for name, ref in sorted(_load_all(self._place))}
+
+    def list_ordered(self, order: str | None = None) -> Ordered:
+        """All branches by fork version, then name.
+
+        Args:
+            order: "asc" or "desc"; None for the latter.
+        """
+        sign = checked_order(order)
+        found = sorted(_load_all(self._place), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
+        return [(name, _describe(ref)) for name, ref in found]
+
+    def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
+        """Set the free texts about a branch in place of those that it has.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+        """
+        old = load_branch(self._place.root, branch)
+        self._place.root.put(branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
+
+    def delete(self, branch: str) -> None:
+        """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
+
+        What is left of a branch whose creation or removal was cut short is removed as well. What an external manifest
+        store knows about the branch goes after the files.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+            InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
+        """
+        check_branch_name(branch)
+        root = self._place.root
+        refs = dict(_load_all(self._place))
+        own = refs.pop(branch, None)
+        tags = load_tags(self._place)
+        fork_tags = [name for name, tag in tags.items() if _keeps_fork_of(name, tag, branch, own)]
+        index = manifest_index(self._place.store_of(branch))
+        has_rows = index is not None and index.latest() is not None
+        if own is None and not (has_rows or fork_tags or _own_files(root, branch, refs)):
+            raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist")
+        children = [
+            (name, ref.parent_version)
+            for name, ref in refs.items()
+            if ref.parent_branch == branch or (own is not None and ref.descends_from(own))
+        ]
+        if children:
+            raise InvalidInputError(
+                f"Ref conflict error: Branch {branch} is referenced by {children} versions, can not delete"
+            )
+        named = [name for name, tag in tags.items() if tag.branch == branch]
+        if named:
+            raise InvalidInputError(
+                f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
+            )
+        root.delete(branch_ref_key(branch))
+        if not root.remove_link(branch_root(branch)):
+            for key in _own_files(root, branch, refs):
+                root.delete(key)
+        if index is not None:
+            index.clear()
+        for tag in fork_tags:
+            root.delete(tag_ref_key(tag))
+
+
+def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
+    """Begin a branch at a version, and return the branch's first version.
+
+    Raises:
+        InvalidInputError: The name is not allowed, or the branch exists.
+        VersionNotFoundError: There is no such version.
+        DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
+    """
+    check_branch_name(branch)
+    if any(True for _ in place.root.list(branch_ref_key(branch), limit=1)):
+        raise InvalidInputError(f"Ref conflict error: branch {branch} already exists")
+    fork = place.resolve(reference)
+    source = fork.manifest()
+    parent = None if fork.branch is None else load_branch(place.root, fork.branch)
+    ref = BranchRef(
+        parent_version=source.version,
+        parent_branch=fork.branch,
+        identifier=new_identifier(parent, source.version),
+        created_at=int(time.time()),
+    )
+    tag = _fork_tag(branch, ref)
+    write_tag(place, tag, fork.branch, source, {_FORKED_KEY: branch})
+    try:
+        operation = Clone(
+            is_shallow=True,
+            ref_version=source.version,
+            ref_path=fork.store.root,
+            ref_name=fork.branch,
+            branch_name=branch,
+        )
+        transaction = Transaction(read_version=source.version, operation=operation)
+        first = commit(place.store_of(branch), transaction, source=source).manifest
+        place.root.put_if_absent(branch_ref_key(branch), replace(ref, manifest_size=manifest_size(first)).to_bytes())
+    except DatasetExistsError as error:
+        place.root.delete(tag_ref_key(tag))
+        raise DatasetExistsError(
+            f"Ref conflict error: branch {branch} was begun and not finished, or something of it is left: "
+            f"branches.delete({branch!r}) removes it"
+        ) from error
+    except LanceError:
+        place.root.delete(tag_ref_key(tag))
+        raise
+    return first
+
+
+def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:
+    for meta in place.root.list(BRANCHES_PREFIX):
+        name = branch_of_ref_key(meta.key)
+        if name is not None and name != MAIN:
+            yield name, BranchRef.from_bytes(place.root.get(meta.key))
+
+
+def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:
+    """Keys of what lies below a branch's root, but for branches whose names begin with the branch's."""
+    kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
+    return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
+
+
+def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -> bool:
+    """Whether a tag keeps the version that a branch was forked from."""
+    if own is not None and name == _fork_tag(branch, own):
+        return True
+    return name.startswith(FORK_TAG_PREFIX) and tag.metadata.get(_FORKED_KEY) == branch
+
+
+def _fork_tag(branch: str, ref: BranchRef) -> str:
+    """Name of the tag that keeps the version that a branch was forked from."""
+    unique = ref.identifier[-1][1][:8] if ref.identifier else "unknown"
+    return f"{FORK_TAG_PREFIX}{branch.replace('/', '-')}.{unique}"
+
+
+def _describe(ref: BranchRef) -> dict[str, Any]:
+    return {
+        "parent_branch": ref.parent_branch,
+        "branch_identifier": [tuple(pair) for pair in ref.identifier],
+        "parent_version": ref.parent_version,
+        "create_at": ref.created_at,
+        "manifest_size": ref.manifest_size,
+        "metadata": dict(ref.metadata),
+    }

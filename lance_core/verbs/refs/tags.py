@@ -1,0 +1,161 @@
+"""Tags: names for versions, kept at the dataset's root as small JSON files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from lance_core.errors import AlreadyExistsError, InvalidInputError
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import TAGS_PREFIX, tag_of_ref_key, tag_ref_key
+from lance_core.table.refs import TagRef, check_tag_name, timestamp_text
+from lance_core.verbs.version.references import Place, Reference, load_tag
+
+__all__ = ["Tags", "checked_order", "load_tags", "manifest_size", "write_tag"]
+
+Ordered = list[tuple[str, dict[str, Any]]]
+
+
+class Tags:
+    """The tags of a dataset. They are shared by all handles and branches and have no history of their own.
+
+    Args:
+        place: Where references are resolved.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """All tags by name: branch, version, times, size of the manifest, metadata."""
+        return {name: _describe(ref) for name, ref in load_tags(self._place).items()}
+
+    def list_ordered(self, order: str | None = None) -> Ordered:
+        """All tags by version, then name.
+
+        Args:
+            order: "asc" or "desc"; None for the latter, the newest version first.
+        """
+        sign = checked_order(order)
+        found = sorted(load_tags(self._place).items(), key=lambda pair: (sign * pair[1].version, pair[0]))
+        return [(name, _describe(ref)) for name, ref in found]
+
+    def get_version(self, tag: str) -> int:
+        """The version that a tag names, on whatever branch.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+        """
+        return load_tag(self._place.root, tag).version
+
+    def create(self, tag: str, reference: Reference = None) -> None:
+        """Name a version.
+
+        Args:
+            tag: ASCII letters, digits, '.', '-' and '_'.
+            reference: A version of this branch, a tag, or (branch, version); None for this version.
+
+        Raises:
+            InvalidInputError: The name is not allowed, or the tag exists.
+            VersionNotFoundError: There is no such version.
+        """
+        resolved = self._place.resolve(reference)
+        write_tag(self._place, tag, resolved.branch, resolved.manifest())
+
+    def update(self, tag: str, reference: Reference = None) -> None:
+        """Let a tag name another version; arguments as `create`.
+
+        Raises:
+            VersionNotFoundError: There is no such tag or version.
+        """
+        old = load_tag(self._place.root, tag)
+        resolved = self._place.resolve(reference)
+        new = replace(
+            old,
+            version=resolved.version,
+            branch=resolved.branch,
+            manifest_size=manifest_size(resolved.manifest()),
+            updated_at=timestamp_text(datetime.now(UTC)),
+        )
+        self._place.root.put(tag_ref_key(tag), new.to_bytes())
+
+    def replace_metadata(self, tag: str, metadata: Mapping[str, str]) -> None:
+        """Set the free texts about a tag in place of those that it has.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+        """
+        old = load_tag(self._place.root, tag)
+        self._place.root.put(tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
+
+    def delete(self, tag: str) -> None:
+        """Remove a tag; the version stays.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+        """
+        load_tag(self._place.root, tag)
+        self._place.root.delete(tag_ref_key(tag))
+
+
+def write_tag(
+    place: Place, tag: str, branch: str | None, manifest: Manifest, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Name a version of a branch.
+
+    Raises:
+        InvalidInputError: The name is not allowed, or the tag exists.
+    """
+    check_tag_name(tag)
+    now = timestamp_text(datetime.now(UTC))
+    ref = TagRef(
+        version=manifest.version,
+        branch=branch,
+        manifest_size=manifest_size(manifest),
+        created_at=now,
+        updated_at=now,
+        metadata=dict(metadata or {}),
+    )
+    try:
+        place.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
+    except AlreadyExistsError as error:
+        raise InvalidInputError(f"Ref conflict error: tag {tag} already exists") from error
+
+
+def load_tags(place: Place) -> dict[str, TagRef]:
+    """All tags by name."""
+    names = sorted(name for meta in place.root.list(TAGS_PREFIX) if (name := tag_of_ref_key(meta.key)) is not None)
+    return {name: TagRef.from_bytes(place.root.get(tag_ref_key(name))) for name in names}
+
+
+def manifest_size(manifest: Manifest) -> int:
+    """Size of a manifest's file in bytes."""
+    return 0 if manifest.location is None else manifest.location.size_bytes
+
+
+def checked_order(order: str | None) -> int:
+    """1 for "asc", -1 for "desc" or None.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    if order not in (None, "asc", "desc"):
+        raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
+    return 1 if order == "asc" else -1
+
+
+def _describe(ref: TagRef) -> dict[str, Any]:
+    return {
+        "branch": ref.branch,
+        "version": ref.version,
+        "created_at": _time(ref.created_at),
+        "updated_at": _time(ref.updated_at),
+        "manifest_size": ref.manifest_size,
+        "metadata": dict(ref.metadata),
+    }
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,58 @@
+"""Delete rows: a deletion file per fragment that loses some, and fragments that lose all go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pyarrow.compute as pc
+
+from lance_core.commit import commit
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Delete
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.rows.removal import each_matching, remove_rows
+from lance_core.verbs.scan.conditions import predicate_text, to_condition
+from lance_core.verbs.version.retry import retrying
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import staged
+
+__all__ = ["delete_rows", "truncate"]
+
+
+def delete_rows(
+    source: Source, predicate: str | pc.Expression, *, conflict_retries: int, retry_timeout: timedelta
+) -> tuple[Manifest, int]:
+    """Commit a version without the rows for which the predicate is true.
+
+    Returns:
+        The new version, and how many rows went.
+
+    Raises:
+        InvalidInputError: The predicate does not fit the columns.
+        RetryableConflictError: Other writers changed the same rows each time.
+    """
+
+    def attempt(base: Source) -> tuple[Manifest, int]:
+        expression = to_condition(predicate, base.manifest.schema)
+        with staged(base) as files:
+            removal = remove_rows(base, each_matching(base, expression), files)
+            operation = Delete(
+                updated_fragments=removal.updated_fragments,
+                deleted_fragment_ids=removal.removed_fragment_ids,
+                predicate=predicate_text(predicate),
+            )
+            manifest = files.commit(operation, removal.affected_rows)
+        return manifest, removal.num_rows
+
+    return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+
+
+def truncate(source: Source) -> Manifest:
+    """Commit a version without rows."""
+
+    def attempt(base: Source) -> Manifest:
+        operation = Delete(deleted_fragment_ids=tuple(base.manifest.fragments.ids), predicate="true")
+        transaction = Transaction(read_version=base.manifest.version, operation=operation)
+        return commit(base.store, transaction, base=base.manifest).manifest
+
+    return retrying(source, attempt)

@@ -1,0 +1,154 @@
+"""What a merge does: its clauses, and which of them a source of rows can be merged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.schema import Field, Schema
+from lance_core.schema import primary_key as key_fields
+from lance_core.verbs.files.conform import conform, fit
+
+__all__ = ["MergeClauses", "MergeSource", "WhenMatched", "WriteMode", "join_columns", "merge_source", "primary_key"]
+
+
+class WhenMatched(Enum):
+    """What becomes of rows of the dataset whose key is in the source."""
+
+    NOTHING = "nothing"
+    UPDATE = "update"
+    DELETE = "delete"
+    FAIL = "fail"
+
+
+class WriteMode(Enum):
+    """How updated rows are stored."""
+
+    AUTO = "auto"
+    REWRITE_ROWS = "rewrite_rows"
+    REWRITE_COLUMNS = "rewrite_columns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeClauses:
+    """The clauses of a merge.
+
+    Attributes:
+        on: Columns that make up the key.
+        matched: What becomes of rows whose key is in the source.
+        condition: For updates: only if this is true, over `source.<column>` and `target.<column>`.
+        inserts: Whether source rows whose key is not in the dataset are inserted.
+        deletes_others: Whether rows whose key is not in the source are deleted.
+        delete_condition: For that: only if this is true, over the dataset's columns.
+        write_mode: How updated rows are stored.
+    """
+
+    on: tuple[str, ...]
+    matched: WhenMatched = WhenMatched.NOTHING
+    condition: str | pc.Expression | None = None
+    inserts: bool = False
+    deletes_others: bool = False
+    delete_condition: str | pc.Expression | None = None
+    write_mode: WriteMode = WriteMode.AUTO
+
+    def check(self) -> None:
+        """Make sure that something is to be done.
+
+        Raises:
+            InvalidInputError: Nothing is.
+        """
+        if self.matched is WhenMatched.NOTHING and not self.inserts and not self.deletes_others:
+            raise InvalidInputError("The merge insert job is not configured to change the data in any way")
+
+    @property
+    def writes_rows(self) -> bool:
+        """Whether rows of the source are written."""
+        return self.inserts or self.matched is WhenMatched.UPDATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSource:
+    """The rows that are merged, fitted to the dataset.
+
+    Attributes:
+        table: The rows, in storage types.
+        schema: Their columns, with the dataset's field ids.
+        missing: The dataset's columns that they lack.
+    """
+
+    table: pa.Table
+    schema: Schema
+    missing: Schema
+
+
+def merge_source(table: pa.Table, schema: Schema, clauses: MergeClauses) -> MergeSource:
+    """Fit rows to a dataset.
+
+    Raises:
+        SchemaError: A column is unknown, of another type, or missing where it is needed.
+        InvalidInputError: The clauses cannot be carried out with these columns as the write mode demands.
+    """
+    lacking = [name for name in clauses.on if name not in table.schema.names]
+    if lacking:
+        raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {table.schema.names}")
+    given = set(table.schema.names)
+    present = tuple(field for field in schema.fields if field.name in given)
+    fitted = fit(replace(schema, fields=present), table.schema)
+    missing = tuple(field for field in schema.fields if field.name not in given)
+    strict = [field.name for field in missing if not field.nullable]
+    if clauses.inserts and strict:
+        raise SchemaError(f"merge_insert: rows cannot be inserted without values for the columns {strict}")
+    if clauses.write_mode is WriteMode.REWRITE_COLUMNS:
+        _check_columns_mode(clauses, fitted, missing)
+    checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_nullable(f) for f in fitted.fields))
+    return MergeSource(table=conform(table, checked), schema=fitted, missing=replace(schema, fields=missing))
+
+
+def primary_key(schema: Schema) -> tuple[str, ...]:
+    """The columns of the unenforced primary key, in its order; none if there is no key, or part of it is no column."""
+    members, top = key_fields(schema), {field.id for field in schema.fields}
+    return tuple(field.name for field in members) if all(field.id in top for field in members) else ()
+
+
+def join_columns(on: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
+    """The key of a merge from the argument of the public verb.
+
+    Raises:
+        InvalidInputError: A column does not exist, or none was given and there is no primary key.
+    """
+    columns = (on,) if isinstance(on, str) else tuple(on or ())
+    for name in columns:
+        if name not in schema.names:
+            raise InvalidInputError(f"Merge insert key column {name!r} does not exist in schema; it has {schema.names}")
+    if len(set(columns)) < len(columns):
+        raise InvalidInputError(f"Merge insert key names a column twice: {list(columns)}")
+    columns = columns or primary_key(schema)
+    if not columns:
+        raise InvalidInputError(
+            "A merge insert operation requires join keys: specify `on` columns explicitly or configure a primary key "
+            "in the dataset schema"
+        )
+    return columns
+
+
+def _nullable(field: Field) -> Field:
+    return replace(field, nullable=True)
+
+
+def _check_columns_mode(clauses: MergeClauses, fitted: Schema, missing: Sequence[object]) -> None:
+    reason = None
+    if clauses.matched is not WhenMatched.UPDATE or clauses.inserts or clauses.deletes_others:
+        reason = "it does more than update matched rows"
+    elif not missing:
+        reason = "the source covers every dataset column, so there is nothing to skip"
+    elif set(fitted.names) <= set(clauses.on):
+        reason = "the source has no column besides the key"
+    if reason is not None:
+        raise InvalidInputError(
+            f"write mode rewrite_columns cannot express this merge insert: {reason}. Use auto or rewrite_rows instead."
+        )

@@ -1,0 +1,211 @@
+"""`merge_insert`: rows of a table and rows of a dataset, joined by key, in one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NoReturn, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.table import transaction as records
+from lance_core.table.manifest import Manifest
+from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
+from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, WriteMode, join_columns, merge_source
+from lance_core.verbs.rows.merge_rows import Merged, merge_rows
+from lance_core.verbs.version.bases import WriteTarget, write_targets
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged, staged
+
+__all__ = ["MergeInsertBuilder"]
+
+
+class MergeInsertBuilder:
+    """What shall become of three kinds of rows: those with a key in both, only in the source, only in the dataset.
+
+    Rows that are updated move to the end of the dataset. A key with a null in it equals no other.
+
+    Two merges that insert the same new key at the same time see each other only if the key is declared as the primary
+    key of the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later one is
+    then worked out again and updates the row. Without that the row is there twice, as with pylance.
+
+    Args:
+        dataset: The dataset; its handle moves to the version that is made.
+        on: Columns that make up the key; None for the primary key.
+
+    Raises:
+        InvalidInputError: A column does not exist, or there is no primary key.
+    """
+
+    def __init__(self, dataset: Handle, on: str | Iterable[str] | None = None) -> None:
+        self._dataset = dataset
+        columns = on if isinstance(on, str) or on is None else list(on)
+        self._clauses = MergeClauses(on=join_columns(columns, dataset.source.manifest.schema))
+        self._retries = CONFLICT_RETRIES
+        self._timeout = RETRY_TIMEOUT
+        self._version: str | None = None
+        self._target_bases: Sequence[str] | None = None
+        self._target_all_bases: bool | None = None
+
+    def when_matched_update_all(self, condition: str | pc.Expression | None = None) -> Self:
+        """Rows in both get the source's values.
+
+        Args:
+            condition: Only if this is true, over `source.<column>` and `target.<column>`.
+        """
+        self._clauses = replace(self._clauses, matched=WhenMatched.UPDATE, condition=condition)
+        return self
+
+    def when_matched_delete(self) -> Self:
+        """Rows in both are deleted."""
+        self._clauses = replace(self._clauses, matched=WhenMatched.DELETE, condition=None)
+        return self
+
+    def when_matched_fail(self) -> Self:
+        """A row in both is an error, and nothing is done."""
+        self._clauses = replace(self._clauses, matched=WhenMatched.FAIL, condition=None)
+        return self
+
+    def when_not_matched_insert_all(self) -> Self:
+        """Rows only in the source are inserted; columns that it lacks become null."""
+        self._clauses = replace(self._clauses, inserts=True)
+        return self
+
+    def when_not_matched_by_source_delete(self, expr: str | pc.Expression | None = None) -> Self:
+        """Rows only in the dataset are deleted.
+
+        Args:
+            expr: Only those for which this is true, over the dataset's columns.
+        """
+        self._clauses = replace(self._clauses, deletes_others=True, delete_condition=expr)
+        return self
+
+    def conflict_retries(self, max_retries: int) -> Self:
+        """How often the merge is worked out anew when others changed the same rows."""
+        self._retries = max_retries
+        return self
+
+    def retry_timeout(self, timeout: timedelta) -> Self:
+        """It is not begun anew after so long."""
+        if not isinstance(timeout, timedelta):
+            raise TypeError(f"retry_timeout takes a timedelta, not {type(timeout).__name__}")
+        self._timeout = timeout
+        return self
+
+    def data_storage_version(self, version: str) -> Self:
+        """Version of the files of moved and inserted rows; the dataset's own by default."""
+        self._version = version
+        return self
+
+    def use_index(self, use_index: bool) -> Self:  # noqa: ARG002 - pylance's hint
+        """A hint that changes no result: keys are always looked up by a scan."""
+        return self
+
+    def write_mode(self, mode: str) -> Self:
+        """How updated rows are stored.
+
+        Args:
+            mode: "rewrite_rows" moves them; "rewrite_columns" writes only the source's columns anew, of all rows of
+                the fragments that have matches; "auto" does the former.
+        """
+        try:
+            self._clauses = replace(self._clauses, write_mode=WriteMode(mode))
+        except ValueError as error:
+            names = ", ".join(repr(each.value) for each in WriteMode)
+            raise InvalidInputError(f"Invalid write_mode: {mode}. Expected one of {names}") from error
+        return self
+
+    def target_bases(self, bases: Sequence[str]) -> Self:
+        """Base paths, by name or URI, that new fragments go to in turns; the dataset's URI stands for itself."""
+        self._target_bases = list(bases)
+        return self
+
+    def target_all_bases(self, include_primary: bool = True) -> Self:
+        """New fragments go to all base paths in turns.
+
+        Args:
+            include_primary: Whether the dataset itself comes first among them.
+        """
+        self._target_all_bases = include_primary
+        return self
+
+    def execute(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> dict[str, int]:
+        """Merge and commit.
+
+        Args:
+            data_obj: The source, which is held in memory: a table, batch, reader, frame, dataset or iterable.
+            schema: Schema of an iterable of batches.
+
+        Returns:
+            Numbers of rows: `num_inserted_rows`, `num_updated_rows`, `num_deleted_rows`.
+
+        Raises:
+            SchemaError: The source does not fit the dataset.
+            InvalidInputError: A match is forbidden, or several source rows match one row.
+            RetryableConflictError: Others changed the same rows each time.
+        """
+        table = self._table(data_obj, schema)
+
+        def attempt(base: Source) -> tuple[Manifest, Merged]:
+            with staged(base) as files:
+                merged = self._merge(base, table, files)
+                affected = merged.removal.affected_rows if merged.removal is not None else None
+                return files.commit(merged.operation, affected), merged
+
+        manifest, merged = retrying(
+            self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
+        )
+        self._dataset.move_to(manifest)
+        return merged.stats.as_dict()
+
+    def execute_uncommitted(
+        self, data_obj: ReaderLike, *, schema: pa.Schema | None = None
+    ) -> tuple[Transaction, dict[str, int]]:
+        """Merge, but leave the commit to `LanceDataset.commit`; arguments as `execute`.
+
+        Returns:
+            The transaction, and what it does.
+        """
+        base = self._dataset.source
+        with staged(base) as files:
+            merged = self._merge(base, self._table(data_obj, schema), files)
+        record = records.Transaction(read_version=base.manifest.version, operation=merged.operation)
+        affected = merged.removal.affected_rows if merged.removal is not None else None
+        return Transaction.from_record(record, affected), merged.stats.as_dict()
+
+    def explain_plan(self, *_: Any, **__: Any) -> NoReturn:
+        """Not offered: there is no query plan."""
+        raise UnsupportedError("merge_insert.explain_plan is not offered")
+
+    def analyze_plan(self, *_: Any, **__: Any) -> NoReturn:
+        """Not offered: there is no query plan."""
+        raise UnsupportedError("merge_insert.analyze_plan is not offered")
+
+    def mark_sstables_as_compacted(self, *_: Any, **__: Any) -> NoReturn:
+        """Not offered: write-ahead logs are not written."""
+        raise UnsupportedError("merge_insert.mark_sstables_as_compacted is not offered")
+
+    def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> pa.Table:
+        self._clauses.check()
+        found, batches = to_batches(data_obj, schema)
+        tables = [pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches]
+        return pa.concat_tables(tables) if tables else found.empty_table()
+
+    def _merge(self, base: Source, table: pa.Table, files: Staged) -> Merged:
+        rows = merge_source(table, base.manifest.schema, self._clauses)
+        targets: list[WriteTarget] | None = None
+        if self._target_bases is not None or self._target_all_bases is not None:
+            targets = write_targets(
+                base.store,
+                base.manifest.base_paths,
+                target_bases=self._target_bases,
+                target_all_bases=self._target_all_bases,
+                options=base.options,
+            )
+        return merge_rows(base, self._clauses, rows, files, targets=targets, data_storage_version=self._version)

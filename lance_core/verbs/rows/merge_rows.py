@@ -1,0 +1,319 @@
+"""Carry out a merge on one version: join by key, then move, delete and insert rows, or rewrite columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.operations import Update, UpdateMode
+from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.files.column_files import replaced_columns, write_column_file
+from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
+from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenMatched, WriteMode, primary_key
+from lance_core.verbs.rows.moved_rows import MovedRows
+from lance_core.verbs.rows.removal import READ_AHEAD, Removal, bitmap_of, live_rows, matching_rows, remove_rows
+from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
+from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
+from lance_core.verbs.version.bases import WriteTarget
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = ["MergeStats", "Merged", "merge_rows"]
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class MergeStats:
+    """How many rows a merge inserted, updated and deleted."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """In pylance's names."""
+        return {
+            "num_inserted_rows": self.inserted,
+            "num_updated_rows": self.updated,
+            "num_deleted_rows": self.deleted,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """A merge that is ready to be committed.
+
+    Attributes:
+        operation: The change.
+        removal: Rows that go; None if none move.
+        stats: What it does.
+    """
+
+    operation: Update
+    removal: Removal | None
+    stats: MergeStats
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """The rows of a fragment whose key is in the source.
+
+    Attributes:
+        fragment: The fragment.
+        offsets: The rows, ascending.
+        source_rows: The source's row of each.
+        others: Live rows whose key is not in the source; empty unless they are asked for.
+    """
+
+    fragment: Fragment
+    offsets: Rows
+    source_rows: Rows
+    others: BitMap
+
+
+@dataclass(slots=True, kw_only=True)
+class _Merge:
+    """One attempt at a merge.
+
+    Attributes:
+        base: The version.
+        clauses: What to do.
+        rows: The source.
+        files: Takes note of files that are written.
+        targets: Where new files go, in turns.
+        data_storage_version: Version of new files; None for the dataset's.
+    """
+
+    base: Source
+    clauses: MergeClauses
+    rows: MergeSource
+    files: Staged
+    targets: Sequence[WriteTarget] | None
+    data_storage_version: str | None
+    stats: MergeStats = field(default_factory=MergeStats)
+
+    def run(self) -> Merged:
+        index = KeyIndex(self.rows.table, self.clauses.on)
+        matches = self._join(index)
+        present = np.zeros(len(index.counts), np.bool_)
+        for match in matches:
+            present[index.codes[match.source_rows]] = True
+        self._check(index, matches)
+        if self.clauses.write_mode is WriteMode.REWRITE_COLUMNS:
+            return self._rewrite_columns(matches)
+        new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
+        return self._rewrite_rows(matches, new)
+
+    def _join(self, index: KeyIndex) -> list[_Match]:
+        """Look the keys of all live rows up, fragments side by side."""
+
+        def look(fragment: Fragment) -> _Match:
+            offsets, codes, others = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], BitMap()
+            for batch, places in live_rows(self.base, fragment, self.clauses.on):
+                rows, numbers = index.look_up(pa.Table.from_batches([batch]))
+                offsets.append(rows + places.start if isinstance(places, range) else places[rows])
+                codes.append(numbers)
+                if self.clauses.deletes_others:
+                    others |= BitMap(places) if isinstance(places, range) else bitmap_of(places)
+            found = np.concatenate(offsets)
+            others -= bitmap_of(found)
+            if others and self.clauses.delete_condition is not None:
+                condition = to_condition(self.clauses.delete_condition, self.base.manifest.schema)
+                others &= matching_rows(self.base, fragment, condition)
+            return _Match(fragment, found, index.first[np.concatenate(codes)], others)
+
+        fragments = list(self.base.manifest.fragments)
+        if len(fragments) == 1:
+            return [look(fragments[0])]
+        with ThreadPoolExecutor(READ_AHEAD) as pool:
+            return list(pool.map(look, fragments))
+
+    def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:
+        """Refuse matches that the clauses forbid, and rows that match several source rows."""
+        if self.clauses.matched is WhenMatched.NOTHING:
+            return
+        for match in matches:
+            if self.clauses.matched is WhenMatched.FAIL and len(match.source_rows):
+                raise InvalidInputError(
+                    f"Merge insert failed: found matching row with key values: {self._key(match.source_rows[0])}"
+                )
+            twice = index.counts[index.codes[match.source_rows]] > 1
+            if twice.any():
+                raise InvalidInputError(
+                    "Ambiguous merge inserts are prohibited: multiple source rows match the same target row on "
+                    f"({self._key(match.source_rows[twice][0])}). Please ensure each target row is matched by at most "
+                    "one source row."
+                )
+
+    def _key(self, row: int) -> str:
+        return ", ".join(f"{name} = {self.rows.table.column(name)[row].as_py()!r}" for name in self.clauses.on)
+
+    def _rewrite_rows(self, matches: Sequence[_Match], new: Rows) -> Merged:
+        """Move updated rows to new fragments, behind which inserted ones follow."""
+        gone: list[tuple[Fragment, BitMap]] = []
+        with MovedRows(
+            self.base, self.files, data_storage_version=self.data_storage_version, targets=self.targets
+        ) as moved:
+            for match in matches:
+                rows = self._take_away(match, moved)
+                if rows:
+                    gone.append((match.fragment, rows))
+            inserted = self.rows.table.take(pa.array(new))
+            if len(new):
+                moved.write(self._complete(inserted, None))
+            removal = remove_rows(self.base, gone, self.files)
+            fragments = moved.finish()
+        self.stats.inserted = len(new)
+        schema = self.base.manifest.schema
+        guards = self.clauses.inserts and set(self.clauses.on) == set(primary_key(schema))
+        operation = Update(
+            removed_fragment_ids=removal.removed_fragment_ids,
+            updated_fragments=removal.updated_fragments,
+            new_fragments=fragments,
+            fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()),
+            inserted_rows=inserted_keys(inserted, primary_key(schema), self._ids(primary_key(schema)))
+            if guards
+            else None,
+        )
+        return Merged(operation=operation, removal=removal, stats=self.stats)
+
+    def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
+        """Write the new rows of a fragment's updated ones; returns the rows of the fragment that go."""
+        gone = match.others
+        self.stats.deleted += len(gone)
+        if self.clauses.matched is WhenMatched.DELETE:
+            self.stats.deleted += len(match.offsets)
+            return gone | bitmap_of(match.offsets)
+        if self.clauses.matched is not WhenMatched.UPDATE or not len(match.offsets):
+            return gone
+        changed = self._changed(match)
+        if len(changed.offsets):
+            table = self._complete(self.rows.table.take(pa.array(changed.source_rows)), changed)
+            moved.write(table, _row_ids(changed.fragment, changed.offsets))
+        self.stats.updated += len(changed.offsets)
+        return gone | bitmap_of(changed.offsets)
+
+    def _changed(self, match: _Match) -> _Match:
+        """The matches for which the condition of the update is true."""
+        if self.clauses.condition is None:
+            return match
+        source = self.rows.table.take(pa.array(match.source_rows))
+        full = self._arrow(self.base.manifest.schema)
+        sides = pa.schema([("source", pa.struct(list(source.schema))), ("target", pa.struct(list(full)))])
+        condition = to_expression(self.clauses.condition, sides)
+        target = self._target_rows(match, self.base.manifest.schema)
+        both = pa.table({name: _as_struct(side) for name, side in (("source", source), ("target", target))})
+        keep = evaluate(both.select(columns_of(condition) or ["source"]), {"keep": condition}).column("keep")
+        if not pa.types.is_boolean(keep.type):
+            raise InvalidInputError(f"the condition {self.clauses.condition} gives {keep.type}, not true or false")
+        mask = pc.fill_null(keep, False).to_numpy()
+        return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
+
+    def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
+        """Rows of the source with all columns of the dataset: the old values, or nulls for new rows."""
+        for missing in self._arrow(self.rows.missing):
+            if match is None:
+                rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
+        if match is not None and self.rows.missing.fields:
+            old = self._target_rows(match, self.rows.missing)
+            for name in old.column_names:
+                rows = rows.append_column(old.schema.field(name), old.column(name))
+        return rows.select(self.base.manifest.schema.names)
+
+    def _target_rows(self, match: _Match, schema: Schema) -> pa.Table:
+        batches = read_fragment(self.base, match.fragment, schema, match.offsets)
+        return pa.Table.from_batches(batches, schema=schema_to_arrow(schema))
+
+    def _rewrite_columns(self, matches: Sequence[_Match]) -> Merged:
+        """Write the source's columns of all rows of the fragments with matches anew."""
+        columns = [name for name in self.rows.schema.names if name not in self.clauses.on]
+        schema = self._schema(columns)
+        updated, offsets = [], {}
+        for match in map(self._changed, matches):
+            if not len(match.offsets):
+                continue
+            tables = self._patched(match, schema)
+            file = write_column_file(self.base, match.fragment, schema, tables, self.files)
+            updated.append(replaced_columns(match.fragment, file))
+            if self.base.manifest.uses_stable_row_ids:
+                offsets[match.fragment.id] = bitmap_of(match.offsets).serialize()
+            self.stats.updated += len(match.offsets)
+        operation = Update(
+            updated_fragments=tuple(updated),
+            fields_modified=tuple(node.id for node, _ in schema.walk()) if updated else (),
+            update_mode=UpdateMode.REWRITE_COLUMNS,
+            updated_fragment_offset_bitmaps=offsets,
+        )
+        return Merged(operation=operation, removal=None, stats=self.stats)
+
+    def _patched(self, match: _Match, schema: Schema) -> Iterator[pa.Table]:
+        """Yield the columns of a fragment with the source's values in the matched rows."""
+        rows = physical_rows(self.base, match.fragment)
+        start = 0
+        for batch in read_fragment(self.base, match.fragment, schema, range(rows)):
+            end = start + batch.num_rows
+            first, last = np.searchsorted(match.offsets, (start, end))
+            places = np.arange(batch.num_rows)
+            places[match.offsets[first:last] - start] = batch.num_rows + np.arange(last - first)
+            new = self.rows.table.take(pa.array(match.source_rows[first:last])).select(schema.names)
+            both = pa.concat_tables([pa.Table.from_batches([batch]), new.cast(batch.schema)])
+            yield both.take(pa.array(places))
+            start = end
+
+    def _schema(self, columns: Sequence[str]) -> Schema:
+        return self.base.manifest.schema.project(list(columns))
+
+    def _ids(self, columns: Sequence[str]) -> list[int]:
+        return [self.base.manifest.schema.column(name).id for name in columns]
+
+    @staticmethod
+    def _arrow(schema: Schema) -> pa.Schema:
+        return resolve_extensions(schema_to_arrow(schema))
+
+
+def merge_rows(
+    base: Source,
+    clauses: MergeClauses,
+    rows: MergeSource,
+    files: Staged,
+    *,
+    targets: Sequence[WriteTarget] | None = None,
+    data_storage_version: str | None = None,
+) -> Merged:
+    """Work out a merge and write its files.
+
+    Raises:
+        InvalidInputError: The clauses forbid a match, or several source rows match one row of the dataset.
+    """
+    return _Merge(
+        base=base,
+        clauses=clauses,
+        rows=rows,
+        files=files,
+        targets=targets,
+        data_storage_version=data_storage_version,
+    ).run()
+
+
+def _as_struct(table: pa.Table) -> pa.ChunkedArray:
+    whole = table.combine_chunks()
+    arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in whole.columns]
+    return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=list(table.schema))])
+
+
+def _row_ids(fragment: Fragment, offsets: Rows) -> U64Array | None:
+    """The stable ids of some rows; None where rows have none."""
+    ids = row_ids_of(fragment)
+    return None if ids is None else ids[offsets]

@@ -1,0 +1,98 @@
+"""Rows that move into new fragments: written with their stable ids, if the dataset has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import U64Array, encode_row_ids
+from lance_core.verbs.files.dictionaries import check_dictionaries
+from lance_core.verbs.files.fragment_writer import FragmentWriter
+from lance_core.verbs.version.bases import WriteTarget
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = ["MovedRows"]
+
+
+class MovedRows:
+    """Writes rows into new fragments of a version.
+
+    Args:
+        source: The version.
+        files: Takes note of the files.
+        data_storage_version: Version of the files; None for the dataset's.
+        targets: Where files go, in turns; None for the dataset itself.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        files: Staged,
+        *,
+        data_storage_version: str | None = None,
+        targets: Sequence[WriteTarget] | None = None,
+    ) -> None:
+        manifest = source.manifest
+        self._files = files
+        self._schema = manifest.schema
+        self._stable = manifest.uses_stable_row_ids
+        self._ids: list[U64Array] = []
+        self._is_finished = False
+        self._writer = FragmentWriter(
+            source.store.root,
+            resolve_extensions(schema_to_arrow(manifest.schema)),
+            storage_options=source.options,
+            data_storage_version=data_storage_version or manifest.data_storage_version,
+            dataset_schema=manifest.schema,
+            targets=targets or [WriteTarget(store=source.store)],
+        )
+
+    def write(self, rows: pa.Table | pa.RecordBatch, row_ids: U64Array | None = None) -> None:
+        """Append rows that have all columns of the dataset.
+
+        Args:
+            rows: The rows.
+            row_ids: Ids of rows that were there before; None for new rows, which come after all others.
+
+        Raises:
+            SchemaError: They do not fit the dataset.
+        """
+        self._writer.write(rows)
+        if self._stable and row_ids is not None:
+            self._ids.append(row_ids)
+
+    def finish(self) -> tuple[Fragment, ...]:
+        """The new fragments, without ids; those of moved rows carry the rows' ids.
+
+        Raises:
+            SchemaError: They bring new values into a dictionary of version 0.1.
+        """
+        fragments = tuple(fragment.to_record() for fragment in self._writer.finish())
+        # From here on the files are the caller's business.
+        self._is_finished = True
+        self._files.add_fragments(fragments)
+        check_dictionaries(self._schema, fragments, self._files.source.store)
+        if not self._ids:
+            return fragments
+        ids, start, result = np.concatenate(self._ids), 0, []
+        for fragment in fragments:
+            own = ids[start : start + fragment.physical_rows]
+            start += fragment.physical_rows
+            result.append(replace(fragment, row_ids=encode_row_ids(own)) if len(own) else fragment)
+        return tuple(result)
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Discard if the body raised before the end."""
+        if kind is not None and not self._is_finished:
+            self._writer.discard()

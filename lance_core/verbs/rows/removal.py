@@ -1,0 +1,220 @@
+"""Rows that go from a version: whole fragments, and deletion files for those that keep some."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.schema import Schema
+from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.expressions.arrow import columns_of, matching
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+from lance_core.verbs.scan.small_fragments import joined
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = [
+    "READ_AHEAD",
+    "Removal",
+    "bitmap_of",
+    "each_fragment",
+    "each_matching",
+    "live_rows",
+    "matching_rows",
+    "remove_rows",
+    "row_offsets",
+    "rows_at",
+    "with_deletions",
+]
+
+SCATTERED_SHARE: Final = 1 / 16
+"""Rows that are less than this of those around them are read one by one."""
+
+READ_AHEAD: Final = 8
+"""Fragments that are looked at side by side: each costs a round trip on object storage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Rows that go.
+
+    Attributes:
+        removed_fragment_ids: Fragments none of whose rows is left.
+        updated_fragments: Fragments with a new deletion file, which is written.
+        affected_rows: Offsets of the rows that go, by fragment id.
+    """
+
+    removed_fragment_ids: tuple[int, ...]
+    updated_fragments: tuple[Fragment, ...]
+    affected_rows: Mapping[int, BitMap]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows go."""
+        return sum(len(rows) for rows in self.affected_rows.values())
+
+
+def each_fragment(
+    source: Source, options: ScanOptions, look: Callable[[FragmentScan], BitMap]
+) -> Iterator[tuple[Fragment, BitMap]]:
+    """Look at the fragments, small ones together and others side by side.
+
+    Args:
+        source: The version.
+        options: What is read of them.
+        look: Gives offsets of rows, by a scan with these options.
+
+    Yields:
+        The fragments that give a row, in order.
+    """
+    fragments = source.manifest.fragments
+    scans = joined(FragmentScan(source, fragment, options) for fragment in fragments)
+    if len(fragments) == 1:
+        yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
+        return
+    waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
+        for scan in scans:
+            waiting.append((scan.fragment, pool.submit(look, scan) if scan.known is None else look(scan)))
+            if len(waiting) > READ_AHEAD:
+                yield from _with_rows(*waiting.popleft())
+        for fragment, found in waiting:
+            yield from _with_rows(fragment, found)
+
+
+def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+    rows = found.result() if isinstance(found, Future) else found
+    if rows:
+        yield fragment, rows
+
+
+def each_matching(source: Source, expression: pc.Expression) -> Iterator[tuple[Fragment, BitMap]]:
+    """The fragments with rows that are alive and for which the expression is true, and the offsets of these."""
+    return each_fragment(source, _addresses_where(expression), row_offsets)
+
+
+def row_offsets(scan: FragmentScan) -> BitMap:
+    """Offsets of the rows of a scan that gives their addresses."""
+    found = BitMap()
+    for batch in scan.batches():
+        found |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
+    return found
+
+
+def _addresses_where(expression: pc.Expression) -> ScanOptions:
+    return ScanOptions(schema=Schema(fields=()), filter=expression, with_row_address=True)
+
+
+def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
+    """Offsets of the rows of a fragment that are alive and for which the expression is true."""
+    columns = source.manifest.schema
+    names = columns_of(expression)
+    if not names or not set(names) <= set(columns.names):
+        # Constants, and columns about rows such as `_rowid`.
+        return row_offsets(FragmentScan(source, fragment, _addresses_where(expression)))
+    found = BitMap()
+    for rows, offsets in live_rows(source, fragment, names):
+        keep = matching(rows, expression).to_numpy(zero_copy_only=False)
+        found |= bitmap_of(np.flatnonzero(keep) + offsets.start if isinstance(offsets, range) else offsets[keep])
+    return found
+
+
+def live_rows(
+    source: Source, fragment: Fragment, columns: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, range | npt.NDArray[np.int64]]]:
+    """Yield the rows of a fragment that are alive, in storage types, each batch with their offsets.
+
+    Args:
+        source: The version.
+        fragment: The fragment.
+        columns: Top-level columns to read, at least one.
+    """
+    by_name = {field.name: field for field in source.manifest.schema.fields}
+    schema = Schema(fields=tuple(by_name[name] for name in columns))
+    num_rows = physical_rows(source, fragment)
+    deletions = source.deletions(fragment)
+    live = None if deletions is None else deletions.live_rows(num_rows)
+    start = 0
+    for batch in read_fragment(source, fragment, schema, range(num_rows)):
+        end = start + batch.num_rows
+        mask = None if live is None else live[start:end]
+        if mask is None or mask.all():
+            yield batch, range(start, end)
+        else:
+            yield batch.filter(pa.array(mask)), np.flatnonzero(mask) + start
+        start = end
+
+
+def rows_at(source: Source, fragment: Fragment, rows: BitMap) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+    """Yield rows of a fragment with all columns, in storage types, each batch with their offsets."""
+    offsets = np.frombuffer(rows.to_array(), np.uint32).astype(np.int64)
+    if not len(offsets):
+        return
+    span = range(int(offsets[0]), int(offsets[-1]) + 1)
+    scattered = len(offsets) < SCATTERED_SHARE * len(span)
+    chosen = offsets if scattered else span
+    start = 0
+    for batch in read_fragment(source, fragment, source.manifest.schema, chosen):
+        if scattered:
+            yield batch, offsets[start : start + batch.num_rows]
+        else:
+            first = span.start + start
+            own = offsets[slice(*np.searchsorted(offsets, (first, first + batch.num_rows)))]
+            if len(own) == batch.num_rows:
+                yield batch, own
+            elif len(own):
+                yield batch.take(pa.array(own - first)), own
+        start += batch.num_rows
+
+
+def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: Staged) -> Removal:
+    """Write the deletion files that hide rows.
+
+    Args:
+        source: The version that the rows are in.
+        rows: Fragments that lose rows, each with their offsets; all must be alive.
+        files: Takes note of the files.
+    """
+    removed, updated, affected = [], [], {}
+    for fragment, gone in rows:
+        affected[fragment.id] = gone
+        if len(gone) == live_count(source, fragment):
+            removed.append(fragment.id)
+        else:
+            updated.append(with_deletions(source, fragment, gone, files))
+    return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
+
+
+def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Staged) -> Fragment:
+    """The fragment with a new deletion file that hides these rows too."""
+    hidden = (source.deletions(fragment) or DeletionVector()) | gone
+    data, kind = hidden.to_bytes()
+    file = DeletionFile(
+        file_type=kind,
+        read_version=source.manifest.version,
+        id=new_deletion_file_id(),
+        num_deleted_rows=len(hidden),
+    )
+    source.store.put(file.key(fragment.id), data)
+    files.add(source.store, file.key(fragment.id))
+    return replace(fragment, deletion_file=file)
+
+
+def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:
+    """A roaring bitmap of row offsets."""
+    # pyroaring copies an array.array at once, but goes through a numpy array one by one.
+    return BitMap(array("I", offsets.astype(np.uint32, copy=False).tobytes()))

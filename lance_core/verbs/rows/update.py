@@ -1,0 +1,148 @@
+"""Update rows: they move, with their new values, into new fragments, and are deleted where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.schema import Schema, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Update
+from lance_core.table.rowids import row_ids_of
+from lance_core.verbs.rows.moved_rows import MovedRows
+from lance_core.verbs.rows.removal import each_matching, remove_rows, rows_at
+from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
+from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.version.retry import retrying
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import staged
+
+__all__ = ["update_rows"]
+
+
+def update_rows(
+    source: Source,
+    updates: Mapping[str, str | pc.Expression],
+    where: str | pc.Expression | None,
+    *,
+    conflict_retries: int,
+    retry_timeout: timedelta,
+    data_storage_version: str | None = None,
+) -> tuple[Manifest, int]:
+    """Commit a version in which columns have new values in the rows that match.
+
+    Returns:
+        The new version, and how many rows changed.
+
+    Raises:
+        InvalidInputError: A column does not exist, or an expression does not fit it.
+        UnsupportedError: A field of a struct is named rather than a column.
+        RetryableConflictError: Other writers changed the same rows each time.
+    """
+    if not updates:
+        raise InvalidInputError("No updates provided")
+
+    def attempt(base: Source) -> tuple[Manifest, int]:
+        return _attempt(base, updates, where, data_storage_version)
+
+    return retrying(source, attempt, conflict_retries=conflict_retries, retry_timeout=retry_timeout)
+
+
+def _attempt(
+    base: Source,
+    updates: Mapping[str, str | pc.Expression],
+    where: str | pc.Expression | None,
+    data_storage_version: str | None,
+) -> tuple[Manifest, int]:
+    arrow = schema_to_arrow(base.manifest.schema)
+    values = _expressions(updates, base.manifest.schema)
+    condition = None if where is None else to_condition(where, base.manifest.schema)
+    with staged(base) as files, MovedRows(base, files, data_storage_version=data_storage_version) as moved:
+        rows: list[tuple[Fragment, BitMap]] = []
+        for fragment, gone in _all_rows(base) if condition is None else each_matching(base, condition):
+            rows.append((fragment, gone))
+            ids = row_ids_of(fragment)
+            for batch, offsets in rows_at(base, fragment, gone):
+                moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
+        removal = remove_rows(base, rows, files)
+        operation = Update(
+            removed_fragment_ids=removal.removed_fragment_ids,
+            updated_fragments=removal.updated_fragments,
+            new_fragments=moved.finish(),
+            fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, updates)),
+        )
+        manifest = files.commit(operation, removal.affected_rows)
+    return manifest, removal.num_rows
+
+
+def _all_rows(base: Source) -> Iterator[tuple[Fragment, BitMap]]:
+    for fragment in base.manifest.fragments:
+        deletions = base.deletions(fragment)
+        rows = BitMap(range(physical_rows(base, fragment))) - (BitMap() if deletions is None else deletions.bitmap)
+        if rows:
+            yield fragment, rows
+
+
+def _leaf_ids(manifest: Manifest, updates: Mapping[str, object]) -> Iterator[int]:
+    for name in updates:
+        yield from (node.id for node, _ in manifest.schema.column(name).walk())
+
+
+def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> dict[str, pc.Expression]:
+    for name in updates:
+        if name not in schema.names:
+            _refuse(name, schema)
+    arrow = schema_to_arrow(schema)
+    return {name: to_expression(value, arrow, arrow.field(name).type) for name, value in updates.items()}
+
+
+def _refuse(name: str, schema: Schema) -> NoReturn:
+    """Say what to do about a name that is no column; pylance does not update fields of structs either."""
+    with suppress(SchemaError):
+        top = schema.project([name]).fields[0].name
+        if schema.column(name).id != schema.column(top).id:
+            raise UnsupportedError(
+                f"{name!r} is a field of a struct, which cannot be updated by itself; "
+                f"give {top!r} a new value as a whole, such as named_struct('field', value, 'other', {top}.other)"
+            )
+    raise InvalidInputError(f"Column {name!r} does not exist in dataset schema; it has {schema.names}")
+
+
+def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: pa.Schema) -> pa.Table:
+    """The rows with their new values, cast to the types of the columns."""
+    table = pa.Table.from_batches([rows])
+    computed = evaluate(table, values)
+    for name in values:
+        field = schema.field(name)
+        column = computed.column(name)
+        if not _share_fields(column.type, field.type):
+            raise InvalidInputError(f"column {name!r}: {column.type} has no field of {field.type}")
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise InvalidInputError(f"column {name!r}: {error}") from error
+        table = table.set_column(table.schema.get_field_index(name), field, column)
+    return table
+
+
+def _share_fields(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether each struct has a field in common with the one that it becomes: Arrow would make it all nulls."""
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        shared = {f.name for f in one} & {f.name for f in other}
+        return bool(shared) and all(_share_fields(one.field(name).type, other.field(name).type) for name in shared)
+    if _is_list(one) and _is_list(other):
+        return _share_fields(one.value_type, other.value_type)
+    return True
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,150 @@
+"""A version of a dataset as a `pyarrow.dataset.Dataset`, for engines that scan those.
+
+This module imports `pyarrow.dataset`, and that pandas: import it on use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from lance_core.errors import UnsupportedError
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.version.unsupported import refuse
+
+if TYPE_CHECKING:
+    from lance_core.dataset.reading import ReadingVerbs
+
+__all__ = ["ArrowDataset"]
+
+
+class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
+    """The Arrow interface of a version of a dataset.
+
+    It is none of Arrow's own datasets, so all methods that reach into those are overridden.
+
+    Args:
+        dataset: The version.
+        filter_: What all scans keep.
+    """
+
+    def __init__(self, dataset: ReadingVerbs, filter_: pc.Expression | None = None) -> None:
+        self._dataset = dataset
+        self._filter = filter_
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the dataset does."""
+        return ArrowDataset, (self._dataset, self._filter)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._dataset.schema
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """What is known of all rows: nothing."""
+        return pc.scalar(True)
+
+    def filter(self, expression: pc.Expression) -> ArrowDataset:
+        """The same with a filter, after those that it has."""
+        return ArrowDataset(self._dataset, self._both(expression))
+
+    def scanner(
+        self,
+        columns: Sequence[str] | dict[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 - Arrow's name
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> LanceScanner:
+        """Prepare a scan.
+
+        Args:
+            columns: Names, or names and expressions; None for all.
+            filter: Keep the rows for which this is true.
+            batch_size: Most rows of a batch; None leaves it to the files.
+            **options: Arrow's hints about threads, memory and read-ahead, which change no result here.
+
+        Raises:
+            UnsupportedError: Another option is given.
+        """
+        for hint in ("batch_readahead", "fragment_readahead", "use_threads", "cache_metadata", "memory_pool"):
+            options.pop(hint, None)
+        refuse("scanner", options)
+        return self._dataset.scanner(columns, self._both(filter), batch_size=batch_size)
+
+    def to_table(self, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002
+        """All rows as one table; arguments as `scanner`."""
+        return self.scanner(columns, filter, **options).to_table()
+
+    def to_batches(self, columns: Any = None, filter: Any = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002
+        """Yield the rows in batches; arguments as `scanner`."""
+        return self.scanner(columns, filter, **options).to_batches()
+
+    def head(self, num_rows: int, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002
+        """The first rows; arguments as `scanner`."""
+        return self.scanner(columns, filter, **options).head(num_rows)
+
+    def take(self, indices: Any, columns: Any = None, filter: Any = None, **options: Any) -> pa.Table:  # noqa: A002
+        """Rows by position among those that the filter keeps; arguments as `scanner`."""
+        if self._both(filter) is None and not options:
+            return self._dataset.take(indices, columns)
+        return self.scanner(columns, filter, **options).take(indices)
+
+    def count_rows(self, filter: Any = None, **options: Any) -> int:  # noqa: A002
+        """Number of rows; arguments as `scanner`."""
+        return self.scanner(filter=filter, **options).count_rows()
+
+    def get_fragments(self, filter: Any = None) -> NoReturn:  # noqa: A002
+        """Arrow's fragments: not offered.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del filter
+        raise UnsupportedError("get_fragments of the Arrow interface; use LanceDataset.get_fragments")
+
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
+        """Not offered.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del schema
+        raise UnsupportedError("replace_schema of the Arrow interface")
+
+    def sort_by(self, sorting: Any, **options: Any) -> NoReturn:
+        """Not offered.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del sorting, options
+        raise UnsupportedError("sort_by of the Arrow interface; use order_by of LanceDataset.scanner")
+
+    def join(self, right_dataset: Any, keys: Any, **options: Any) -> NoReturn:
+        """Not offered.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del right_dataset, keys, options
+        raise UnsupportedError("join of the Arrow interface")
+
+    def join_asof(self, right_dataset: Any, on: Any, by: Any, tolerance: Any, **options: Any) -> NoReturn:
+        """Not offered.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del right_dataset, on, by, tolerance, options
+        raise UnsupportedError("join_asof of the Arrow interface")
+
+    def _both(self, other: pc.Expression | None) -> pc.Expression | None:
+        if self._filter is None or other is None:
+            return other if self._filter is None else self._filter
+        return self._filter & other

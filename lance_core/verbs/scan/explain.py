@@ -1,0 +1,246 @@
+"""What a scan will do, as a tree of steps, and as text: the last step first, what it works on indented below.
+
+    Order: by=[delay descending nulls last], rows=0 to 10
+      Filter: condition=(carrier == "UA"), page skipping=none, unused indices=[carrier_idx (Bitmap)]
+        Read: uri=/lake/flights.lance, version=2, columns=[carrier, delay], fragments=365 of 365 (0-364), ...
+
+Every fact comes from the functions that the scan itself asks while it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import pyarrow.compute as pc
+
+from lance_core.file.version import FileVersion
+from lance_core.schema import Field, Schema, quote_path
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.expressions.arrow import calls_of, columns_of
+from lance_core.verbs.scan.fragment_scan import FIRST_WINDOW_ROWS, FragmentScan, filter_reads
+from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
+from lance_core.verbs.scan.ordering import ColumnOrdering
+from lance_core.verbs.scan.page_pruning import is_prunable, possible_rows
+from lance_core.verbs.scan.projection import Projection
+from lance_core.verbs.scan.read_fragment import files_of
+from lance_core.verbs.scan.small_fragments import FEWEST, grouped
+from lance_core.verbs.version.source import Source
+
+__all__ = ["Part", "Step", "order_steps", "scan_steps"]
+
+_OWN_FUNCTION: Final = re.compile(r"lance\.(\w+)\.[A-Za-z0-9+/=]+")
+"""How functions in Python are registered with Arrow: by name and types."""
+
+_VERSIONS: Final = {version.manifest_numbers: version.value for version in FileVersion}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step.
+
+    Attributes:
+        name: What is done.
+        facts: What is known about it.
+        inputs: The steps that give it its rows.
+    """
+
+    name: str
+    facts: tuple[str, ...] = ()
+    inputs: tuple[Step, ...] = field(default=())
+
+    def lines(self, depth: int = 0) -> Iterator[str]:
+        """The text, line by line."""
+        facts = f": {', '.join(self.facts)}" if self.facts else ""
+        yield f"{'  ' * depth}{self.name}{facts}"
+        for step in self.inputs:
+            yield from step.lines(depth + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is read of a fragment.
+
+    Attributes:
+        fragment: The fragment.
+        num_rows: Its rows that a scan without filter and limit gives.
+        rows: Which of those are read; None for all.
+    """
+
+    fragment: Fragment
+    num_rows: int
+    rows: range | None
+
+
+def scan_steps(
+    source: Source, options: ScanOptions, parts: Sequence[Part], *, read_ahead: bool, verbose: bool = False
+) -> Step:
+    """The steps of a scan in stored order.
+
+    Args:
+        source: The version.
+        options: What to read.
+        parts: What to read of which fragments, in order.
+        read_ahead: Whether fragments are read together or side by side where that pays.
+        verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
+    """
+    if options.filter is None:
+        step = _read(source, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
+    else:
+        reads = filter_reads(source.manifest.schema, options, options.filter)
+        below = _read(source, options, parts, reads.own, read_ahead=read_ahead, verbose=verbose)
+        step = Step(name="Filter", facts=tuple(_filter_facts(source, options, parts)), inputs=(below,))
+        if reads.late is not None:
+            step = Step(name="Take", facts=(_columns(reads.late, source), "of=rows that match"), inputs=(step,))
+        if options.limit is not None or options.offset:
+            step = Step(name="Limit", facts=tuple(_limit_facts(options)), inputs=(step,))
+    return _result(options, step)
+
+
+def order_steps(source: Source, options: ScanOptions, keys: Step) -> Step:
+    """The steps of a scan in another order: `keys` reads what the order needs, the rest is read by address."""
+    stop = "the last" if options.limit is None else f"{options.offset + options.limit}"
+    facts = (_list("by", map(_ordering, options.order_by)), f"rows={options.offset} to {stop}")
+    order = Step(name="Order", facts=facts, inputs=(keys,))
+    take = Step(name="Take", facts=(_columns(options.schema, source), "of=rows in order"), inputs=(order,))
+    return _result(options, take)
+
+
+def _result(options: ScanOptions, step: Step) -> Step:
+    """What is made of the rows at the end."""
+    if options.projection is not None:
+        step = Step(name="Project", facts=(_list("columns", _outputs(options.projection)),), inputs=(step,))
+    sizes = []
+    if options.batch_size is not None or options.strict_batch_size:
+        size = options.batch_size or STRICT_ROWS
+        sizes.append(f"rows={size} each but the last" if options.strict_batch_size else f"rows=at most {size}")
+    if options.batch_size_bytes is not None:
+        sizes.append(f"bytes=about {options.batch_size_bytes}")
+    return Step(name="Batches", facts=tuple(sizes), inputs=(step,)) if sizes else step
+
+
+def _read(
+    source: Source, options: ScanOptions, parts: Sequence[Part], schema: Schema, *, read_ahead: bool, verbose: bool
+) -> Step:
+    total = len(source.manifest.fragments)
+    ids = f" ({_ranges(part.fragment.id for part in parts)})" if parts else ""
+    wanted = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
+    files = [file for part in parts for file, _, _ in files_of(part.fragment, schema)]
+    versions = {(file.file_major_version, file.file_minor_version) for file in files}
+    facts = [f"uri={source.store.root}", f"version={source.manifest.version}", _columns(schema, source)]
+    if options.row_columns:
+        facts.append(_list("row columns", options.row_columns))
+    facts += [f"fragments={len(parts)} of {total}{ids}", f"rows={wanted}"]
+    hidden = sum(part.fragment.physical_rows - part.num_rows for part in parts if part.fragment.physical_rows)
+    if hidden:
+        facts.append(f"deleted rows={hidden}")
+    facts.append(f"files={len(files)}")
+    if versions:
+        facts.append(_list("file versions", sorted(_VERSIONS.get(v, "unknown") for v in versions)))
+    scans = [FragmentScan(source, part.fragment, options) for part in parts]
+    facts += _ahead(options, scans) if read_ahead else []
+    below = tuple(_fragment(source, options, part, schema) for part in parts) if verbose else ()
+    return Step(name="Read", facts=tuple(facts), inputs=below)
+
+
+def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
+    """How fragments are read at once."""
+    groups = [group for group in grouped(scans) if len(group) >= FEWEST]
+    facts = []
+    if groups:
+        facts.append(f"decoded together={sum(map(len, groups))} fragments in {len(groups)} groups")
+    beside = sum(scan.is_small and not scan.is_near for scan in scans)
+    if options.fragment_readahead > 1 and len(scans) > 1 and beside:
+        facts.append(f"side by side={beside} fragments, {options.fragment_readahead} at a time")
+    return facts
+
+
+def _fragment(source: Source, options: ScanOptions, part: Part, schema: Schema) -> Step:
+    facts = [f"rows={part.num_rows}"]
+    if part.rows is not None:
+        facts.append(f"read={part.rows.start} to {part.rows.stop}")
+    if options.filter is not None and is_prunable(source, part.fragment, options.filter):
+        rows = range(FragmentScan(source, part.fragment, options).num_rows)
+        left = possible_rows(source, part.fragment, options.filter, rows, {})
+        facts.append(f"can match by page statistics={sum(map(len, left))} of {len(rows)}")
+    for file, columns, _ in files_of(part.fragment, schema):
+        facts.append(
+            f"{source.data_file(file)[1]}={file.file_size_bytes or 'unknown'} bytes for {len(columns.fields)} columns"
+        )
+    return Step(name=f"Fragment {part.fragment.id}", facts=tuple(facts))
+
+
+def _filter_facts(source: Source, options: ScanOptions, parts: Sequence[Part]) -> Iterator[str]:
+    expression = options.filter
+    assert expression is not None
+    if len(options.conjuncts) > 1:
+        yield _list("conditions", map(_text, options.conjuncts))
+    else:
+        yield f"condition={_text(expression)}"
+    own = {_OWN_FUNCTION.sub(r"\1", name) for name in calls_of(expression) if _OWN_FUNCTION.match(name)}
+    if own:
+        yield _list("in Python", sorted(own))
+    prunable = [part.fragment.id for part in parts if is_prunable(source, part.fragment, expression)]
+    yield f"page skipping={f'statistics of 0.1 files in fragments {_ranges(prunable)}' if prunable else 'none'}"
+    names = columns_of(expression)
+    ids = {node.id for top in source.manifest.schema.fields if top.name in names for node, _ in top.walk()}
+    unused = {f"{index.name} ({index.kind})" for index in source.manifest.indices if ids.intersection(index.fields)}
+    if unused:
+        yield _list("unused indices", sorted(unused))
+
+
+def _limit_facts(options: ScanOptions) -> Iterator[str]:
+    if options.offset:
+        yield f"offset={options.offset}"
+    if options.limit is not None:
+        yield f"limit={options.limit}"
+        yield f"looks at={FIRST_WINDOW_ROWS} rows of a fragment first, then at four times as many"
+
+
+def _ordering(ordering: ColumnOrdering) -> str:
+    direction = "ascending" if ordering.ascending else "descending"
+    return f"{ordering.column_name} {direction} nulls {'first' if ordering.nulls_first else 'last'}"
+
+
+def _outputs(projection: Projection) -> Iterator[str]:
+    for output in projection.outputs or ():
+        if output.expression is not None:
+            yield f"{output.field.name} = {_text(output.expression)}"
+        else:
+            path = quote_path(output.path)
+            yield path if path == output.field.name else f"{output.field.name} = {path}"
+
+
+def _columns(schema: Schema, source: Source) -> str:
+    """The columns of a schema; of a column that is read in part, the fields."""
+    return _list("columns", (path for f in schema.fields for path in _leaves(f, source.manifest.schema.column(f.name))))
+
+
+def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:
+    path = (*above, node.name)
+    if node == whole:
+        yield quote_path(path)
+        return
+    own = {child.id: child for child in whole.children}
+    for child in node.children:
+        yield from _leaves(child, own[child.id], *path)
+
+
+def _text(expression: pc.Expression) -> str:
+    """The expression in one line; Arrow writes lists of values in several."""
+    return re.sub(r"\s*\n\s*", " ", _OWN_FUNCTION.sub(r"\1", str(expression)))
+
+
+def _list(name: str, items: Iterable[str]) -> str:
+    return f"{name}=[{', '.join(items)}]"
+
+
+def _ranges(ids: Iterable[int]) -> str:
+    """`0-3, 7`, in the order that they come in."""
+    found = list(ids)
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(found), 1) if b != a + 1), len(found)]
+    pieces = [found[start:stop] for start, stop in pairwise(starts)]
+    return ", ".join(f"{piece[0]}-{piece[-1]}" if len(piece) > 1 else f"{piece[0]}" for piece in pieces if piece)

@@ -1,0 +1,408 @@
+"""A scan of one fragment: its rows, minus those that are deleted, minus those that a filter drops.
+
+A filter that keeps few rows is read in two steps: its own columns first, then the other columns of only the rows that
+match. What is not read at all is never decoded: a page without a match costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import SchemaError
+from lance_core.schema import Schema, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import U64Array
+from lance_core.verbs.expressions.arrow import columns_of, matching_all
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.page_pruning import possible_rows
+from lance_core.verbs.scan.projection import rows_without_columns
+from lance_core.verbs.scan.read_fragment import Opened, Rows, live_count, physical_rows, read_fragment
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_COLUMNS, ROW_ID, ROW_OFFSET, RowColumns, row_field
+from lance_core.verbs.version.source import Source
+
+__all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filter_reads"]
+
+TWO_STEP_SHARE: Final = 1 / 16
+"""A filter that keeps less than this of the rows has the other columns read for those rows alone."""
+
+NEAR_TWO_STEP_SHARE: Final = 1 / 64
+"""The same where bytes cost nothing but decoding: on a local disk, or in memory."""
+
+FIRST_WINDOW_ROWS: Final = 16_384
+"""With a limit, a filter looks at so many rows first, then at ever more: the first may do."""
+
+KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Up to so much of the filter's own columns is kept for the result; beyond it is read again."""
+
+SMALL_BYTES: Final = 16 * 1024 * 1024
+"""Fragments with no more in their files are read ahead, several side by side, from a store that is far away."""
+
+_NEAR: Final = ("/", "file:", "memory:")
+_Mask = npt.NDArray[np.bool_] | None
+_Found = tuple[pa.RecordBatch, Rows, pa.Array]
+"""Rows, where they are, and which of them match."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Rows of a fragment that were read already.
+
+    Attributes:
+        schema: Their columns.
+        rows: Which physical rows they are.
+        batch: The rows, as they are stored.
+        matches: For all physical rows of the fragment whether they match the filter; None if that is not known.
+    """
+
+    schema: Schema
+    rows: Rows
+    batch: pa.RecordBatch
+    matches: pa.Array | None = None
+
+    def are(self, schema: Schema, rows: Rows) -> bool:
+        """Whether these are exactly the rows that are wanted, for all that is known."""
+        is_same = rows is self.rows or (isinstance(rows, range) and isinstance(self.rows, range) and rows == self.rows)
+        return is_same and schema == self.schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterReads:
+    """What a scan with a filter reads.
+
+    Attributes:
+        own: Columns that are read of all rows that can match: those of the filter, whole, or all.
+        row_names: Columns about rows that the filter needs.
+        late: Columns that are read of the rows that matched; None if all are in `own`.
+    """
+
+    own: Schema
+    row_names: tuple[str, ...]
+    late: Schema | None
+
+
+def filter_reads(dataset: Schema, options: ScanOptions, expression: pc.Expression) -> FilterReads:
+    """What a scan with this filter reads; a constant filter needs no columns of its own.
+
+    Raises:
+        SchemaError: The filter refers to a column that does not exist.
+    """
+    names = columns_of(expression)
+    for name in names:
+        if name not in dataset.names and name not in ROW_COLUMNS:
+            raise SchemaError(f"filter {expression}: no column {name!r}; the columns are {dataset.names}")
+    own, late = {name for name in names if name in dataset.names}, None
+    wanted = options.schema
+    if own.issuperset(wanted.names) or options.late_materialization is False:
+        own.update(wanted.names)
+    else:
+        late = Schema(fields=tuple(f for f in wanted.fields if f.name not in own), metadata=wanted.metadata)
+    return FilterReads(
+        own=Schema(fields=tuple(f for f in dataset.fields if f.name in own)),
+        row_names=tuple(name for name in names if name not in dataset.names),
+        late=late,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentScan:
+    """A scan of one fragment.
+
+    Attributes:
+        source: The version.
+        fragment: The fragment.
+        options: What to read.
+        opened: Files that are open already.
+        known: Rows that were read already.
+    """
+
+    source: Source
+    fragment: Fragment
+    options: ScanOptions
+    opened: Opened = field(default_factory=dict, repr=False, compare=False)
+    known: ReadRows | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether bytes cost nothing but decoding: they lie on a local disk, or in memory."""
+        return self.source.store.root.startswith(_NEAR)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all that can be read of it may be kept in memory."""
+        sizes = [file.file_size_bytes for file in self.fragment.files]
+        return all(sizes) and sum(sizes) <= SMALL_BYTES
+
+    @property
+    def num_rows(self) -> int:
+        """Physical rows, deleted ones included."""
+        return physical_rows(self.source, self.fragment)
+
+    @property
+    def first_columns(self) -> Schema:
+        """The columns that are read of all rows; others are read only where rows match.
+
+        Raises:
+            SchemaError: The filter names a column that does not exist.
+        """
+        expression = self.options.filter
+        if expression is None:
+            return self.options.schema
+        return filter_reads(self.source.manifest.schema, self.options, expression).own
+
+    def batches(self, part: range | None = None, *, most: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are alive and match, with the columns of the options and the row columns.
+
+        Args:
+            part: Which of the rows to read, counted among those that are alive; None for all.
+            most: How many rows that match are enough; None for all.
+        """
+        num_rows, live = self._rows()
+        keep = None if self.options.include_deleted_rows else live
+        rows = range(num_rows)
+        if part is not None:
+            rows = part if keep is None else _physical_range(keep, part)
+        expression = self.options.filter
+        if expression is None:
+            for batch, _ in self._read(self.options.schema, rows, keep, live):
+                yield batch
+            return
+        for window in [rows] if most is None else _windows(rows):
+            for possible in possible_rows(self.source, self.fragment, expression, window, self.opened):
+                yield from self._filtered(expression, possible, keep, live, most)
+
+    def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
+        """Yield these physical rows, whether they are alive or not."""
+        for batch, _ in self._read(self.options.schema, offsets, None, None):
+            yield batch
+
+    def _rows(self) -> tuple[int, _Mask]:
+        """Number of physical rows, and which of them are alive."""
+        deletions = self.source.deletions(self.fragment)
+        num_rows = physical_rows(self.source, self.fragment)
+        return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
+
+    def _filtered(
+        self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask, most: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield those of the rows that match, or as many as are enough."""
+        reads = filter_reads(self.source.manifest.schema, self.options, expression)
+        scan = self._needing(reads.row_names)
+        found = (
+            (batch, where, self._matches(expression, batch, where))
+            for batch, where in scan._read(reads.own, rows, keep, live)  # noqa: SLF001 - the same class
+        )
+        if reads.late is not None:
+            yield from self._two_steps(reads.own.names, reads.late, found, len(rows), live, most)
+            return
+        for batch, _, mask in found:
+            if mask.true_count:
+                yield _chosen(self._select(batch, self.options.schema), mask)
+
+    def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows) -> pa.Array:
+        """For each of some rows whether it matches."""
+        known = self.known.matches if self.known is not None else None
+        if known is None:
+            return matching_all(batch, self.options.conjuncts or (expression,))
+        return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
+
+    def _two_steps(
+        self, names: Sequence[str], late: Schema, found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Find the matching rows by the filter's own columns, then read the other columns of those."""
+        again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
+        kept: _Kept | None = _Kept(self._select_schema(again)) if again.fields else None
+        matched, count = [], 0
+        for batch, where, mask in found:
+            positions = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            matched.append(where.start + positions if isinstance(where, range) else where[positions])
+            count += len(positions)
+            if kept is not None and len(positions):
+                kept.add(_chosen(self._select(batch, again), mask))
+                kept = kept if kept.num_bytes <= KEPT_BYTES else None
+            if most is not None and count >= most:
+                break
+        offsets = np.concatenate(matched)[:most] if count else np.zeros(0, np.int64)
+        if len(offsets) == 0:
+            return
+        rest = self.options.schema if kept is None else late
+        for batch in self._at_offsets(rest, offsets, out_of, live):
+            yield batch if kept is None else kept.put_back(batch, self._select_schema(self.options.schema))
+
+    def _at_offsets(
+        self, schema: Schema, offsets: npt.NDArray[np.int64], out_of: int, live: _Mask
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows by ascending offsets: each by itself if they are few, or cut out of all from first to last."""
+        is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
+        if not is_dense and len(offsets) < out_of * (NEAR_TWO_STEP_SHARE if self.is_near else TWO_STEP_SHARE):
+            for batch, _ in self._read(schema, offsets, None, live):
+                yield batch
+            return
+        chosen = range(int(offsets[0]), int(offsets[-1]) + 1)
+        keep = np.zeros(chosen.stop, np.bool_)
+        keep[offsets] = True
+        for batch, _ in self._read(schema, chosen, keep, live):
+            yield batch
+
+    def _needing(self, row_names: Sequence[str]) -> FragmentScan:
+        """The same scan with more columns about rows."""
+        more = (*self.options.more_row_columns, *row_names)
+        return replace(self, options=replace(self.options, more_row_columns=more))
+
+    def _read(self, schema: Schema, rows: Rows, keep: _Mask, live: _Mask) -> Iterator[tuple[pa.RecordBatch, Rows]]:
+        """Yield rows with the row columns that the options ask for, and where in the fragment they are.
+
+        Args:
+            schema: What to read.
+            rows: Physical rows.
+            keep: Which of all physical rows to yield; None for all.
+            live: Which of all physical rows are alive; None for all.
+        """
+        position = 0
+        columns = self._row_columns(live).values()
+        hidden = live if self.options.include_deleted_rows else None
+        # With a filter batches are cut to size after it; before it, larger ones cost less.
+        batch_rows = self.options.batch_size if self.options.filter is None else None
+        for batch in self._physical_rows(schema, rows, batch_rows):
+            where = rows[position : position + batch.num_rows]
+            position += batch.num_rows
+            complete = _with_columns(batch, columns, where, hidden)
+            if keep is not None:
+                mask = _at(keep, where)
+                if not mask.any():
+                    continue
+                if not mask.all():
+                    complete = _chosen(complete, pa.array(mask))
+                    where = np.flatnonzero(mask) + where.start if isinstance(where, range) else where[mask]
+            if complete.num_rows:
+                yield complete, where
+
+    def _physical_rows(self, schema: Schema, rows: Rows, batch_rows: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield physical rows, deleted ones included, as they are stored."""
+        if self.known is not None and self.known.are(schema, rows):
+            return _slices(self.known.batch, batch_rows)
+        return read_fragment(self.source, self.fragment, schema, rows, batch_rows=batch_rows, opened=self.opened)
+
+    def _row_columns(self, live: _Mask) -> RowColumns:
+        names = self.options.row_columns
+        before = 0
+        if ROW_OFFSET in names:
+            for fragment in self.source.manifest.fragments:
+                if fragment.id == self.fragment.id:
+                    break
+                before += live_count(self.source, fragment)
+            if live is None:
+                live = self._rows()[1]
+        return RowColumns(
+            fragment=self.fragment,
+            names=names,
+            num_rows=physical_rows(self.source, self.fragment) if ROW_OFFSET in names else 0,
+            live=live,
+            rows_before=before,
+        )
+
+    def _select_schema(self, schema: Schema) -> pa.Schema:
+        """Arrow schema of these columns and the wanted ones about rows."""
+        wanted = schema_to_arrow(schema)
+        return pa.schema([*wanted, *map(row_field, self.options.row_columns)], metadata=wanted.metadata)
+
+    def _select(self, batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+        """Cut the columns down to the wanted ones."""
+        wanted = self._select_schema(schema)
+        if not wanted.names:
+            return rows_without_columns(batch.num_rows)
+        columns = [_narrow(batch.column(f.name), f.type) for f in wanted]
+        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+class _Kept:
+    """Columns of matching rows that were read with the filter, until the others are there.
+
+    Args:
+        schema: The columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._table: pa.Table | None = None
+        self._position = 0
+        self.num_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep these rows."""
+        self._batches.append(batch)
+        self.num_bytes += batch.nbytes
+
+    def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """The next rows, with their other columns."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
+        own = self._table.slice(self._position, others.num_rows)
+        self._position += others.num_rows
+        found = set(others.schema.names)
+        columns = [others.column(f.name) if f.name in found else own.column(f.name).combine_chunks() for f in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of that size."""
+    step = num_rows or max(batch.num_rows, 1)
+    for start in range(0, batch.num_rows, step):
+        yield batch if step >= batch.num_rows else batch.slice(start, step)
+
+
+def _with_columns(
+    batch: pa.RecordBatch, added: Sequence[tuple[str, Callable[[Rows], U64Array]]], where: Rows, live: _Mask
+) -> pa.RecordBatch:
+    """The batch with columns about rows; the id and the address of a dead row are null if `live` is given."""
+    if not added:
+        return batch
+    columns, fields = list(batch.columns), list(batch.schema)
+    for name, values in added:
+        dead = ~_at(live, where) if live is not None and name in (ROW_ID, ROW_ADDRESS) else None
+        columns.append(pa.array(values(where), pa.uint64(), mask=dead))
+        fields.append(row_field(name))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
+
+
+def _chosen(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+    """The rows of a batch for which the mask is true; a batch without columns keeps its number of rows."""
+    if mask.true_count == len(mask):
+        return batch
+    if batch.num_columns:
+        return batch.filter(mask)
+    return rows_without_columns(mask.true_count)
+
+
+def _at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
+    return mask[where.start : where.stop] if isinstance(where, range) else mask[where]
+
+
+def _windows(rows: range) -> Iterator[range]:
+    """The rows in parts, each four times as long as the one before."""
+    start, length = rows.start, FIRST_WINDOW_ROWS
+    while start < rows.stop:
+        yield range(start, min(start + length, rows.stop))
+        start, length = start + length, length * 4
+
+
+def _physical_range(live: npt.NDArray[np.bool_], part: range) -> range:
+    """The physical rows from the first to the last of these live rows; dead ones in between are dropped later."""
+    offsets = np.flatnonzero(live)[part.start : part.stop]
+    return range(int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else range(0)
+
+
+def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Drop the children of a struct that were not asked for."""
+    if array.type == kind or not pa.types.is_struct(kind):
+        return array
+    mask = pc.is_null(array) if array.null_count else None
+    children = [_narrow(array.field(f.name), f.type) for f in kind]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)

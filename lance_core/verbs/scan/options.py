@@ -1,0 +1,269 @@
+"""What a scan reads, from the arguments that pylance's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema import Schema
+from lance_core.verbs.expressions.arrow import check_filter
+from lance_core.verbs.scan.ordering import ColumnOrdering, to_orderings
+from lance_core.verbs.scan.projection import Projection, with_row_fields
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["STRICT_ROWS", "Columns", "Filter", "ScanArguments", "ScanOptions", "scan_options"]
+
+STRICT_ROWS: Final = 8192
+"""Rows per batch where they must be equal and no number is given."""
+
+Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
+Filter: TypeAlias = str | pc.Expression | None
+
+_BLOB_KEY: Final = "lance-encoding:blob"
+_BLOB_HANDLINGS: Final = ("all_binary", "all_descriptions", "blobs_descriptions")
+
+
+_OPTIONS: Final = (
+    "batch_size",
+    "batch_size_bytes",
+    "strict_batch_size",
+    "with_row_id",
+    "with_row_address",
+    "include_deleted_rows",
+    "fragment_readahead",
+)
+
+_WITHOUT_MEANING: Final = (
+    # How much to read at once: a scan here reads ahead by pages, within a bound of its own.
+    "batch_readahead",
+    "io_buffer_size",
+    # Batches come in order, which scan_in_order=False leaves open.
+    "scan_in_order",
+    # Indices and statistics never change what a filter keeps; none are used.
+    "use_stats",
+    "use_scalar_index",
+    # Filters of a search, and scores of it: without a search there are none.
+    "prefilter",
+    "disable_scoring_autoprojection",
+)
+
+
+_LEAST: Final = {"limit": 0, "offset": 0, "batch_size": 1, "batch_size_bytes": 1, "fragment_readahead": 0}
+
+
+class ScanArguments(TypedDict, total=False):
+    """Arguments of a scan that have a name only; None stands for the default of each.
+
+    Attributes:
+        batch_size: Most rows of a batch; None leaves it to the files.
+        batch_size_bytes: About how many bytes a batch has at most.
+        strict_batch_size: Make all batches but the last have exactly `batch_size` rows, 8192 by default.
+        with_row_id: Add a column `_rowid`: the stable row id where the dataset has them, else the row address.
+        with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
+        include_deleted_rows: Give the deleted rows that are still stored as well; their `_rowid` is null. Needs
+            `with_row_id`.
+        order_by: Order the rows: names, or `ColumnOrdering`; NaN counts as greater than every number.
+        late_materialization: False reads the filter's columns and the others together; otherwise the others are read
+            only where rows match. The result is the same.
+        batch_readahead: Taken, without effect: scans read ahead by pages, within a bound of their own.
+        fragment_readahead: How many small fragments are read side by side from object storage, 8 by default; 0 or 1
+            reads one after the other.
+        io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
+        scan_in_order: Taken, without effect: batches always come in order.
+        use_stats: Taken, without effect: statistics never change the result.
+        use_scalar_index: Taken, without effect: indices never change the result, and none are used.
+        prefilter: Taken, without effect: it tells when a search is filtered, and there is none.
+        disable_scoring_autoprojection: Taken, without effect: only a search has scores.
+        fast_search: Only False is offered.
+        blob_handling: Taken where no column holds blobs.
+        nearest: Not offered.
+        full_text_query: Not offered.
+        index_segments: Not offered.
+        scan_stats_callback: Not offered.
+        row_addr_allowlist: Not offered.
+        row_addr_blocklist: Not offered.
+    """
+
+    batch_size: int | None
+    batch_size_bytes: int | None
+    strict_batch_size: bool | None
+    with_row_id: bool | None
+    with_row_address: bool | None
+    include_deleted_rows: bool | None
+    order_by: Sequence[ColumnOrdering | str] | None
+    late_materialization: bool | Collection[str] | None
+    batch_readahead: int | None
+    fragment_readahead: int | None
+    io_buffer_size: int | None
+    scan_in_order: bool | None
+    use_stats: bool | None
+    use_scalar_index: bool | None
+    prefilter: bool | None
+    disable_scoring_autoprojection: bool | None
+    fast_search: bool | None
+    blob_handling: str | None
+    nearest: Any
+    full_text_query: Any
+    index_segments: Any
+    scan_stats_callback: Any
+    row_addr_allowlist: bytes | None
+    row_addr_blocklist: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """What to read.
+
+    Attributes:
+        schema: Columns to read, in order.
+        projection: What to give of them; None gives them as they are.
+        filter: Keep the rows for which this is true.
+        conjuncts: The same as conditions that AND joins; empty if they are not known.
+        limit: Most rows to return; None for all.
+        offset: Rows to leave out first.
+        batch_size: Most rows of a batch; None leaves it to the files.
+        batch_size_bytes: About how many bytes a batch has at most; None for no such bound.
+        strict_batch_size: Whether all batches but the last have exactly `batch_size` rows.
+        with_row_id: Add a column `_rowid`: the stable row id where the dataset has them, else the row address.
+        with_row_address: Add a column `_rowaddr`: fragment id << 32 | row offset.
+        more_row_columns: Further columns about rows that are needed on the way.
+        order_by: The order of the rows; as they are stored if empty.
+        include_deleted_rows: Give the deleted rows that are still stored too, with a null `_rowid`.
+        late_materialization: False reads the columns of the filter and the others together; None and True find the
+            matching rows first.
+        fragment_readahead: How many small fragments are read side by side from a store that is far away.
+    """
+
+    schema: Schema
+    projection: Projection | None = None
+    filter: pc.Expression | None = None
+    conjuncts: tuple[pc.Expression, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+    batch_size: int | None = None
+    batch_size_bytes: int | None = None
+    strict_batch_size: bool = False
+    with_row_id: bool = False
+    with_row_address: bool = False
+    more_row_columns: tuple[str, ...] = ()
+    order_by: tuple[ColumnOrdering, ...] = ()
+    include_deleted_rows: bool = False
+    late_materialization: bool | None = None
+    fragment_readahead: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing, and options that exclude each other."""
+        for name, least in (
+            ("limit", 0),
+            ("offset", 0),
+            ("batch_size", 1),
+            ("batch_size_bytes", 1),
+            ("fragment_readahead", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidInputError(f"{name} must not be {value}")
+        if self.strict_batch_size and self.batch_size_bytes is not None:
+            raise InvalidInputError("strict_batch_size cannot be combined with batch_size_bytes")
+        if self.include_deleted_rows and not self.with_row_id:
+            raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
+        if self.include_deleted_rows and self.order_by:
+            raise UnsupportedError("include_deleted_rows together with order_by")
+
+    @property
+    def flagged(self) -> tuple[str, ...]:
+        """The columns about rows that stand at the end of the result."""
+        flags = ((ROW_ID, self.with_row_id), (ROW_ADDRESS, self.with_row_address))
+        return tuple(name for name, wanted in flags if wanted)
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """All columns about rows that are needed."""
+        projected = self.projection.row_columns if self.projection is not None else ()
+        return tuple(dict.fromkeys([*self.flagged, *projected, *self.more_row_columns]))
+
+    @property
+    def result(self) -> Projection:
+        """What to make of the columns that are read."""
+        return self.projection if self.projection is not None else Projection(schema=self.schema)
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        return self.result.result(self.flagged)
+
+
+def scan_options(
+    schema: Schema,
+    columns: Columns = None,
+    filter_: Filter = None,
+    *,
+    limit: int | None = None,
+    offset: int | None = None,
+    order_by: Sequence[ColumnOrdering | str] | None = None,
+    late_materialization: bool | Collection[str] | None = None,
+    flatten: bool = True,
+    **others: Any,
+) -> ScanOptions:
+    """Options from the arguments of the public verbs; `LanceDataset.scanner` and `ScanArguments` tell what each means.
+
+    Raises:
+        InvalidInputError: An argument makes no sense.
+        SchemaError: A column does not exist.
+        UnsupportedError: An argument is not offered.
+    """
+    projection = Projection.of(schema, columns, flatten=flatten)
+    orderings = to_orderings(order_by)
+    for ordering in orderings:
+        schema.column(ordering.column_name)
+    if late_materialization is not None and not isinstance(late_materialization, bool):
+        for name in late_materialization:
+            schema.column(name)
+        late_materialization = True
+    known = {name: others.pop(name) for name in _OPTIONS if others.get(name) is not None}
+    _check_others(schema, others)
+    condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, with_row_fields(schema))
+    return ScanOptions(
+        schema=projection.schema,
+        projection=projection if projection.outputs is not None else None,
+        filter=condition,
+        conjuncts=conjuncts,
+        limit=limit,
+        offset=offset or 0,
+        order_by=orderings,
+        late_materialization=late_materialization,
+        **known,
+    )
+
+
+def _condition(filter_: Filter, known: pa.Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
+    """A filter over these columns as one expression, and as conditions that AND joins if it is a text."""
+    expression = check_filter(filter_, known)
+    if not isinstance(filter_, str):
+        return expression, ()
+    from lance_core.verbs.expressions.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
+
+    return expression, parse_conjuncts(filter_, known)
+
+
+def _check_others(schema: Schema, others: dict[str, Any]) -> None:
+    """Take what cannot change the result, refuse all else by name."""
+    for name in _WITHOUT_MEANING:
+        value = others.pop(name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+            raise InvalidInputError(f"{name} must not be {value}")
+    if others.get("fast_search") is False:
+        del others["fast_search"]
+    handling = others.pop("blob_handling", None)
+    if handling is not None:
+        if handling not in _BLOB_HANDLINGS:
+            raise InvalidInputError(f"Invalid blob_handling: {handling}. Expected one of: {', '.join(_BLOB_HANDLINGS)}")
+        if any(_BLOB_KEY in node.metadata for node, _ in schema.walk()):
+            raise UnsupportedError("blob_handling: columns of blobs")
+    refuse("scanner", others)

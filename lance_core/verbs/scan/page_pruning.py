@@ -1,0 +1,102 @@
+"""Skip the batches of 0.1 files whose statistics rule a filter out.
+
+What the statistics promise of a batch is handed to Arrow as the guarantee of a fragment that is never opened; Arrow
+then tells which fragments could hold a match.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.file.statistics import PageBounds
+from lance_core.file.version import FileVersion
+from lance_core.schema import schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.expressions.arrow import calls_of, columns_of
+from lance_core.verbs.scan.read_fragment import Opened, opened_reader
+from lance_core.verbs.version.source import Source
+
+__all__ = ["is_prunable", "possible_rows"]
+
+# Statistics leave out NaN, for which a negated comparison is true.
+_SAFE_FOR_FLOATS: Final = {"and_kleene", "or_kleene", "less", "less_equal", "greater", "greater_equal", "equal"}
+
+
+def possible_rows(
+    source: Source, fragment: Fragment, expression: pc.Expression, rows: range, opened: Opened
+) -> list[range]:
+    """The parts of some rows that can match a filter.
+
+    Args:
+        source: The version that the fragment belongs to.
+        fragment: The fragment.
+        expression: The filter.
+        rows: Physical rows.
+        opened: Files of the fragment that are open already; takes note of those that are opened.
+    """
+    if not is_prunable(source, fragment, expression):
+        return [rows]
+    schema, names = source.manifest.schema, columns_of(expression)
+    calls = set(calls_of(expression))
+    ids = {field.id: field.name for field in schema.fields if field.name in names}
+    arrow = schema_to_arrow(schema)
+    parts = [rows]
+    # A later file wins over an earlier one.
+    for file in reversed(fragment.files):
+        own = {field_id: ids.pop(field_id) for field_id in list(ids) if field_id in file.fields}
+        if not own or not _is_legacy(file):
+            continue
+        found = opened_reader(source, file, opened).page_bounds(own)
+        usable = {
+            own[bounds.field_id]: bounds
+            for bounds in found
+            if not pa.types.is_floating(bounds.lowest.type) or calls <= _SAFE_FOR_FLOATS
+        }
+        if usable:
+            parts = [kept for part in parts for kept in _kept(usable, expression, part, arrow)]
+    return parts
+
+
+def is_prunable(source: Source, fragment: Fragment, expression: pc.Expression) -> bool:
+    """Whether a fragment has statistics that may rule the filter out."""
+    if not any(_is_legacy(file) for file in fragment.files):
+        return False
+    return set(columns_of(expression)) <= set(source.manifest.schema.names)
+
+
+def _is_legacy(file: Any) -> bool:
+    return (file.file_major_version, file.file_minor_version) == FileVersion.V0_1.manifest_numbers
+
+
+def _kept(columns: dict[str, PageBounds], expression: pc.Expression, rows: range, schema: pa.Schema) -> list[range]:
+    """The parts of the rows whose batches can match; neighbours make one."""
+    from pyarrow import dataset, fs  # noqa: PLC0415 - it imports pandas
+
+    form, system = dataset.IpcFileFormat(), fs.LocalFileSystem()
+    offsets = next(iter(columns.values())).offsets.tolist()
+    batches = []
+    for index in range(len(offsets) - 1):
+        guarantee = pc.scalar(True)
+        for name, bounds in columns.items():
+            promise = bounds.promise(index)
+            if promise is not None:
+                guarantee &= (pc.field(name) >= promise[0]) & (pc.field(name) <= promise[1])
+        batches.append(form.make_fragment(str(index), filesystem=system, partition_expression=guarantee))
+    try:
+        whole = dataset.FileSystemDataset(batches, schema, form, system)
+        possible = [int(batch.path) for batch in whole.get_fragments(filter=expression)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError):
+        # The filter does not fit the columns: whoever evaluates it says so, or knows how it does.
+        return [rows]
+    parts: list[range] = []
+    for index in possible:
+        start, stop = max(offsets[index], rows.start), min(offsets[index + 1], rows.stop)
+        if start >= stop:
+            continue
+        if parts and parts[-1].stop == start:
+            start = parts.pop().start
+        parts.append(range(start, stop))
+    return parts

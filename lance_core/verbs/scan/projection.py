@@ -1,0 +1,208 @@
+"""What a scan gives: columns of the files, fields inside of them, columns about rows, and computed ones.
+
+    asked for             read from the files     given
+    None                  all columns             all columns
+    ["a", "s.x"]          a, and x of s           a, and a column named "s.x"
+    {"y": "a + s.x"}      a, and s                y
+    ["_rowid", "a"]       a                       _rowid, a
+
+with_row_id and with_row_address add their columns at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.schema import Field, Schema, field_to_arrow, resolve_extensions, schema_to_arrow, split_path
+from lance_core.verbs.expressions.arrow import columns_of, evaluated
+from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field
+
+__all__ = ["Output", "Projection", "rows_without_columns", "with_row_fields", "with_types"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One column of the result.
+
+    Attributes:
+        field: Its name and type.
+        path: Where it is in what was read; empty for a computed one.
+        expression: How it is computed; None if it is read.
+    """
+
+    field: pa.Field
+    path: tuple[str, ...] = ()
+    expression: pc.Expression | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Columns to read, and what to make of them.
+
+    Attributes:
+        schema: What to read from the files.
+        outputs: What to give; None gives what was read.
+    """
+
+    schema: Schema
+    outputs: tuple[Output, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        columns: Sequence[str] | Mapping[str, str | pc.Expression] | None,
+        *,
+        flatten: bool = True,
+    ) -> Projection:
+        """The projection that a user asks for.
+
+        Args:
+            schema: The dataset's columns.
+            columns: Names, dotted paths among them; or names and SQL expressions; None for all columns.
+            flatten: Whether a dotted path gives a column of its own, or else a struct of only that field.
+
+        Raises:
+            InvalidInputError: A column is named twice, or an expression makes no sense.
+            SchemaError: A column does not exist.
+            UnsupportedError: An expression uses something that is not known.
+        """
+        if columns is None:
+            return cls(schema=schema)
+        if isinstance(columns, str):
+            raise InvalidInputError(f"columns is a list of names, not the text {columns!r}")
+        if isinstance(columns, Mapping):
+            return cls._computed(schema, columns)
+        names = list(columns)
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        if twice:
+            raise InvalidInputError(f"Duplicate column name: {', '.join(twice)}")
+        known = set(schema.names)
+        if known.issuperset(names):
+            return cls(schema=schema.project(names))
+        stored = [name for name in names if name in known or name not in ROW_COLUMNS]
+        read = schema.project(stored)
+        if not flatten:
+            names = [*dict.fromkeys(split_path(name)[0] if name not in known else name for name in names)]
+        outputs = []
+        for name in names:
+            if name in ROW_COLUMNS and name not in known:
+                outputs.append(Output(field=row_field(name), path=(name,)))
+                continue
+            path = (name,) if name in known else tuple(split_path(name))
+            outputs.append(Output(field=_field_at(read, path).with_name(name), path=path))
+        return cls(schema=read, outputs=tuple(outputs))
+
+    @classmethod
+    def _computed(cls, schema: Schema, columns: Mapping[str, str | pc.Expression]) -> Projection:
+        from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser
+
+        known = with_row_fields(schema)
+        outputs = []
+        read: dict[str, None] = {}
+        for name, text in columns.items():
+            if isinstance(text, str) and text in schema.names:
+                outputs.append(Output(field=_field_at(schema, (text,)).with_name(name), path=(text,)))
+                read.setdefault(text)
+                continue
+            if isinstance(text, pc.Expression):
+                expression, kind = text, _type_of(text, known)
+            else:
+                parsed = parse_column(text, known)
+                expression, kind = parsed.expression, parsed.type
+            outputs.append(Output(field=pa.field(name, kind), expression=expression))
+            read.update(dict.fromkeys(columns_of(expression)))
+        stored = [name for name in read if name not in ROW_COLUMNS or name in schema.names]
+        return cls(schema=schema.project(stored), outputs=tuple(outputs))
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns about rows that the outputs need."""
+        needed: dict[str, None] = {}
+        for output in self.outputs or ():
+            names = output.path[:1] if output.expression is None else columns_of(output.expression)
+            needed.update(dict.fromkeys(name for name in names if name in ROW_COLUMNS))
+        return tuple(name for name in needed if name not in self.schema.names)
+
+    def result(self, row_columns: Sequence[str]) -> pa.Schema:
+        """Schema of what is given, with these columns about rows at the end."""
+        stored = schema_to_arrow(self.schema)
+        own = list(resolve_extensions(stored)) if self.outputs is None else [output.field for output in self.outputs]
+        kept = [field for field in own if field.name not in row_columns or field.name in self.schema.names]
+        return pa.schema([*kept, *map(row_field, row_columns)], metadata=stored.metadata)
+
+    def apply(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """What is given for a batch of what was read; `schema` is that of `result`."""
+        if self.outputs is None:
+            return with_types(batch, schema)
+        computed = {o.field.name: o.expression for o in self.outputs if o.expression is not None}
+        table = evaluated(batch, computed) if computed else None
+        by_name = {output.field.name: output for output in self.outputs}
+        columns = []
+        for field in schema:
+            output = by_name.get(field.name)
+            if output is None:
+                column = batch.column(field.name)
+            elif output.expression is None:
+                column = _at(batch, output.path)
+            else:
+                assert table is not None
+                column = table.column(field.name).combine_chunks()
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else rows_without_columns(batch.num_rows)
+
+
+def rows_without_columns(num_rows: int) -> pa.RecordBatch:
+    """A batch that has rows, but no columns."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), num_rows, [None]))
+
+
+def with_row_fields(schema: Schema) -> pa.Schema:
+    """The columns that an expression can refer to: those of the dataset, in storage types, and those about rows."""
+    stored = schema_to_arrow(schema)
+    return pa.schema([*stored, *(row_field(name) for name in ROW_COLUMNS if name not in stored.names)])
+
+
+def with_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Give the columns their extension types."""
+    if batch.schema.equals(schema):
+        return batch
+    if not schema.names:
+        return rows_without_columns(batch.num_rows)
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _field_at(schema: Schema, path: Sequence[str]) -> pa.Field:
+    node: Field = next(field for field in schema.fields if field.name == path[0])
+    nullable = node.nullable
+    for name in path[1:]:
+        if node.logical_type != "struct":
+            raise SchemaError(f"column {'.'.join(path)!r}: {node.name!r} is no struct")
+        node = node.child(name)
+        nullable = nullable or node.nullable
+    field: pa.Field = resolve_extensions(pa.schema([field_to_arrow(node)])).field(0)
+    return field.with_nullable(nullable)
+
+
+def _at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
+    column = batch.column(path[0])
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column
+
+
+def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
+    for name in columns_of(expression):
+        if name not in schema.names:
+            raise SchemaError(f"{expression}: no column {name!r}; the columns are {schema.names}")
+    return evaluated(schema.empty_table(), {"type": expression}).column("type").type

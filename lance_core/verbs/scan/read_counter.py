@@ -1,0 +1,88 @@
+"""Count what is read from stores, by standing before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from lance_core.store import ByteRange, BytesLike, ObjectMeta, ObjectStore
+from lance_core.verbs.version.source import Source
+
+__all__ = ["ReadCounter", "counted"]
+
+
+class ReadCounter:
+    """What was read so far, in any thread.
+
+    Attributes:
+        num_calls: Calls of a store; one can ask for several ranges of an object.
+        num_ranges: Ranges that were asked for; a store may read neighbours together.
+        num_bytes: Bytes that were asked for.
+        objects: Which objects they are of, by root and key.
+    """
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.num_ranges = 0
+        self.num_bytes = 0
+        self.objects: set[tuple[str, str]] = set()
+        self._lock = Lock()
+
+    def add(self, root: str, key: str, sizes: Sequence[int]) -> None:
+        """Count one call."""
+        with self._lock:
+            self.num_calls += 1
+            self.num_ranges += len(sizes)
+            self.num_bytes += sum(sizes)
+            self.objects.add((root, key))
+
+    def facts(self) -> list[str]:
+        """What was counted, for a reader."""
+        return [
+            f"reads={self.num_calls}",
+            f"ranges={self.num_ranges}",
+            f"bytes read={self.num_bytes}",
+            f"objects={len(self.objects)}",
+        ]
+
+
+def counted(source: Source, counter: ReadCounter) -> Source:
+    """The same version, with everything counted that is read of it."""
+    return source.with_stores(lambda store: _CountedStore(store, counter))
+
+
+class _CountedStore:
+    """A store that counts what is read; all else passes through."""
+
+    def __init__(self, store: ObjectStore, counter: ReadCounter) -> None:
+        self._store = store
+        self._counter = counter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> BytesLike:
+        data = self._store.get(key)
+        self._counter.add(self._store.root, key, [len(data)])
+        return data
+
+    def get_range(self, key: str, start: int, end: int) -> BytesLike:
+        data = self._store.get_range(key, start, end)
+        self._counter.add(self._store.root, key, [len(data)])
+        return data
+
+    def get_tail(self, key: str, length: int) -> tuple[BytesLike, int]:
+        data, size = self._store.get_tail(key, length)
+        self._counter.add(self._store.root, key, [len(data)])
+        return data, size
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
+        found = self._store.get_ranges(key, ranges)
+        self._counter.add(self._store.root, key, [len(data) for data in found])
+        return found
+
+    def head(self, key: str) -> ObjectMeta:
+        found = self._store.head(key)
+        self._counter.add(self._store.root, key, [])
+        return found

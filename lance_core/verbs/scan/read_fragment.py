@@ -1,0 +1,164 @@
+"""Read rows of one fragment: its data files side by side, missing columns as nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import UnsupportedError
+from lance_core.file.reader import DataFileReader
+from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
+from lance_core.table.fragment import DataFile, Fragment, FragmentList
+from lance_core.verbs.version.source import Source
+
+__all__ = [
+    "Opened",
+    "Rows",
+    "files_of",
+    "live_count",
+    "live_counts",
+    "opened_reader",
+    "physical_rows",
+    "read_fragment",
+]
+
+Rows = range | npt.NDArray[np.int64]
+"""Physical rows of a fragment: a range, or ascending offsets without repetition."""
+
+Opened = dict[tuple[int | None, str], DataFileReader]
+"""Open files of one fragment, by base and key: who reads it twice opens them once."""
+
+LOCKSTEP_ROWS = 65_536
+"""Rows per batch where several files of a fragment are read side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one data file gives of the columns that are read."""
+
+    reader: DataFileReader
+    schema: Schema
+    columns: dict[int, int]
+
+
+def physical_rows(source: Source, fragment: Fragment) -> int:
+    """Rows in the files of a fragment; datasets of 2023 do not record them."""
+    if fragment.physical_rows or not fragment.files:
+        return fragment.physical_rows
+    store, key = source.data_file(fragment.files[0])
+    return DataFileReader.open(store, key, size=fragment.files[0].file_size_bytes or None).num_rows
+
+
+def live_counts(source: Source, fragments: Sequence[Fragment]) -> list[int]:
+    """Rows of each fragment that are not deleted."""
+    known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
+    return [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
+
+
+def live_count(source: Source, fragment: Fragment) -> int:
+    """Rows of a fragment that are not deleted."""
+    if fragment.deletion_file is not None and not fragment.deletion_file.num_deleted_rows:
+        deletions = source.deletions(fragment)
+        return physical_rows(source, fragment) - (0 if deletions is None else len(deletions))
+    return physical_rows(source, fragment) - fragment.num_deleted_rows
+
+
+def read_fragment(
+    source: Source,
+    fragment: Fragment,
+    schema: Schema,
+    rows: Rows,
+    *,
+    batch_rows: int | None = None,
+    opened: Opened | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, deleted ones included, in storage types.
+
+    Args:
+        source: The version that the fragment belongs to.
+        fragment: The fragment.
+        schema: Columns to read.
+        rows: Which rows.
+        batch_rows: Most rows of a batch; None leaves it to the file.
+        opened: Files of the fragment that are open already; takes note of those that are opened.
+
+    Yields:
+        Batches of `schema_to_arrow(schema)`, whose lengths sum up to that of `rows`.
+    """
+    arrow = schema_to_arrow(schema)
+    opened = {} if opened is None else opened
+    parts = [
+        _Part(opened_reader(source, file, opened), wanted, columns)
+        for file, wanted, columns in files_of(fragment, schema)
+    ]
+    if not parts:
+        yield from _nulls(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
+        return
+    if len(parts) > 1:
+        batch_rows = batch_rows or LOCKSTEP_ROWS
+    streams = [part.reader.read(part.schema, part.columns, rows, batch_rows=batch_rows) for part in parts]
+    for batches in zip(*streams, strict=True):
+        if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
+            yield batches[0]
+        else:
+            columns = [_column(field, batches) for field in schema.fields]
+            yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:
+    """The files that hold wanted columns, each with those and with its columns by field id; a later file wins."""
+    taken: set[int] = set()
+    found = []
+    for file in reversed(fragment.files):
+        columns = {field_id: index for field_id, index in file.columns() if field_id >= 0 and field_id not in taken}
+        wanted = schema.only_ids(set(columns))
+        if not wanted.fields:
+            continue
+        taken.update(node.id for node, _ in wanted.walk() if node.id in columns)
+        found.append((file, wanted, columns))
+    return found
+
+
+def opened_reader(source: Source, file: DataFile, opened: Opened) -> DataFileReader:
+    """The reader of a file; it is opened unless it was before."""
+    store, key = source.data_file(file)
+    where = (file.base_id, key)
+    if where not in opened:
+        opened[where] = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+    return opened[where]
+
+
+def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
+    """One column of a batch, put together from what each file has of it."""
+    found = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
+    return _assemble(field, found, batches[0].num_rows)
+
+
+def _assemble(field: Field, parts: list[pa.Array], num_rows: int) -> pa.Array:
+    kind = field_to_arrow(field).type
+    if not parts:
+        return pa.nulls(num_rows, kind)
+    if len(parts) == 1 and parts[0].type == kind:
+        return parts[0]
+    if not pa.types.is_struct(kind):
+        raise UnsupportedError(f"column {field.name!r}: parts of a {field.logical_type} lie in different files")
+    children = []
+    for child in field.children:
+        pieces = [part.field(child.name) for part in parts if part.type.get_field_index(child.name) >= 0]
+        children.append(_assemble(child, pieces, num_rows))
+    mask = pc.is_null(parts[0]) if parts[0].null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+def _nulls(schema: pa.Schema, num_rows: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, num_rows, batch_rows):
+        length = min(batch_rows, num_rows - start)
+        if schema.names:
+            yield pa.RecordBatch.from_arrays([pa.nulls(length, f.type) for f in schema], schema=schema)
+        else:
+            yield pa.RecordBatch.from_struct_array(pa.array([{}] * length, pa.struct([])))

@@ -1,0 +1,327 @@
+"""Scans: which rows of which fragments, then batch by batch.
+
+    plan      fragments, limit and offset -> rows of each fragment                          (pure)
+    read      a fragment's rows -> batches, minus deleted rows, minus rows that the filter drops
+    finish    computed columns, order of columns, extension types, size of batches
+
+With an order, the columns that it needs are read and sorted first, then the others in that order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.scan.explain import Part, Step, order_steps, scan_steps
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
+from lance_core.verbs.scan.ordering import order_of
+from lance_core.verbs.scan.projection import Projection
+from lance_core.verbs.scan.read_counter import ReadCounter, counted
+from lance_core.verbs.scan.read_fragment import live_count, live_counts
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+from lance_core.verbs.scan.small_fragments import joined
+from lance_core.verbs.scan.take import take_addresses
+from lance_core.verbs.version.source import Source
+
+__all__ = ["LanceScanner"]
+
+
+class LanceScanner:
+    """A prepared scan; every call of a `to_` method runs it.
+
+    Args:
+        source: The version to read.
+        fragments: Its fragments to read, in this order.
+        options: What to read of them.
+    """
+
+    def __init__(self, source: Source, fragments: Sequence[Fragment], options: ScanOptions) -> None:
+        self._source = source
+        self._fragments = fragments
+        self._options = options
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        return self._options.result_schema
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """All columns of the dataset."""
+        return resolve_extensions(schema_to_arrow(self._source.manifest.schema))
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, in order of fragments and rows unless another was asked for.
+
+        Memory is bounded by a few batches; with an order, by the result and the columns that it is ordered by.
+        """
+        return self._batches(self.projected_schema)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        projection = self._options.result
+        if self._options.order_by:
+            finished: Iterator[pa.RecordBatch] = self._ordered()
+        else:
+            finished = (projection.apply(batch, schema) for batch in self._stored())
+        return self._sized(finished)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches as an Arrow reader."""
+        schema = self.projected_schema
+        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+
+    def to_table(self) -> pa.Table:
+        """All rows as one table."""
+        schema = self.projected_schema
+        return pa.Table.from_batches(self._batches(schema), schema=schema)
+
+    def to_pandas(self, **options: Any) -> Any:
+        """All rows as a pandas frame; options as `pyarrow.Table.to_pandas`."""
+        return self.to_table().to_pandas(**options)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows; no more than those are read."""
+        limit = num_rows if self._options.limit is None else min(num_rows, self._options.limit)
+        return LanceScanner(self._source, self._fragments, replace(self._options, limit=limit)).to_table()
+
+    def take(self, indices: Sequence[int]) -> pa.Table:
+        """Rows of the result by position, in the order asked for.
+
+        Raises:
+            InvalidInputError: A position lies outside.
+        """
+        table = self.to_table()
+        wanted = np.asarray(indices, dtype=np.int64)
+        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < table.num_rows):
+            raise InvalidInputError(f"a position lies outside the {table.num_rows} rows")
+        return table.take(pa.array(wanted))
+
+    def count_rows(self) -> int:
+        """Number of rows; without a filter nothing but metadata is read."""
+        options = self._options
+        if options.filter is None:
+            total = sum(
+                map(self._count, self._fragments)
+                if options.include_deleted_rows
+                else live_counts(self._source, self._fragments)
+            )
+        else:
+            batches = self._for_count()._stored()  # noqa: SLF001 - the same class
+            total = sum(batch.num_rows for batch in batches)
+        total = max(total - options.offset, 0)
+        return total if options.limit is None else min(total, options.limit)
+
+    def explain_plan(self, verbose: bool = False) -> str:
+        """What the scan will do, the last step first; pylance's plans are those of DataFusion, and look otherwise.
+
+        Args:
+            verbose: Whether to list the fragments. The statistics of 0.1 files that a filter asks are read then.
+        """
+        return "\n".join(self._plan(verbose=verbose).lines())
+
+    def analyze_plan(self, count_rows: bool = False) -> str:
+        """Run the scan, and say what it gave, what it read and how long that took, above its plan.
+
+        Args:
+            count_rows: Whether to run `count_rows` instead.
+        """
+        counter = ReadCounter()
+        scanner = LanceScanner(counted(self._source, counter), self._fragments, self._options)
+        started = time.perf_counter()
+        if count_rows:
+            facts = [f"result={scanner.count_rows()}"]
+        else:
+            sizes = [(batch.num_rows, batch.nbytes) for batch in scanner.to_batches()]
+            rows, num_bytes = (sum(size[i] for size in sizes) for i in (0, 1))
+            facts = [f"rows={rows}", f"batches={len(sizes)}", f"bytes in memory={num_bytes}"]
+        facts += [f"seconds={time.perf_counter() - started:.6f}", *counter.facts()]
+        step = self._count_plan() if count_rows else self._plan()
+        return "\n".join(Step(name="Ran", facts=tuple(facts), inputs=(step,)).lines())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Serve the rows to whatever speaks Arrow's C stream interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _plan(self, *, verbose: bool = False) -> Step:
+        options = self._options
+        if options.order_by:
+            keys = self._for_order()._plan(verbose=verbose)  # noqa: SLF001 - the same class
+            return order_steps(self._source, options, keys)
+        parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
+        return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose)
+
+    def _count_plan(self) -> Step:
+        if self._options.filter is None:
+            return Step(name="Count", facts=("from=metadata",))
+        return Step(name="Count", inputs=(self._for_count()._plan(),))  # noqa: SLF001 - the same class
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all rows are wanted, or all that match."""
+        return self._options.limit is None and not self._options.offset
+
+    def _for_count(self) -> LanceScanner:
+        """The scan for the rows that match, with nothing of them."""
+        nothing = Schema(fields=())
+        narrow = replace(
+            self._options, schema=nothing, projection=None, order_by=(), limit=None, offset=0, batch_size=None
+        )
+        return LanceScanner(self._source, self._fragments, narrow)
+
+    def _for_order(self) -> LanceScanner:
+        """The scan for what the order needs, and where the rows are."""
+        options, dataset = self._options, self._source.manifest.schema
+        paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
+        tops = {_top(dataset, path) for path in paths}
+        keys = Projection.of(Schema(fields=tuple(f for f in dataset.fields if f.name in tops)), paths)
+        narrow = ScanOptions(
+            schema=keys.schema,
+            projection=keys if keys.outputs is not None else None,
+            filter=options.filter,
+            with_row_address=True,
+            late_materialization=options.late_materialization,
+        )
+        return LanceScanner(self._source, self._fragments, narrow)
+
+    def _count(self, fragment: Fragment) -> int:
+        """Rows of a fragment before any filter."""
+        if not self._options.include_deleted_rows:
+            return live_count(self._source, fragment)
+        return FragmentScan(self._source, fragment, self._options).num_rows
+
+    def _parts(self) -> Iterator[tuple[Fragment, range | None]]:
+        """The fragments to read, and which of their live rows; None stands for all of them."""
+        options = self._options
+        if options.filter is not None or self._is_whole:
+            yield from ((fragment, None) for fragment in self._fragments)
+            return
+        skip, left = options.offset, options.limit
+        for fragment in self._fragments:
+            if left == 0:
+                return
+            count = self._count(fragment)
+            part = range(min(skip, count), count if left is None else min(skip + left, count))
+            skip -= part.start
+            left = None if left is None else left - len(part)
+            if part:
+                yield fragment, part
+
+    def _stored(self) -> Iterator[pa.RecordBatch]:
+        """All batches as they were read, in order of fragments and rows."""
+        options = self._options
+        if self._is_whole:
+            return self._read_ahead()
+        if options.filter is not None:
+            return self._limited()
+        scans = ((FragmentScan(self._source, fragment, options), part) for fragment, part in self._parts())
+        return (batch for scan, part in scans for batch in scan.batches(part))
+
+    def _limited(self) -> Iterator[pa.RecordBatch]:
+        """The batches of rows that match, as they were read, cut by limit and offset."""
+        skip, left = self._options.offset, self._options.limit
+        for fragment in self._fragments:
+            if left == 0:
+                return
+            most = None if left is None else skip + left
+            for batch in FragmentScan(self._source, fragment, self._options).batches(most=most):
+                kept = batch.slice(min(skip, batch.num_rows))
+                skip -= batch.num_rows - kept.num_rows
+                if left is not None:
+                    kept = kept.slice(0, left)
+                    left -= kept.num_rows
+                if kept.num_rows:
+                    yield kept
+                if left == 0:
+                    return
+
+    def _read_ahead(self) -> Iterator[pa.RecordBatch]:
+        """All batches of all fragments; small fragments of a store that is far away are read side by side."""
+        scans = joined(FragmentScan(self._source, fragment, self._options) for fragment in self._fragments)
+        if self._options.fragment_readahead < 2 or len(self._fragments) < 2:
+            for scan in scans:
+                yield from scan.batches()
+            return
+        waiting: deque[FragmentScan | Future[list[pa.RecordBatch]]] = deque()
+        pool = ThreadPoolExecutor(self._options.fragment_readahead, thread_name_prefix="lance-fragment")
+        try:
+            for scan in scans:
+                is_ahead = scan.is_small and not scan.is_near
+                waiting.append(pool.submit(_all_batches, scan) if is_ahead else scan)
+                if len(waiting) >= self._options.fragment_readahead or not is_ahead:
+                    yield from _next_batches(waiting.popleft())
+            while waiting:
+                yield from _next_batches(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _ordered(self) -> Iterator[pa.RecordBatch]:
+        """The rows in order: sort by the columns of the order alone, then read the rest of the rows that are left."""
+        options = self._options
+        found = self._for_order().to_table()
+        paths = [ordering.column_name for ordering in options.order_by]
+        stop = None if options.limit is None else options.offset + options.limit
+        order = order_of([_storage(found.column(path)) for path in paths], options.order_by, stop)
+        addresses = found.column(ROW_ADDRESS).to_numpy()[order[options.offset : stop]]
+        plain = replace(options, filter=None, order_by=(), limit=None, offset=0)
+        yield from take_addresses(self._source, self._fragments, addresses, plain).to_batches()
+
+    def _sized(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches cut to size, or put together to exactly that size."""
+        options = self._options
+        if options.strict_batch_size:
+            yield from _equal(batches, options.batch_size or STRICT_ROWS)
+            return
+        for batch in batches:
+            size = options.batch_size or max(batch.num_rows, 1)
+            if options.batch_size_bytes is not None and batch.nbytes:
+                size = min(size, max(options.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
+            for start in range(0, batch.num_rows, size):
+                yield batch.slice(start, size) if batch.num_rows > size else batch
+
+
+def _all_batches(scan: FragmentScan) -> list[pa.RecordBatch]:
+    return list(scan.batches())
+
+
+def _next_batches(scan: FragmentScan | Future[list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    yield from scan.batches() if isinstance(scan, FragmentScan) else scan.result()
+
+
+def _equal(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Batches of exactly `size` rows; the last one of what is left."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        rest = batch
+        while count + rest.num_rows >= size:
+            waiting.append(rest.slice(0, size - count))
+            rest = rest.slice(size - count)
+            yield pa.concat_batches(waiting)
+            waiting, count = [], 0
+        if rest.num_rows:
+            waiting.append(rest)
+            count += rest.num_rows
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _top(schema: Schema, path: str) -> str:
+    """The top-level column of a path."""
+    return path if path in schema.names else schema.project([path]).fields[0].name
+
+
+def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    return pc.cast(column, kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else column

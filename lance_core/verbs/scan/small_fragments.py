@@ -1,0 +1,179 @@
+"""Scans of many small fragments, and rows out of many fragments: files are read together, some megabytes at a time.
+
+A column of a hundred files of a thousand rows is decoded in one go, and cut into the rows of each fragment again. What
+comes out is the same, batch by batch; only the time differs. It pays where reading is fast and decoding is slow: on a
+local disk, or in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.errors import LanceError
+from lance_core.file.joined import can_join, join
+from lance_core.schema import Schema
+from lance_core.table.fragment import DataFile
+from lance_core.verbs.expressions.arrow import columns_of, matching_all
+from lance_core.verbs.scan.fragment_scan import FragmentScan, ReadRows
+from lance_core.verbs.scan.read_fragment import Rows, opened_reader
+
+__all__ = ["FEWEST", "grouped", "joined", "joined_rows"]
+
+SMALL_FILE_BYTES: Final = 512 * 1024
+"""Files of at most this size are read together."""
+
+SMALL_FILE_ROWS: Final = 64 * 1024
+"""The same for rows, which can take much more memory than bytes in the file; also rows out of files of any size."""
+
+FIRST_BYTES: Final = 1024 * 1024
+"""About so many bytes of them are read first, twice as many the next time, and so on."""
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""About so many bytes are the most."""
+
+MOST_FILES: Final = 128
+"""Rows are read out of so many files at once, at most."""
+
+FEWEST: Final = 4
+"""Fewer fragments in a row are read one by one."""
+
+
+def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
+    """The same scans in the same order, with the rows of small fragments already read.
+
+    Small fragments without a row that matches the filter are left out.
+
+    Args:
+        scans: Scans with the same source and options.
+    """
+    for group in grouped(scans):
+        yield from _read(group) if len(group) >= FEWEST else group
+
+
+def grouped(scans: Iterable[FragmentScan]) -> Iterator[list[FragmentScan]]:
+    """The same scans in the same order: groups of at least `FEWEST` are read together, others one by one."""
+    waiting: list[FragmentScan] = []
+    num_bytes, limit = 0, FIRST_BYTES
+    for scan in scans:
+        size = _joinable_bytes(scan, waiting[0] if waiting else None)
+        if waiting and (size is None or num_bytes + size > limit):
+            yield waiting
+            waiting, num_bytes, limit = [], 0, min(2 * limit, MOST_BYTES)
+            size = _joinable_bytes(scan, None)
+        if size is None:
+            yield [scan]
+            continue
+        waiting.append(scan)
+        num_bytes += size
+    if waiting:
+        yield waiting
+
+
+def joined_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
+    """The same scans and rows in the same order, with the rows already read if they are not many.
+
+    Args:
+        parts: Scans with the same source and options, without a filter, and physical rows of each fragment.
+    """
+    for start in range(0, len(parts), MOST_FILES):
+        yield from _with_rows(parts[start : start + MOST_FILES])
+
+
+def _with_rows(parts: Sequence[tuple[FragmentScan, Rows]]) -> Iterator[tuple[FragmentScan, Rows]]:
+    """As `joined_rows`, for one or more fragments."""
+    scans, chosen = [scan for scan, _ in parts], [rows for _, rows in parts]
+    batch = None
+    if len(scans) > 1 and sum(map(len, chosen)) <= SMALL_FILE_ROWS:
+        is_joined = _can_join(scans[0], None) and all(_can_join(scan, scans[0]) for scan in scans)
+        batch = _rows_of(scans, scans[0].first_columns, chosen) if is_joined else None
+    if batch is None:
+        yield from parts
+        return
+    position = 0
+    for scan, rows in parts:
+        known = ReadRows(schema=scan.first_columns, rows=rows, batch=batch.slice(position, len(rows)))
+        yield replace(scan, known=known), rows
+        position += len(rows)
+
+
+def _joinable_bytes(scan: FragmentScan, first: FragmentScan | None) -> int | None:
+    """Size of the fragment's only file; None if it is not to be read together with the first one."""
+    size = sum(file.file_size_bytes for file in scan.fragment.files)
+    is_small = 0 < size <= SMALL_FILE_BYTES and scan.fragment.physical_rows <= SMALL_FILE_ROWS
+    return size if is_small and _can_join(scan, first) else None
+
+
+def _can_join(scan: FragmentScan, first: FragmentScan | None) -> bool:
+    """Whether a fragment has one file, which can be read together with that of the first one."""
+    if len(scan.fragment.files) != 1 or not scan.fragment.physical_rows or not scan.is_near:
+        return False
+    file = scan.fragment.files[0]
+    if first is not None:
+        return _columns(file) == _columns(first.fragment.files[0])
+    wanted = scan.first_columns
+    is_whole = bool(wanted.fields) and wanted.only_ids(set(file.fields)) == wanted
+    return is_whole and (file.file_major_version, file.file_minor_version) >= (2, 1) and can_join(wanted)
+
+
+def _columns(file: DataFile) -> object:
+    return file.fields, file.column_indices, file.file_major_version, file.file_minor_version
+
+
+def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
+    """The scans, with their rows if these can be read."""
+    wanted = scans[0].first_columns
+    rows = _rows_of(scans, wanted)
+    if rows is None:
+        yield from scans
+        return
+    matches = _matches(scans[0], rows)
+    position = 0
+    for scan in scans:
+        count = scan.fragment.physical_rows
+        own = None if matches is None else matches.slice(position, count)
+        if own is None or own.true_count:
+            batch = rows.slice(position, count)
+            yield replace(scan, known=ReadRows(schema=wanted, rows=range(count), batch=batch, matches=own))
+        position += count
+
+
+def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
+    """Which rows match the filter; None if there is none, or if it needs more than their columns."""
+    expression = scan.options.filter
+    if expression is None or not set(columns_of(expression)) <= set(rows.schema.names):
+        return None
+    try:
+        return matching_all(rows, scan.options.conjuncts or (expression,))
+    except LanceError:
+        return None  # if it fails for deleted rows only, the scans of the fragments will not fail
+
+
+def _rows_of(
+    scans: Sequence[FragmentScan], wanted: Schema, chosen: Sequence[Rows] | None = None
+) -> pa.RecordBatch | None:
+    """All physical rows of some fragments, or some of each.
+
+    Returns:
+        The rows; None if they have to be read one by one, if only to see what is wrong.
+    """
+    file = scans[0].fragment.files[0]
+    try:
+        readers = [opened_reader(scan.source, scan.fragment.files[0], scan.opened) for scan in scans]
+        counts = [reader.num_rows for reader in readers]
+        if counts != [scan.fragment.physical_rows for scan in scans]:
+            return None
+        rows = None if chosen is None else np.concatenate([
+            start + np.asarray(own, np.int64) for start, own in zip(accumulate(counts, initial=0), chosen, strict=False)
+        ])  # fmt: skip
+        columns = dict(file.columns())
+        num_rows = sum(counts) if rows is None else len(rows)
+        (batch,) = join(readers).read(wanted, columns, rows, batch_rows=num_rows)
+    except (LanceError, ValueError):
+        return None
+    return batch

@@ -1,0 +1,96 @@
+"""Rows by position or by address: only the pages and chunks that hold them are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
+from lance_core.verbs.scan.small_fragments import joined_rows
+from lance_core.verbs.version.source import Source
+
+__all__ = ["take_addresses", "take_rows"]
+
+_Integers = npt.NDArray[np.int64]
+
+
+def take_rows(
+    source: Source, fragments: Sequence[Fragment], indices: Sequence[int] | pa.Array, options: ScanOptions
+) -> pa.Table:
+    """Rows at positions among the live rows of the fragments, in the order asked for, with repetitions.
+
+    Raises:
+        InvalidInputError: A position lies outside.
+    """
+    unique, order = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+    counts = np.array(live_counts(source, fragments), dtype=np.int64)
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    if len(unique) and (unique[0] < 0 or unique[-1] >= total):
+        outside = unique[0] if unique[0] < 0 else unique[-1]
+        raise InvalidInputError(f"row {outside} lies outside the {total} rows")
+    owner = np.searchsorted(ends, unique, side="right")
+    parts = []
+    for position in np.unique(owner).tolist():
+        rows = unique[owner == position] - (ends[position] - counts[position])
+        parts.append((fragments[position], _physical_offsets(source, fragments[position], rows)))
+    return _in_order(_gathered(source, parts, options), order)
+
+
+def take_addresses(
+    source: Source, fragments: Sequence[Fragment], addresses: npt.NDArray[np.uint64], options: ScanOptions
+) -> pa.Table:
+    """Rows at these addresses, which all exist, in the order asked for.
+
+    Args:
+        source: The version.
+        fragments: Fragments that the rows are in.
+        addresses: Fragment id << 32 | row offset.
+        options: What to give of the rows; nothing else of them counts.
+    """
+    unique, order = np.unique(addresses, return_inverse=True)
+    ids = unique >> np.uint64(32)
+    by_id = {fragment.id: fragment for fragment in fragments}
+    parts = []
+    for fragment_id in np.unique(ids).tolist():
+        offsets = (unique[ids == fragment_id] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        parts.append((by_id[fragment_id], offsets))
+    return _in_order(_gathered(source, parts, options), order)
+
+
+def _gathered(source: Source, parts: Sequence[tuple[Fragment, _Integers]], options: ScanOptions) -> pa.Table:
+    """Rows of fragments, given by ascending offsets without repetition, one fragment after the other."""
+    options = replace(options, batch_size=None)
+    schema, projection = options.result_schema, options.result
+    batches: list[pa.RecordBatch] = []
+    for scan, rows in joined_rows([(FragmentScan(source, fragment, options), _runs(rows)) for fragment, rows in parts]):
+        batches.extend(projection.apply(batch, schema) for batch in scan.rows(rows))
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _runs(offsets: _Integers) -> Rows:
+    """Rows without a gap as a range, which copies less."""
+    whole = len(offsets) > 0 and int(offsets[-1]) - int(offsets[0]) + 1 == len(offsets)
+    return range(int(offsets[0]), int(offsets[-1]) + 1) if whole else offsets
+
+
+def _in_order(table: pa.Table, order: _Integers) -> pa.Table:
+    """The rows at these positions."""
+    is_same = len(order) == table.num_rows and bool((np.diff(order) == 1).all())
+    return table if is_same or not table.num_columns else table.take(pa.array(order))
+
+
+def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _Integers:
+    """Where the live rows with these numbers lie in the files."""
+    deletions = source.deletions(fragment)
+    if deletions is None:
+        return rows
+    return np.flatnonzero(deletions.live_rows(physical_rows(source, fragment)))[rows]

@@ -1,0 +1,67 @@
+"""Where a write goes: a URI, or a dataset with the version that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+
+from lance_core.commit import load_latest
+from lance_core.store import CommitLock, ObjectStore, StorageOptions, open_store
+from lance_core.table.manifest import Manifest
+from lance_core.verbs.version.handle import Handle
+
+__all__ = ["Destination", "destination", "opened_destination"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a write goes.
+
+    Attributes:
+        uri: The dataset's root.
+        store: Its store.
+        options: Storage options, and the commit lock.
+        base: The version that the write is based on; None if it is not known, or if there is no dataset.
+    """
+
+    uri: str
+    store: ObjectStore
+    options: StorageOptions
+    base: Manifest | None = None
+
+
+def destination(
+    where: str | PathLike[str] | Handle,
+    storage_options: Mapping[str, str] | None,
+    commit_lock: CommitLock | None = None,
+) -> Destination:
+    """What an argument of the public verbs names; nothing is read.
+
+    Args:
+        where: The dataset's root, or a dataset, whose version is the base.
+        storage_options: Where and who; None for those of the dataset.
+        commit_lock: What is held around commits; None for that of the dataset.
+
+    Raises:
+        TypeError: It is neither, or the lock is no function.
+    """
+    if not isinstance(where, Handle | str | PathLike):
+        raise TypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")
+    if not isinstance(where, Handle):
+        options = StorageOptions(storage_options, commit_lock=commit_lock)
+        return Destination(uri=fspath(where), store=open_store(where, options), options=options)
+    source, lock = where.source, commit_lock or where.commit_lock
+    options = StorageOptions(source.options if storage_options is None else storage_options, commit_lock=lock)
+    store = source.store if commit_lock is None else open_store(where.uri, options)
+    return Destination(uri=where.uri, store=store, options=options, base=source.manifest)
+
+
+def opened_destination(
+    where: str | PathLike[str] | Handle,
+    storage_options: Mapping[str, str] | None,
+    commit_lock: CommitLock | None = None,
+) -> Destination:
+    """The same; the base of a URI is the latest version, if there is a dataset."""
+    place = destination(where, storage_options, commit_lock)
+    return place if place.base is not None else replace(place, base=load_latest(place.store))

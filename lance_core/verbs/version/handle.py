@@ -1,0 +1,158 @@
+"""The handle on one version of a dataset that all verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from os import PathLike
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.commit import latest_version, load_latest, load_manifest
+from lance_core.errors import DatasetNotFoundError
+from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
+from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import branch_root
+from lance_core.verbs.version.references import Place
+from lance_core.verbs.version.source import Source
+
+__all__ = ["Handle"]
+
+
+class Handle:
+    """Where a dataset lies, and which version of it is seen.
+
+    Args:
+        uri: The dataset's root.
+        storage_options: Where and who, under object_store's names.
+        manifest: The version; None opens the latest.
+        commit_lock: Given the version that is about to be committed, a context to put its manifest in. All commits
+            through this handle are made in one. A copy of the handle in another process has none.
+
+    Raises:
+        DatasetNotFoundError: There is no dataset.
+        TypeError: The lock is no function.
+    """
+
+    def __init__(
+        self,
+        uri: str | PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        manifest: Manifest | None = None,
+        commit_lock: CommitLock | None = None,
+    ) -> None:
+        self._uri = canonical_uri(uri)
+        self._options = StorageOptions(storage_options, commit_lock=commit_lock)
+        self._store = open_store(self._uri, self._options)
+        found = manifest if manifest is not None else load_latest(self._store)
+        if found is None:
+            raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
+        self._manifest: Manifest = found
+
+    def __repr__(self) -> str:
+        """Tell where and which version."""
+        return f"{type(self).__name__}({self._uri!r}, version={self.version})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as URI and version: the process elsewhere reads the manifest itself."""
+        return _reopen, (type(self), self._uri, self.version, self._options)
+
+    @property
+    def uri(self) -> str:
+        """The dataset's root, in its canonical spelling."""
+        return self._uri
+
+    @property
+    def commit_lock(self) -> CommitLock | None:
+        """What is held around commits."""
+        return self._options.commit_lock
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that this version is on; None for main."""
+        return self._manifest.branch
+
+    @property
+    def root_uri(self) -> str:
+        """Root of the main branch, below which branches and tags are kept."""
+        branch = self.branch
+        return self._uri if branch is None else self._uri.removesuffix(f"/{branch_root(branch)}")
+
+    @property
+    def _place(self) -> Place:
+        """Where references are resolved."""
+        root = self._store if self.root_uri == self._uri else open_store(self.root_uri, self._options)
+        return Place(root=root, branch=self.branch, version=self.version)
+
+    @property
+    def version(self) -> int:
+        """Number of this version."""
+        return self._manifest.version
+
+    @property
+    def latest_version(self) -> int:
+        """Number of the latest version, looked up now."""
+        found = latest_version(self._store)
+        if found is None:
+            raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
+        return found
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as Arrow."""
+        return resolve_extensions(schema_to_arrow(self._manifest.schema))
+
+    @property
+    def lance_schema_bytes(self) -> bytes:
+        """The schema with its field ids, to hand to a `FragmentWriter` elsewhere."""
+        return schema_to_bytes(self._manifest.schema)
+
+    @property
+    def data_storage_version(self) -> str:
+        """Version of the data files."""
+        return self._manifest.data_storage_version
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether rows have ids that survive compaction."""
+        return self._manifest.uses_stable_row_ids
+
+    @property
+    def max_field_id(self) -> int:
+        """Highest field id that was ever used."""
+        return self._manifest.max_field_id
+
+    @property
+    def timestamp(self) -> datetime:
+        """When this version was committed, in UTC."""
+        return self._manifest.timestamp
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of this version's data files, as far as their sizes are recorded."""
+        return sum(file.file_size_bytes for message in self._manifest.fragments.messages() for file in message.files)
+
+    def config(self) -> dict[str, str]:
+        """The table's configuration."""
+        return dict(self._manifest.config)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Free texts about the table."""
+        return dict(self._manifest.table_metadata)
+
+    @property
+    def source(self) -> Source:
+        """What readers of this version need."""
+        return Source(self._store, self._manifest, self._options)
+
+    def move_to(self, manifest: Manifest) -> None:
+        """See another version of the dataset from now on."""
+        self._manifest = manifest
+
+
+def _reopen(kind: type[Handle], uri: str, version: int, options: Mapping[str, str]) -> Handle:
+    return kind(uri, storage_options=options, manifest=load_manifest(open_store(uri, options), version))

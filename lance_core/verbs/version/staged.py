@@ -1,0 +1,98 @@
+"""Files that a verb wrote before its commit: deleted again if the commit does not land."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lance_core.commit import AffectedRows, commit
+from lance_core.errors import LanceError, OutcomeUnknownError
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Operation
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.version.source import Source
+
+__all__ = ["Staged", "staged"]
+
+
+@dataclass(slots=True)
+class Staged:
+    """Files that nothing refers to yet.
+
+    Attributes:
+        source: The version that they will be added to.
+    """
+
+    source: Source
+    _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
+    _commits: bool = False
+
+    def add(self, store: ObjectStore, key: str) -> None:
+        """Remember a file."""
+        self._files.append((store, key))
+
+    def add_data_file(self, file: DataFile) -> None:
+        """Remember a data file."""
+        self.add(*self.source.data_file(file))
+
+    def add_fragments(self, fragments: Iterable[Fragment]) -> None:
+        """Remember the data files of new fragments."""
+        for fragment in fragments:
+            for file in fragment.files:
+                self.add_data_file(file)
+
+    def commit(
+        self,
+        operation: Operation,
+        affected_rows: AffectedRows | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Manifest:
+        """Commit an operation that refers to the files, made from the version that they were written for.
+
+        Args:
+            operation: The change.
+            affected_rows: Rows that it takes away, as offsets by fragment id.
+            properties: Texts for the history.
+
+        Raises:
+            CommitConflictError: Another writer's commit rules this one out.
+        """
+        base = self.source.manifest
+        transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
+        self._commits = True
+        return commit(self.source.store, transaction, base=base, affected_rows=affected_rows).manifest
+
+    @property
+    def may_be_committed(self) -> bool:
+        """Whether a commit was begun, so that an interruption leaves open whether it landed."""
+        return self._commits
+
+    def discard(self) -> None:
+        """Delete the files."""
+        for store, key in self._files:
+            store.delete(key)
+        self._files.clear()
+
+
+@contextmanager
+def staged(source: Source) -> Iterator[Staged]:
+    """Collect the files that the body writes, and delete them if it raises.
+
+    They stay if it is not known whether the commit landed, after an interruption for instance: a version may refer to
+    them, and files that nothing refers to harm nobody.
+    """
+    files = Staged(source)
+    try:
+        yield files
+    except OutcomeUnknownError:
+        raise
+    except LanceError:
+        files.discard()
+        raise
+    except BaseException:
+        if not files.may_be_committed:
+            files.discard()
+        raise

@@ -1,0 +1,1 @@
+"""Write rows and commit what was written."""

@@ -1,0 +1,44 @@
+"""Which rows a replacement of slices takes away: whole fragments, and deletion vectors for those that it cuts.
+
+Only the columns that tell the slices apart are read. A fragment that holds one slice is a constant page there, so that
+looking at it costs little more than its footer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.rows.removal import Removal, bitmap_of, each_fragment, remove_rows
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = ["remove_slices"]
+
+
+def remove_slices(source: Source, slices: Slices, files: Staged) -> Removal:
+    """Find the rows of the slices and write the deletion files that hide those of cut fragments.
+
+    Args:
+        source: The version.
+        slices: What goes.
+        files: Takes note of the files that are written.
+
+    Raises:
+        SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
+    """
+    columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
+    return remove_rows(source, each_fragment(source, columns, lambda scan: _rows_of(scan, slices)), files)
+
+
+def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
+    """Offsets of the rows of a scan that lie in the slices."""
+    found = BitMap()
+    for batch in scan.batches():
+        addresses = batch.column(ROW_ADDRESS).to_numpy()[slices.assign(batch) >= 0]
+        found |= bitmap_of(addresses & np.uint64(0xFFFF_FFFF))
+    return found

@@ -1,0 +1,203 @@
+"""SQL beyond what pylance takes, errors that tell where, and parts that fail only where they are needed."""
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.schema import schema_from_arrow
+from lance_core.verbs.expressions.arrow import evaluated
+from lance_core.verbs.expressions.sql import parse_column, parse_expression, parse_filter
+
+NAN = float("nan")
+TABLE = pa.table({
+    "i": pa.array([10, -20, None, 7, 0], pa.int32()),
+    "u": pa.array([1, 2, None, 255, 0], pa.uint8()),
+    "f": pa.array([0.5, -2.5, None, NAN, 7.0]),
+    "s": ["abc", "A_c%", None, "", "Zürich"],
+    "n": ["12", "x", None, "-3", "99999999999"],
+    "b": [True, False, None, True, None],
+    "d": pa.array([dt.date(2020, 1, 31), dt.date(1969, 12, 31), None, dt.date(2024, 2, 29), dt.date(1900, 3, 1)]),
+    "ts": pa.array([dt.datetime(2020, 1, 31, 23, 59, 59), None, None, dt.datetime(1969, 12, 31, 1), None], pa.timestamp("us")),
+    "ny": pa.array([dt.datetime(2020, 1, 1, 5), None, None, None, None], pa.timestamp("us", "America/New_York")),
+    "dec": pa.array([Decimal("1.50"), Decimal("-2.25"), None, Decimal("99999999.99"), Decimal(0)], pa.decimal128(10, 2)),
+    "l": pa.array([[1, 2], [], None, [3, None], [4]], pa.list_(pa.int32())),
+    "st": pa.array([{"a": 1}, {"a": None}, None, {"a": 4}, {"a": 5}], pa.struct([("a", pa.int32())])),
+    "a.b": [1, 2, 3, 4, 5],
+    "twin": [1, 2, 3, 4, 5],
+    "TWIN": [5, 4, 3, 2, 1],
+})  # fmt: skip
+
+
+def values_of(sql):
+    column = parse_column(sql, TABLE.schema)
+    found = evaluated(TABLE, {"x": column.expression}).column("x")
+    assert found.type == column.type, "the type that was told is the type that came"
+    return found.to_pylist()
+
+
+VALUES = {
+    # Literals of another type than the column beside them.
+    "i < 7.5": [False, True, None, True, True],
+    "i IN (7.5, 10)": [True, False, None, False, False],
+    "u > -1": [True, True, None, True, True],
+    "u < 100000000000": [True, True, None, True, True],
+    "d > '2020-01-01'": [True, False, None, True, False],
+    "ts >= '2020-01-31T00:00:00'": [True, None, None, False, None],
+    "dec > 1.4": [True, False, None, True, False],
+    "f = 'NaN'": [False, False, None, True, False],
+    "i / 4.0": [2.5, -5.0, None, 1.75, 0.0],
+    "i || 'x'": ["10x", "-20x", None, "7x", "0x"],
+    # CASE, IF, TRIM, SUBSTRING, EXTRACT, POSITION, CEIL at the top.
+    "CASE WHEN i > 5 THEN 'big' WHEN i >= 0 THEN 'small' END": ["big", None, None, "big", "small"],
+    "CASE i WHEN 10 THEN 1 WHEN 7 THEN 2.5 ELSE 0 END": [1.0, 0.0, 0.0, 2.5, 0.0],
+    "if(b, i, u)": [10, 2, None, 7, 0],
+    "trim('  a ') || s": ["aabc", "aA_c%", None, "a", "aZürich"],
+    "trim(both 'a' from s)": ["bc", "A_c%", None, "", "Zürich"],
+    "trim(leading 'a' from s)": ["bc", "A_c%", None, "", "Zürich"],
+    "substr(s, 2)": ["bc", "_c%", None, "", "ürich"],
+    "substring(s from 2 for 2)": ["bc", "_c", None, "", "ür"],
+    "substr(s, -1, 3)": ["a", "A", None, "", "Z"],
+    "position('c' in s)": [3, 3, None, 0, 5],
+    "extract(month from d)": [1, 12, None, 2, 3],
+    "ceil(f)": [1.0, -2.0, None, "nan", 7.0],
+    "ceil(dec)": [Decimal("2.00"), Decimal("-2.00"), None, Decimal("100000000.00"), Decimal("0.00")],
+    "mod(i, 3)": [1, -2, None, 1, 0],
+    "+i": [10, -20, None, 7, 0],
+    "i & 3": [2, 0, None, 3, 0],
+    "b IS UNKNOWN": [False, False, True, False, True],
+    "s LIKE 'A!_c!%' ESCAPE '!'": [False, True, None, False, False],
+    "s LIKE n": [False, False, None, False, False],
+    # Intervals.
+    "d + interval '1 month'": [dt.date(2020, 2, 29), dt.date(1970, 1, 31), None, dt.date(2024, 3, 29), dt.date(1900, 4, 1)],
+    "d - interval '1 year 1 day'": [dt.date(2019, 1, 30), dt.date(1968, 12, 30), None, dt.date(2023, 2, 27), dt.date(1899, 2, 28)],
+    "ts + interval '1 month 2 hours'": [dt.datetime(2020, 3, 1, 1, 59, 59), None, None, dt.datetime(1970, 1, 31, 3), None],
+    "interval '1' day + d": [dt.date(2020, 2, 1), dt.date(1970, 1, 1), None, dt.date(2024, 3, 1), dt.date(1900, 3, 2)],
+    # Local time beside a time with a zone.
+    "ny = timestamp '2020-01-01 00:00:00'": [True, None, None, None, None],
+    # What fails elsewhere is not evaluated where it is not needed.
+    "case when i <> 0 then 100 / i end": [10, -5, None, 14, None],
+    "case when s = 'abc' then cast(s || n as string) else cast(i as string) end": ["abc12", "-20", None, "7", "0"],
+    "case when n <> 'x' and length(n) < 5 then cast(n as int) end": [12, None, None, -3, None],
+    "i = 0 OR 100 / i > 5": [True, False, None, True, True],
+    "i <> 0 AND 100 / i > 5": [True, False, None, True, False],
+    "coalesce(nullif(i, 0), 1) * 2": [20, -40, 2, 14, 2],
+    "coalesce(f, 1 / nullif(0, 0))": [0.5, -2.5, None, "nan", 7.0],
+    # TRY_CAST.
+    "try_cast(n as int)": [12, None, None, -3, None],
+    "try_cast(n as bigint)": [12, None, None, -3, 99999999999],
+    "try_cast(f as tinyint unsigned)": [0, None, None, None, 7],
+    "try_cast(i as tinyint unsigned)": [10, None, None, 7, 0],
+    "try_cast('x' as date)": [None] * 5,
+    # Regular expressions.
+    r"regexp_replace(s, '(.)(b)', '$2${1}')": ["bac", "A_c%", None, "", "Zürich"],
+    r"regexp_replace(s, '[a-c]', '-', 'g')": ["---", "A_-%", None, "", "Züri-h"],
+    "regexp_match(s, '(a)(x)?')": [["a", None], None, None, None, None],
+    # Names.
+    "`a.b` + 1": [2, 3, 4, 5, 6],
+    "a.b": [1, 2, 3, 4, 5],
+    "I + 1": [11, -19, None, 8, 1],
+    "twin - TWIN": [-4, -2, 0, 2, 4],
+    "ST.A": [1, None, None, 4, 5],
+    "st['a']": [1, None, None, 4, 5],
+    "l[1]": [1, None, None, 3, 4],
+    "l[-1]": [2, None, None, None, 4],
+    "l[1:1]": [[1], [], None, [3], [4]],
+    "i /* a comment */ + 1 -- more": [11, -19, None, 8, 1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", VALUES)
+def test_values(sql):
+    found = ["nan" if isinstance(x, float) and x != x else x for x in values_of(sql)]  # noqa: PLR0124 - NaN
+    assert found == VALUES[sql]
+
+
+UNSUPPORTED = {
+    "s SIMILAR TO 'a'": "SIMILAR TO.*position 1 ",
+    "i > 1 AND soundex(s) = 'A'": "the function soundex.*position 11 ",
+    "count(*) > 1": "the function count.*position 1 ",
+    "i = (SELECT 1)": "a query.*position 13 ",
+    "i IN (SELECT 1)": "IN with a query",
+    "cast(i as xml)": "the type xml.*position 6 ",
+    "cast(i as varchar(3))": r"the type .*\(3\)",
+    "sum(i) OVER ()": "a window function",
+    "s COLLATE x = 'a'": "Collate.*position 1 ",
+    "i = ?": "Placeholder",
+    "ts AT TIME ZONE 'UTC' > ts": "AtTimeZone",
+    "regexp_like(s, n)": "pattern.*position 1 ",
+    "regexp_like(s, 'a', 'x')": "flags",
+    "s LIKE ANY ('a')": "Like",
+    "substr(s, i) = 'a'": "integer literal.*position 1 ",
+    "date_part('century', d) = 1": "century.*position 1 ",
+    "{'a': 1}": "Struct",
+}
+
+
+@pytest.mark.parametrize("sql", UNSUPPORTED)
+def test_what_is_not_known_is_named(sql):
+    with pytest.raises(UnsupportedError, match=UNSUPPORTED[sql]):
+        parse_expression(sql, TABLE.schema)
+
+
+INVALID = {
+    "": "expected one SQL expression",
+    "i = 1; drop": "expected one SQL expression",
+    "i > ": "cannot read SQL 'i > '.*position",
+    "i = 1 )": "position 7",
+    "s = 'abc": "cannot read SQL",
+    "i = s": "int32 and string.*position 1 ",
+    "i > 1 AND b = 3": "bool and int64.*position 11 ",
+    "i AND b": "true or false, found int32.*position 1 ",
+    "NOT i": "true or false",
+    "-s": "no negative.*position 2 ",
+    "s + 1": "not numbers",
+    "lower(i)": "expected a text, found int32",
+    "lower(s, s)": "lower takes 1 arguments, not 2, at position 1 ",
+    "lpad(s)": "2 to 3 arguments",
+    "cast('x' as int)": "'x' is no int32.*position 6 ",
+    "i IN ()": "at least one value",
+    "i = 7 IS NULL": "ambiguous.*position 5 ",
+    "i = f > 3": "ambiguous|common type",
+    "d > 'yesterday'": "'yesterday' is no date32",
+    "d + interval '1 fortnight'": "fortnight",
+    "l = l": "cannot be compared",
+    "l[1].x": "has no field 'x'",
+    "i[1]": "has no items",
+    "s LIKE 'a' ESCAPE 'ab'": "one character",
+}
+
+
+@pytest.mark.parametrize("sql", INVALID)
+def test_what_makes_no_sense_is_told_with_its_place(sql):
+    with pytest.raises(InvalidInputError, match=INVALID[sql]):
+        parse_expression(sql, TABLE.schema)
+
+
+@pytest.mark.parametrize("sql", ["nope = 1", "lower(nope) = 'a'", "Twin = 1", "st.nope = 1", "i + nope.x"])
+def test_columns_that_do_not_exist(sql):
+    with pytest.raises(SchemaError, match=r"'i', 'u', 'f'|the fields are \['a'\]"):
+        parse_expression(sql, TABLE.schema)
+
+
+def test_failures_of_values():
+    for sql in ("100 / i", "i % 0", "dec / 0", "cast(n as int)", "cast(f as int)"):
+        with pytest.raises(InvalidInputError):
+            values_of(sql)
+
+
+def test_filters_are_conditions():
+    keep = evaluated(TABLE, {"x": parse_filter("regexp_match(s, '^a') OR NOT regexp_match(s, 'c')", TABLE.schema)})
+    assert keep.column("x").to_pylist() == [True, False, True, True, False]
+    for sql in ("i", "i + 1", "s", "NULL"):
+        with pytest.raises(InvalidInputError, match="boolean"):
+            parse_filter(sql, TABLE.schema)
+
+
+def test_schemas_of_either_kind():
+    arrow = pa.schema([("a", pa.int64()), ("u", pa.uuid())])
+    for schema in (arrow, schema_from_arrow(arrow)):
+        assert parse_column("a + 1", schema).type == pa.int64()
+        assert parse_column("u", schema).type == pa.binary(16)

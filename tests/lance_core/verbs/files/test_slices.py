@@ -1,0 +1,144 @@
+"""Slices: typed, exact, disjoint; `assign` and `expression` agree."""
+
+import datetime as dt
+import pickle
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
+
+DAY = dt.timedelta(days=1)
+
+
+def equals(column: str, *values: object) -> Slices:
+    return Slices([Slice(name=str(v), conditions={column: Equals(v)}) for v in values])
+
+
+def days(column: str, first: dt.date, count: int) -> Slices:
+    return Slices(
+        [Slice(name=str(i), conditions={column: Between(first + i * DAY, first + (i + 1) * DAY)}) for i in range(count)]
+    )
+
+
+def matched(slices: Slices, table: pa.Table) -> list[bool]:
+    mask = pa.dataset.dataset(table).scanner(columns={"m": slices.expression(table.schema)}).to_table()["m"]
+    return [bool(m) for m in mask.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside", "outside"),
+    [
+        (pa.string(), "a'b", "A'B"),
+        (pa.large_string(), "x') OR 1=1 --", ""),
+        (pa.int16(), -7, 7),
+        (pa.date32(), dt.date(2013, 1, 1), dt.date(2013, 1, 2)),
+        (pa.timestamp("us"), dt.datetime(2013, 1, 1, 5), dt.datetime(2013, 1, 1, 6)),
+        (pa.timestamp("ms", "UTC"), dt.datetime(2013, 1, 1, tzinfo=dt.UTC), dt.datetime(2014, 1, 1, tzinfo=dt.UTC)),
+        (pa.dictionary(pa.int8(), pa.string()), "a", "b"),
+    ],
+    ids=str,
+)
+def test_equality_on_every_kind_of_column(kind: pa.DataType, inside: object, outside: object) -> None:
+    values = pa.array([outside, None, inside, inside], type=kind.value_type if pa.types.is_dictionary(kind) else kind)
+    table = pa.table({"k": values.cast(kind)})
+    slices = equals("k", inside)
+    assert slices.assign(table).tolist() == [-1, -1, 0, 0]
+    assert matched(slices, table) == [False, False, True, True]
+
+
+@given(
+    st.lists(st.integers(-5, 12)),
+    st.sets(st.integers(0, 9), min_size=1).map(sorted),
+    st.booleans(),
+)
+def test_ranges_agree_with_plain_python(values: list[int], keys: list[int], aware: bool) -> None:
+    zone = dt.UTC if aware else None
+    start = dt.datetime(2013, 3, 9, tzinfo=zone)
+    slices = Slices(
+        [Slice(name=str(k), conditions={"t": Between(start + k * DAY, start + (k + 1) * DAY)}) for k in keys]
+    )
+    table = pa.table(
+        {
+            "t": pa.array(
+                [start + v * DAY + dt.timedelta(hours=3) for v in values], pa.timestamp("us", "UTC" if aware else None)
+            )
+        }
+    )
+    expected = [keys.index(v) if v in keys else -1 for v in values]
+    assert slices.assign(table).tolist() == expected
+    assert matched(slices, table) == [e >= 0 for e in expected]
+
+
+def test_several_columns_need_not_form_a_full_grid() -> None:
+    pairs = [(1, "a"), (1, "b"), (2, "a"), (3, "c")]
+    slices = Slices([Slice(name=f"{n}{s}", conditions={"n": Equals(n), "s": Equals(s)}) for n, s in pairs])
+    grid = [(n, s) for n in (1, 2, 3, 4, None) for s in ("a", "b", "c", "d", None)]
+    table = pa.table({"n": [n for n, _ in grid], "s": [s for _, s in grid]})
+    expected = [pairs.index(row) if row in pairs else -1 for row in grid]
+    assert slices.assign(table).tolist() == expected
+    assert matched(slices, table) == [e >= 0 for e in expected]
+
+
+def test_local_days_follow_daylight_saving() -> None:
+    zone = ZoneInfo("America/New_York")
+    first = dt.datetime(2013, 3, 10, tzinfo=zone)
+    slices = Slices([Slice(name="10", conditions={"t": Between(first, dt.datetime(2013, 3, 11, tzinfo=zone))})])
+    hours = [dt.datetime(2013, 3, 10, 5, tzinfo=dt.UTC) + dt.timedelta(hours=h) for h in range(-1, 24)]
+    table = pa.table({"t": pa.array(hours, pa.timestamp("ns", "UTC"))})
+    assert slices.assign(table).tolist() == [-1, *[0] * 23, -1]
+
+
+@pytest.mark.parametrize(
+    ("slices", "kind", "message"),
+    [
+        (equals("x", 1), pa.int8(), "no column 'x'"),
+        (equals("k", 300), pa.int8(), "cannot hold 300"),
+        (equals("k", 1.5), pa.int64(), "1.5"),
+        (equals("k", "1"), pa.int64(), "'1'"),
+        (equals("k", dt.datetime(2013, 1, 1)), pa.date32(), "needs a date"),
+        (equals("k", dt.datetime(2013, 1, 1)), pa.timestamp("us", "UTC"), "with a zone"),
+        (equals("k", dt.datetime(2013, 1, 1, tzinfo=dt.UTC)), pa.timestamp("us"), "without a zone"),
+        (equals("k", dt.datetime(2013, 1, 1, 1, 1, 1, 5)), pa.timestamp("ms"), "k"),
+        (days("k", dt.date(2013, 1, 1), 2), pa.string(), "ranges"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_by_column(slices: Slices, kind: pa.DataType, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        slices.check(pa.schema([("k", kind)]))
+
+
+def test_slices_must_be_disjoint_and_alike() -> None:
+    schema = pa.schema([("k", pa.int64()), ("j", pa.int64())])
+    with pytest.raises(InvalidInputError, match="same rows"):
+        equals("k", 1, 1).check(schema)
+    with pytest.raises(InvalidInputError, match="overlap"):
+        Slices(
+            [Slice(name="a", conditions={"k": Between(0, 5)}), Slice(name="b", conditions={"k": Between(4, 6)})]
+        ).check(schema)
+    with pytest.raises(InvalidInputError, match="empty"):
+        Slices([Slice(name="a", conditions={"k": Between(5, 5)})]).check(schema)
+    with pytest.raises(InvalidInputError, match="some slices"):
+        Slices([Slice(name="a", conditions={"k": Between(5, 6)}), Slice(name="b", conditions={"k": Equals(7)})]).check(
+            schema
+        )
+    with pytest.raises(InvalidInputError, match="over"):
+        Slices([Slice(name="a", conditions={"k": Equals(1)}), Slice(name="b", conditions={"j": Equals(1)})])
+    with pytest.raises(InvalidInputError, match="no slice"):
+        Slices([])
+    with pytest.raises(InvalidInputError, match="null"):
+        equals("k", None).check(schema)
+
+
+def test_identities_tell_types_apart_and_survive_pickling() -> None:
+    one, text = equals("k", 1), equals("k", "1")
+    assert one.identities() != text.identities()
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert pickle.loads(pickle.dumps(one)).identities() == one.identities()
+    utc = equals("k", dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC))
+    assert equals("k", dt.datetime(2013, 1, 1, 0, tzinfo=ZoneInfo("America/New_York"))).identities() == utc.identities()
