@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lance_dagster.filters import lance_filter
     from lance_dagster.io_manager import LanceIOManager
-    from lance_dagster.metadata import stamp_lance_metadata
+    from lance_dagster.stamp import stamp_lance_metadata
 
 __all__ = ["LanceIOManager", "lance_filter", "stamp_lance_metadata"]
 
 _HOMES: Final = {
     "LanceIOManager": "lance_dagster.io_manager",
     "lance_filter": "lance_dagster.filters",
-    "stamp_lance_metadata": "lance_dagster.metadata",
+    "stamp_lance_metadata": "lance_dagster.stamp",
 }
 
 

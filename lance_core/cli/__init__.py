@@ -23,9 +23,9 @@ def main() -> None:
     """Run the command line."""
     try:
         # click and rich are an optional extra: say so instead of showing a traceback.
-        from lance_core.cli.app import run  # noqa: PLC0415
+        from lance_core.cli.app import cli  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.exit(f"the lance command needs {error.name}: pip install 'lance-dagster[cli]'")
-    run()
+    cli()

@@ -1,25 +1,32 @@
-"""The group of commands, and what they share: the table, storage options, output, exit codes."""
+"""The group of commands. One line adds one."""
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from lance_core.cli.output import Output
-from lance_core.dataset.lance_dataset import dataset
-from lance_core.errors import LanceError
+from lance_core.cli import look, upkeep
 
-__all__ = ["cli", "command", "parse_version", "run"]
+__all__ = ["COMMANDS", "cli"]
 
-FAILED: Final = 1
-TRY_AGAIN: Final = 3
-FOUND_PROBLEMS: Final = 4
-
-F = TypeVar("F", bound=Callable[..., Any])
+COMMANDS: Final[tuple[click.Command, ...]] = (
+    look.info,
+    look.versions,
+    look.show,
+    look.fragments,
+    look.files,
+    look.schema,
+    look.head,
+    look.diff,
+    look.tags,
+    look.branches,
+    upkeep.compact_command,
+    upkeep.materialize_deletions,
+    upkeep.cleanup,
+    upkeep.verify,
+    upkeep.restore,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -28,68 +35,5 @@ def cli() -> None:
     """Look at Lance tables, and keep them small and fast."""
 
 
-def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command]:
-    """Make a function a command on a table.
-
-    The function is called with the opened dataset and the output, then with its own arguments.
-
-    Args:
-        name: Name of the command.
-        versioned: Whether it looks at one version, which can be chosen.
-    """
-
-    def decorate(function: F) -> click.Command:
-        @functools.wraps(function)
-        def wrapped(table: str, storage_option: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-            output = Output(as_json)
-            chosen = arguments.pop("at_version", None)
-            options = dict(_key_value(item) for item in storage_option)
-            try:
-                opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
-                function(opened, output, **arguments)
-            except (LanceError, OSError) as error:
-                _fail(error, output)
-
-        made: Any = wrapped
-        if versioned:
-            made = click.option("--version", "at_version", help="Version number or tag; the latest by default.")(made)
-        made = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(made)
-        made = click.option(
-            "-o", "--storage-option", multiple=True, metavar="KEY=VALUE", help="Option of the storage; can be repeated."
-        )(made)
-        made = click.argument("table")(made)
-        registered: click.Command = cli.command(name)(made)
-        return registered
-
-    return decorate
-
-
-def parse_version(text: str) -> int | str:
-    """A version number, or else a tag."""
-    return int(text) if text.isdigit() else text
-
-
-def run() -> None:
-    """Run the command line."""
-    # The commands register themselves when their modules are imported.
-    import lance_core.cli.look  # noqa: PLC0415
-    import lance_core.cli.upkeep  # noqa: F401, PLC0415
-
-    cli()
-
-
-def _key_value(item: str) -> tuple[str, str]:
-    key, separator, value = item.partition("=")
-    if not separator or not key:
-        # The value may be a secret: it is not repeated.
-        raise click.BadParameter("must be KEY=VALUE", param_hint="--storage-option")
-    return key, value
-
-
-def _fail(error: Exception, output: Output) -> None:
-    retryable = bool(getattr(error, "retryable", False))
-    if output.as_json:
-        output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
-    else:
-        click.echo(f"lance: {error}", err=True)
-    sys.exit(TRY_AGAIN if retryable else FAILED)
+for _command in COMMANDS:
+    cli.add_command(_command)

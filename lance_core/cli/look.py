@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from lance_core.cli.app import command, parse_version
+from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import Output
 from lance_core.commit import list_versions, load_manifest, load_transaction
 from lance_core.dataset.lance_dataset import LanceDataset

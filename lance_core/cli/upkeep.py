@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lance_core.cli.app import FOUND_PROBLEMS, command, parse_version
+from lance_core.cli.command import FOUND_PROBLEMS, command, parse_version
 from lance_core.cli.output import Output, human_bytes
 from lance_core.commit import list_versions
 from lance_core.dataset.lance_dataset import LanceDataset

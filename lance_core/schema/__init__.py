@@ -11,18 +11,16 @@ from lance_core.schema.arrow import (
 )
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
-from lance_core.schema.keys import (
+from lance_core.schema.key_marks import (
     CLUSTERING_KEY_POSITION,
     NO_MARK,
     PRIMARY_KEY,
     PRIMARY_KEY_POSITION,
     KeyMark,
-    check_primary_key,
-    clustering_key,
     clustering_key_mark,
-    primary_key,
     primary_key_mark,
 )
+from lance_core.schema.keys import check_primary_key, clustering_key, primary_key
 from lance_core.schema.lance_schema import LanceField, LanceSchema
 from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, schema_to_bytes, schema_to_protobuf
 

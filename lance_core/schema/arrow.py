@@ -32,7 +32,8 @@ import pyarrow as pa
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import Field, Schema
-from lance_core.schema.keys import NO_MARK, check_primary_key, clustering_key_mark, primary_key_mark
+from lance_core.schema.key_marks import NO_MARK, clustering_key_mark, primary_key_mark
+from lance_core.schema.keys import check_primary_key
 
 __all__ = [
     "arrow_type_of",

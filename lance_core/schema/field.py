@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lance_core.errors import SchemaError
-from lance_core.schema.keys import NO_MARK, KeyMark
+from lance_core.schema.key_marks import NO_MARK, KeyMark
 
 __all__ = ["UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from lance_core._proto import file_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema.field import Field, Schema
-from lance_core.schema.keys import KeyMark
+from lance_core.schema.key_marks import KeyMark
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
 

@@ -6,7 +6,7 @@ This module imports `pyarrow.dataset`, and that pandas: import it on use.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,10 +16,24 @@ from lance_core.errors import UnsupportedError
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.version.unsupported import refuse
 
-if TYPE_CHECKING:
-    from lance_core.dataset.reading import ReadingVerbs
+__all__ = ["ArrowDataset", "Readable"]
 
-__all__ = ["ArrowDataset"]
+
+class Readable(Protocol):
+    """What is asked of a dataset."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        ...
+
+    def scanner(self, columns: Any, filter: pc.Expression | None, *, batch_size: int | None) -> LanceScanner:  # noqa: A002 - pylance's name
+        """Prepare a scan."""
+        ...
+
+    def take(self, indices: Any, columns: Any) -> pa.Table:
+        """Rows by position."""
+        ...
 
 
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is untyped
@@ -32,7 +46,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         filter_: What all scans keep.
     """
 
-    def __init__(self, dataset: ReadingVerbs, filter_: pc.Expression | None = None) -> None:
+    def __init__(self, dataset: Readable, filter_: pc.Expression | None = None) -> None:
         self._dataset = dataset
         self._filter = filter_
 

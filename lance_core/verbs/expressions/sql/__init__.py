@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, schema_to_arrow, storage_type
 from lance_core.verbs.expressions.sql.casts import cast
-from lance_core.verbs.expressions.sql.compile import Compiler
+from lance_core.verbs.expressions.sql.compile import TextCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
 
 __all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
@@ -75,7 +75,7 @@ def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
     Raises:
         InvalidInputError: It is no condition.
     """
-    compiled = Compiler(text, _storage_schema(schema)).compile(as_filter=True)
+    compiled = TextCompiler(text, _storage_schema(schema)).compile(as_filter=True)
     if not pa.types.is_boolean(compiled.type):
         raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
     return compiled.expression
@@ -86,7 +86,7 @@ def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expressio
 
     Arguments and errors as `parse_filter`.
     """
-    return tuple(part.expression for part in Compiler(text, _storage_schema(schema)).conjuncts())
+    return tuple(part.expression for part in TextCompiler(text, _storage_schema(schema)).conjuncts())
 
 
 def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:
@@ -94,7 +94,7 @@ def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:
     if text in columns.names:
         # A name that is no SQL, such as `odd name`, still names its column.
         return Typed(pc.field(text), columns.field(text).type)
-    return Compiler(text, columns).compile(as_filter=False)
+    return TextCompiler(text, columns).compile(as_filter=False)
 
 
 def _storage_schema(schema: pa.Schema | Schema) -> pa.Schema:

@@ -27,12 +27,12 @@ from lance_core.verbs.expressions.sql.dialect import (
 from lance_core.verbs.expressions.sql.nodes import NODES, ROOT_NODES, logic, name_of
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-__all__ = ["Compiler"]
+__all__ = ["TextCompiler"]
 
 _BOOL: Final = pa.bool_()
 
 
-class Compiler:
+class TextCompiler:
     """Compiles one text.
 
     Args:

@@ -7,7 +7,7 @@ the compiler when they are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -16,6 +16,7 @@ from lance_core.verbs.expressions.sql import patterns
 from lance_core.verbs.expressions.sql.arithmetic import null_if
 from lance_core.verbs.expressions.sql.casts import cast, named_type
 from lance_core.verbs.expressions.sql.compare import common_of, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_math import MATH_FUNCTIONS
@@ -23,12 +24,9 @@ from lance_core.verbs.expressions.sql.functions_text import TEXT_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_time import TIME_FUNCTIONS
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-if TYPE_CHECKING:
-    from lance_core.verbs.expressions.sql.compile import Compiler
-
 __all__ = ["FUNCTIONS", "SYNTAX", "Function"]
 
-Function = Callable[["Compiler", exp.Expr, Sequence[exp.Expr]], Typed]
+Function = Callable[[Compiler, exp.Expr, Sequence[exp.Expr]], Typed]
 
 _BOOL: Final = pa.bool_()
 

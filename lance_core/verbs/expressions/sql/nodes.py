@@ -6,7 +6,7 @@ A handler gets the compiler and its node, and has the compiler compile the nodes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from sqlglot import exp
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
 from lance_core.verbs.expressions.sql.casts import cast, type_of
 from lance_core.verbs.expressions.sql.compare import both, common_of, compare, either, is_in, is_null, negated, same
+from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, is_in_parentheses, unsupported
 from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
 from lance_core.verbs.expressions.sql.intervals import interval
@@ -22,9 +23,6 @@ from lance_core.verbs.expressions.sql.patterns import like
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 from lance_core.verbs.expressions.sql.words import CLOCKS
-
-if TYPE_CHECKING:
-    from lance_core.verbs.expressions.sql.compile import Compiler
 
 __all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
 

@@ -1,0 +1,79 @@
+"""What commands share: the table, storage options, output, exit codes."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from lance_core.cli.output import Output
+from lance_core.dataset.lance_dataset import dataset
+from lance_core.errors import LanceError
+
+__all__ = ["FOUND_PROBLEMS", "command", "parse_version"]
+
+FAILED: Final = 1
+TRY_AGAIN: Final = 3
+FOUND_PROBLEMS: Final = 4
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command]:
+    """Make a function a command on a table.
+
+    The function is called with the opened dataset and the output, then with its own arguments.
+
+    Args:
+        name: Name of the command.
+        versioned: Whether it looks at one version, which can be chosen.
+    """
+
+    def decorate(function: F) -> click.Command:
+        @functools.wraps(function)
+        def wrapped(table: str, storage_option: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+            output = Output(as_json)
+            chosen = arguments.pop("at_version", None)
+            options = dict(_key_value(item) for item in storage_option)
+            try:
+                opened = dataset(table, None if chosen is None else parse_version(chosen), storage_options=options)
+                function(opened, output, **arguments)
+            except (LanceError, OSError) as error:
+                _fail(error, output)
+
+        made: Any = wrapped
+        if versioned:
+            made = click.option("--version", "at_version", help="Version number or tag; the latest by default.")(made)
+        made = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(made)
+        made = click.option(
+            "-o", "--storage-option", multiple=True, metavar="KEY=VALUE", help="Option of the storage; can be repeated."
+        )(made)
+        made = click.argument("table")(made)
+        return click.command(name)(made)
+
+    return decorate
+
+
+def parse_version(text: str) -> int | str:
+    """A version number, or else a tag."""
+    return int(text) if text.isdigit() else text
+
+
+def _key_value(item: str) -> tuple[str, str]:
+    key, separator, value = item.partition("=")
+    if not separator or not key:
+        # The value may be a secret: it is not repeated.
+        raise click.BadParameter("must be KEY=VALUE", param_hint="--storage-option")
+    return key, value
+
+
+def _fail(error: Exception, output: Output) -> None:
+    retryable = bool(getattr(error, "retryable", False))
+    if output.as_json:
+        output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
+    else:
+        click.echo(f"lance: {error}", err=True)
+    sys.exit(TRY_AGAIN if retryable else FAILED)

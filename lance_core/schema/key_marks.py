@@ -1,0 +1,78 @@
+"""What a field says about the keys that a schema declares and nobody enforces: the primary key and the clustering key.
+
+    Arrow field metadata                               wire, field of `Field`
+    lance-schema:unenforced-primary-key                12  bool
+    lance-schema:unenforced-primary-key:position       13  place in the key from 1 on, 0 = none
+    -                                                  14  bool of the clustering key
+    lance-schema:unenforced-clustering-key:position    15  place in it
+
+pylance 14.0.2 writes 12 for every member of a primary key, and 15 alone for those of a clustering key; a text of the
+clustering key other than its position means nothing to it. Here either number makes a member, and both are written
+back as they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+__all__ = [
+    "CLUSTERING_KEY_POSITION",
+    "NO_MARK",
+    "PRIMARY_KEY",
+    "PRIMARY_KEY_POSITION",
+    "KeyMark",
+    "clustering_key_mark",
+    "primary_key_mark",
+]
+
+PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
+PRIMARY_KEY_POSITION: Final = f"{PRIMARY_KEY}:position"
+CLUSTERING_KEY_POSITION: Final = "lance-schema:unenforced-clustering-key:position"
+
+_TRUE = (b"1", b"true", b"on", b"yes", b"y")
+_MAX_POSITION = (1 << 32) - 1
+
+
+class KeyMark(NamedTuple):
+    """What a field says about a key, as the two numbers of the wire."""
+
+    flag: bool = False
+    position: int = 0
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the field belongs to the key."""
+        return self.flag or self.position > 0
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Members with a position come first; the others follow in order of their fields."""
+        return not self.position, self.position
+
+
+NO_MARK: Final = KeyMark()
+"""What a field says about a key that it is no part of."""
+
+
+def primary_key_mark(metadata: Mapping[str, bytes]) -> KeyMark:
+    """What the Arrow metadata of a field says about the primary key; a position alone makes a member, even 0."""
+    position = _position(metadata.get(PRIMARY_KEY_POSITION))
+    if position is not None:
+        return KeyMark(flag=True, position=position)
+    return KeyMark(flag=metadata.get(PRIMARY_KEY, b"").lower() in _TRUE)
+
+
+def clustering_key_mark(metadata: Mapping[str, bytes]) -> KeyMark | None:
+    """What the Arrow metadata of a field says about the clustering key; None if it says nothing."""
+    position = _position(metadata.get(CLUSTERING_KEY_POSITION))
+    return None if position is None else KeyMark(position=position)
+
+
+def _position(text: bytes | None) -> int | None:
+    """The number that a text holds: digits, with or without a plus, up to 32 bits."""
+    digits = (text or b"").removeprefix(b"+")
+    if not digits.isdigit():
+        return None
+    position = int(digits)
+    return position if position <= _MAX_POSITION else None
