@@ -11,6 +11,7 @@ from lance_core import file as file
 from lance_core import fragment as fragment
 from lance_core import progress as progress
 from lance_core import udf as udf
+from lance_core.commit import WriteTry
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.table.manifest import WRITER
@@ -54,6 +55,7 @@ __all__ = [
     "Slice",
     "Slices",
     "Transaction",
+    "WriteTry",
     "batch_udf",
     "commit_fragments",
     "dataset",

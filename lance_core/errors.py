@@ -16,6 +16,8 @@
     `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
         |-- RetryableConflictError              do the operation again on the latest version
         `-- IncompatibleConflictError           the operation makes no sense any more
+            |-- SupersededError                 a later try of the same write has committed
+            `-- EarlierTryError                 rows of an earlier try cannot be told from others any more
 
 Several classes also derive from the builtin that pylance raises in the same place, so that
 `except ValueError` and `except OSError` written for it keep working.
@@ -27,6 +29,7 @@ __all__ = [
     "CorruptFileError",
     "DatasetExistsError",
     "DatasetNotFoundError",
+    "EarlierTryError",
     "IncompatibleConflictError",
     "InvalidInputError",
     "LanceError",
@@ -36,6 +39,7 @@ __all__ = [
     "RetryableConflictError",
     "SchemaError",
     "StoreError",
+    "SupersededError",
     "UnsupportedError",
     "VersionNotFoundError",
 ]
@@ -139,3 +143,15 @@ class IncompatibleConflictError(CommitConflictError):
     """Repeating the operation would not do what was meant."""
 
     code = "commit-conflict-incompatible"
+
+
+class SupersededError(IncompatibleConflictError):
+    """A later try of the same write has committed; this one must not."""
+
+    code = "superseded"
+
+
+class EarlierTryError(IncompatibleConflictError):
+    """An earlier try of the same write has committed rows that cannot be told from others any more."""
+
+    code = "earlier-try"

@@ -17,7 +17,7 @@ NAMES = {
     lance_core: [
         "BatchUDF", "Between", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
         "FieldStatistics", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
-        "LanceOperation", "LanceScanner", "MergeInsertBuilder", "Slice", "Slices", "Transaction", "batch_udf",
+        "LanceOperation", "LanceScanner", "MergeInsertBuilder", "Slice", "Slices", "Transaction", "WriteTry", "batch_udf",
         "commit_fragments", "dataset", "delete_uncommitted_files", "write_dataset", "write_fragments",
     ],
     lance_core.maintenance: [

@@ -5,7 +5,9 @@ from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, commit
 from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.rebase import load_deletion_vector
+from lance_core.commit.tries import REPLACES_KEY, EarlierTryLandedError, OnEarlierTry, WriteTry, refuse_superseded
 from lance_core.commit.versions import (
+    find_all_by_property,
     find_by_property,
     latest_version,
     list_versions,
@@ -17,14 +19,19 @@ from lance_core.commit.versions import (
 from lance_core.errors import CommitConflictError
 
 __all__ = [
+    "REPLACES_KEY",
     "AffectedRows",
     "CommitConflictError",
     "CommitOptions",
     "Committed",
+    "EarlierTryLandedError",
     "Listener",
+    "OnEarlierTry",
     "Verdict",
+    "WriteTry",
     "affected_fragments",
     "commit",
+    "find_all_by_property",
     "find_by_property",
     "judge",
     "latest_version",
@@ -36,4 +43,5 @@ __all__ = [
     "locate_latest",
     "migrate_to_v2_names",
     "on_commit",
+    "refuse_superseded",
 ]

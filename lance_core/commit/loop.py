@@ -19,6 +19,7 @@ from lance_core.commit.handler import VersionWriter
 from lance_core.commit.listeners import tell
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.repair import repaired
+from lance_core.commit.tries import WriteTry, meet
 from lance_core.commit.versions import load_latest, load_manifest, load_transaction
 from lance_core.errors import (
     CommitConflictError,
@@ -57,6 +58,8 @@ class CommitOptions:
             happened, and is not found unless its number is known.
         once: A transaction property. If a version since the read version carries it, that one is returned and nothing
             is written.
+        write: Which try of which write this is, if it may be tried several times; its properties are on the
+            transaction.
         data_storage_version: Version of data files, for Overwrite; None to infer it.
         stable_row_ids: Whether a dataset that is created has stable row ids.
     """
@@ -67,6 +70,7 @@ class CommitOptions:
     naming: Naming = Naming.V2
     detached: bool = False
     once: tuple[str, str] | None = None
+    write: WriteTry | None = None
     data_storage_version: str | None = None
     stable_row_ids: bool = False
 
@@ -108,7 +112,9 @@ def commit(
         source: The manifest that a Clone copies.
 
     Raises:
-        RetryableConflictError: Another writer's commit needs the whole operation to be done again.
+        RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
+            earlier try of the same write, `EarlierTryLandedError`.
+        SupersededError: A later try of the same write has committed.
         IncompatibleConflictError: Another writer's commit rules this one out, or the history has a gap.
         DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
             external manifest store still has its versions.
@@ -197,6 +203,8 @@ class _Commit:
         duplicate = self._duplicate(latest)
         if duplicate is not None:
             return duplicate
+        if self.options.write is not None:
+            meet(self.options.write, self.store.root, earlier)
         self._judge(latest, earlier)
         rebased = self._rebased(latest, earlier)
         try:
@@ -248,13 +256,16 @@ class _Commit:
         return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
-        """Find a version since the read version that carries the `once` property."""
-        if self.options.once is None or latest is None:
+        """Find a version since the read version that is this very commit, or carries the `once` property."""
+        if latest is None:
             return None
-        key, value = self.options.once
+        key, value = self.options.once or ("", None)
         for version in sorted(self.seen):
             transaction = self.seen[version]
-            if transaction.properties.get(key) == value:
+            if transaction.uuid == self.original.uuid:  # an answer was lost
+                manifest = latest if version == latest.version else load_manifest(self.store, version)
+                return Committed(manifest=manifest, transaction=transaction, attempts=1)
+            if value is not None and transaction.properties.get(key) == value:
                 manifest = latest if version == latest.version else load_manifest(self.store, version)
                 return Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True)
         return None

@@ -11,6 +11,7 @@ from datetime import datetime
 from lance_core.errors import CorruptFileError, ObjectNotFoundError, VersionNotFoundError
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.manifest import Manifest, ManifestLocation
+from lance_core.table.operations import Clone
 from lance_core.table.paths import (
     VERSIONS_PREFIX,
     Naming,
@@ -22,6 +23,7 @@ from lance_core.table.paths import (
 from lance_core.table.transaction import Transaction
 
 __all__ = [
+    "find_all_by_property",
     "find_by_property",
     "latest_version",
     "list_versions",
@@ -134,25 +136,59 @@ def find_by_property(
         newest: Where to start; older versions are read one after the other.
         not_before: Do not look at versions committed before this time; must be aware of its time zone.
     """
-    earlier = (version for version in reversed(list_versions(store)) if version < newest.version)
-    manifest: Manifest | None = newest
-    while manifest is not None:
+    for manifest in _backwards(store, newest):
         if not_before is not None and manifest.timestamp < not_before:
             return None
         transaction = load_transaction(store, manifest)
         if transaction is not None and transaction.properties.get(key) == value:
             return manifest, transaction
-        manifest = _next_readable(store, earlier)
     return None
 
 
-def _next_readable(store: ObjectStore, versions: Iterator[int]) -> Manifest | None:
-    for version in versions:
-        try:
-            return load_manifest(store, version)
-        except VersionNotFoundError:
-            continue  # cleaned up since it was listed
-    return None
+def find_all_by_property(
+    store: ObjectStore, key: str, value: str, *, newest: Manifest, not_before: datetime | None = None
+) -> tuple[dict[int, Transaction], list[int]]:
+    """Find all versions whose transaction has a property.
+
+    Args:
+        store: The dataset's store.
+        key: The property.
+        value: What it must be.
+        newest: Where to start; older versions are read one after the other.
+        not_before: Do not look at versions committed before this time; must be aware of its time zone.
+
+    Returns:
+        The transactions by version, newest first, and the versions in between of which nothing is known any more.
+    """
+    found: dict[int, Transaction] = {}
+    missing: list[int] = []
+    expected = newest.version
+    for manifest in _backwards(store, newest):
+        missing.extend(range(expected, manifest.version, -1))
+        expected = manifest.version - 1
+        if not_before is not None and manifest.timestamp < not_before:
+            return found, missing
+        transaction = load_transaction(store, manifest)
+        if transaction is None:
+            missing.append(manifest.version)
+        elif transaction.properties.get(key) == value:
+            found[manifest.version] = transaction
+        if transaction is not None and isinstance(transaction.operation, Clone):
+            return found, missing  # a branch or a copy begins here
+    missing.extend(range(expected, 0, -1))
+    return found, missing
+
+
+def _backwards(store: ObjectStore, newest: Manifest) -> Iterator[Manifest]:
+    """The versions from one on, newest first; those that were cleaned up are left out."""
+    yield newest
+    for version in reversed(list_versions(store)):
+        if version < newest.version:
+            try:
+                manifest = load_manifest(store, version)
+            except VersionNotFoundError:
+                continue
+            yield manifest
 
 
 def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:

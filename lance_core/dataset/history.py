@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from lance_core.commit import (
     commit,
+    find_all_by_property,
     find_by_property,
     list_versions,
     load_latest,
@@ -108,6 +109,23 @@ class HistoryVerbs(Handle):
         """
         found = find_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return None if found is None else (found[0].version, Transaction.from_record(found[1]))
+
+    def find_transactions(
+        self, key: str, value: str, *, not_before: datetime | None = None
+    ) -> tuple[dict[int, Transaction], list[int]]:
+        """All commits up to this version that carry a transaction property.
+
+        Args:
+            key: The property.
+            value: What it must be.
+            not_before: Do not look at older commits.
+
+        Returns:
+            The transactions by version, newest first; and the versions in between of which it is not known any more,
+            because they were cleaned up.
+        """
+        found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
+        return {version: Transaction.from_record(record) for version, record in found.items()}, missing
 
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""

@@ -8,6 +8,9 @@
 A replacement that loses a race against something that merely moved rows (a compaction) is worked out again on the
 latest version. One that loses against a replacement of the same slice fails: which of the two should win is not for
 the table to say.
+
+Of several tries of one write (`WriteTry`) the last one's rows are in the table, once: overwrite and replace do that by
+themselves; append commits an Update that takes out the rows of the tries before it and brings its own.
 """
 
 from __future__ import annotations
@@ -21,8 +24,11 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core.commit import (
+    REPLACES_KEY,
     CommitOptions,
     Committed,
+    EarlierTryLandedError,
+    WriteTry,
     commit,
     find_by_property,
     load_latest,
@@ -30,7 +36,7 @@ from lance_core.commit import (
     load_transaction,
 )
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError
+from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError, RetryableConflictError
 from lance_core.file import FileVersion
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, StorageOptions, canonical_uri
@@ -50,6 +56,7 @@ from lance_core.verbs.version.destination import Destination, destination
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
+from lance_core.verbs.write.earlier_tries import Rows, landed_tries, recorded, rows_of_tries
 from lance_core.verbs.write.replace import remove_slices
 
 __all__ = ["CommitResult", "commit_fragments"]
@@ -74,7 +81,9 @@ class CommitResult:
         fragments_added: New fragments.
         fragments_removed: Fragments that went; None as for `rows_deleted`.
         attempts: How often a manifest was put; 0 if an earlier commit was adopted.
-        deduplicated: Whether an earlier commit carried the `once` property and was adopted.
+        deduplicated: Whether an earlier commit carried the `once` property, or is that of an earlier try of the same
+            write, and was adopted.
+        replaced_versions: What earlier tries of the same write had committed, and what this commit takes the place of.
     """
 
     dataset: LanceDataset
@@ -87,6 +96,7 @@ class CommitResult:
     fragments_removed: int | None
     attempts: int
     deduplicated: bool
+    replaced_versions: tuple[int, ...] = ()
 
     @property
     def version(self) -> int:
@@ -105,6 +115,7 @@ def commit_fragments(
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     once: tuple[str, str] | None = None,
+    write_try: WriteTry | None = None,
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
     enable_stable_row_ids: bool = False,
@@ -128,6 +139,8 @@ def commit_fragments(
         commit_message: A text for the history.
         once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
             `read_version` does, it is adopted and nothing is committed. It is set on the commit.
+        write_try: Which try of which write this is, if the write may be tried several times: what earlier tries
+            committed is replaced, and a later one that has committed stops this one.
         storage_options: Where and who, under object_store's names; None for those of the dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
@@ -142,13 +155,17 @@ def commit_fragments(
         DatasetExistsError: `mode` is "create" and there is a dataset.
         RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
         IncompatibleConflictError: A concurrent commit leaves no place for this one.
+        SupersededError: A later try of the same write has committed.
+        EarlierTryError: The rows that an earlier try appended cannot be told from others any more.
         SchemaError: The fragments do not fit the dataset.
     """
     if mode not in MODES:
         raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
     if (mode == "replace") != (slices is not None):
         raise InvalidInputError('slices belong to mode "replace", and it needs them')
-    properties = _properties(transaction_properties, commit_message, once)
+    if once is not None and write_try is not None:
+        raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
+    properties = _properties(transaction_properties, commit_message, once, write_try)
     if slices is not None:
         slices.check(schema)
         properties[SLICES_KEY] = json.dumps(slices.identities())
@@ -160,6 +177,7 @@ def commit_fragments(
         slices=slices,
         properties=properties,
         once=once,
+        write=write_try,
         table_config=dict(table_config or {}),
         add_columns=add_columns,
         initial_bases=numbered(initial_bases),
@@ -167,6 +185,7 @@ def commit_fragments(
             naming=Naming.V2 if enable_v2_manifest_paths else Naming.V1,
             max_retries=max_retries,
             once=once,
+            write=write_try,
             data_storage_version=data_storage_version and FileVersion.from_string(data_storage_version).value,
             stable_row_ids=enable_stable_row_ids,
         ),
@@ -175,9 +194,12 @@ def commit_fragments(
 
 
 def _properties(
-    given: Mapping[str, str] | None, commit_message: str | None, once: tuple[str, str] | None
+    given: Mapping[str, str] | None,
+    commit_message: str | None,
+    once: tuple[str, str] | None,
+    write: WriteTry | None,
 ) -> dict[str, str]:
-    properties = dict(given or {})
+    properties = dict(given or {}) | ({} if write is None else write.properties)
     if commit_message is not None:
         properties[COMMIT_MESSAGE_KEY] = commit_message
     if once is not None:
@@ -196,6 +218,7 @@ class _Commit:
     slices: Slices | None
     properties: Mapping[str, str]
     once: tuple[str, str] | None
+    write: WriteTry | None
     table_config: Mapping[str, str]
     add_columns: bool
     initial_bases: tuple[BasePath, ...]
@@ -219,6 +242,7 @@ class _Commit:
     def run(self, read_version: int | None) -> CommitResult:
         """Commit, on the dataset that is there or as a new one."""
         base = self._base(read_version)
+        tries = set(self.write.earlier if self.write is not None else ())
         if base is None:
             try:
                 return self._create()
@@ -230,17 +254,15 @@ class _Commit:
                 adopted = self._adopt(base)
                 if adopted is not None:
                     return adopted
-                self._follow_creation(base)
-        if self.mode == "create":
+                tries |= landed_tries(self.store, self.write, 0, base)
+                self._follow_creation(base, tries)
+        if self.mode == "create" and not tries:
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
         base = self._with_new_columns(self._configured(base))
-        if self.mode == "append":
+        if self.mode in ("append", "replace"):
             lance_schema(self.arrow_schema, base.schema)
             check_dictionaries(base.schema, self.fragments, self.store)
-            return self._commit(base, Append(fragments=self.fragments))
-        if self.mode == "overwrite":
-            return self._commit(base, self._overwrite())
-        return self._replace(base)
+        return self._follow(base, tries)
 
     def _base(self, read_version: int | None) -> Manifest | None:
         known = self.place.base
@@ -250,7 +272,7 @@ class _Commit:
             return load_latest(self.store)
         return load_manifest(self.store, read_version) if read_version else None
 
-    def _follow_creation(self, latest: Manifest) -> None:
+    def _follow_creation(self, latest: Manifest, tries: set[int]) -> None:
         """Make sure that fragments written for a new dataset can go into one that was created meanwhile.
 
         Raises:
@@ -261,13 +283,13 @@ class _Commit:
         own = _field_ids(self._new_schema())
         if own != _field_ids(lance_schema(self.arrow_schema, schema_to_bytes(latest.schema))):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with columns in another order")
-        if self.mode == "replace" and self._clashes(0, latest):
+        if self.mode == "replace" and self._clashes(0, latest, tries):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with rows in the same slices")
 
     def _create(self) -> CommitResult:
         operation = replace(self._overwrite(), initial_bases=self.initial_bases)
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
-        return self._result(None, commit(self.store, transaction, base=None, options=self.settings), None)
+        return self._result(None, commit(self.store, transaction, base=None, options=self.settings))
 
     def _overwrite(self) -> Overwrite:
         return Overwrite(
@@ -284,44 +306,88 @@ class _Commit:
                 version = FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
         return lance_schema(self.arrow_schema, None, version)
 
-    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None = None) -> CommitResult:
-        transaction = Transaction(read_version=base.version, operation=operation, properties=self.properties)
-        affected = removal.affected_rows if removal is not None else None
-        done = commit(self.store, transaction, base=base, options=self.settings, affected_rows=affected)
-        return self._result(base, done, removal)
-
-    def _replace(self, base: Manifest) -> CommitResult:
-        """Commit an Update; work it out again when rows were merely moved meanwhile."""
-        assert self.slices is not None
-        lance_schema(self.arrow_schema, base.schema)
-        check_dictionaries(base.schema, self.fragments, self.store)
+    def _follow(self, base: Manifest, tries: set[int]) -> CommitResult:
+        """Commit on top of a version; work it out again when rows were merely moved, or an earlier try landed."""
         for attempt in range(REPLACE_ATTEMPTS):
             source = Source(self.store, base, self.options)
             files = Staged(source)
-            removal = remove_slices(source, self.slices, files)
-            operation = Update(
-                removed_fragment_ids=removal.removed_fragment_ids,
-                updated_fragments=removal.updated_fragments,
-                new_fragments=self.fragments,
-            )
+            adopted, operation, removal = self._worked_out(source, files, tries)
+            if adopted is not None:
+                return adopted
             try:
-                return self._commit(base, operation, removal)
-            except RetryableConflictError:
-                latest = load_latest(self.store)
-                if latest is None or attempt + 1 == REPLACE_ATTEMPTS or self._clashes(base.version, latest):
-                    raise
+                return self._commit(base, operation, removal, tries)
+            except CommitConflictError as error:
                 files.discard()
-                base = latest
+                latest = load_latest(self.store)
+                if latest is None or attempt + 1 == REPLACE_ATTEMPTS or not error.retryable:
+                    raise
+                landed = landed_tries(self.store, self.write, base.version, latest)
+                if not isinstance(error, EarlierTryLandedError) and (
+                    removal is None or self._clashes(base.version, latest, tries | landed)
+                ):
+                    raise
+                self._check_columns(base, latest)
+                base, tries = latest, tries | landed
         raise AssertionError("the last attempt returns or raises")
 
-    def _clashes(self, since: int, latest: Manifest) -> bool:
-        """Whether a commit after a version replaced one of our slices."""
-        own = set(json.loads(self.properties[SLICES_KEY]))
-        for version in range(since + 1, latest.version + 1):
-            other = load_transaction(self.store, load_manifest(self.store, version))
+    def _worked_out(
+        self, source: Source, files: Staged, tries: set[int]
+    ) -> tuple[CommitResult | None, Operation, Removal | None]:
+        """What to commit on top of a version, or the commit of an earlier try that is kept instead."""
+        if self.mode in ("create", "overwrite"):
+            return None, self._overwrite(), None
+        append = Append(fragments=self.fragments)
+        rows: Rows = {}
+        if self.write is not None and (self.mode == "append" or self.write.whole):
+            rows, kept = rows_of_tries(source, self.write, tries)
+            if kept is not None:
+                return self._kept(kept), append, None
+        if self.mode == "append" and not tries:
+            return None, append, None
+        removal = remove_slices(source, self.slices, files, rows)
+        operation = Update(
+            removed_fragment_ids=removal.removed_fragment_ids,
+            updated_fragments=removal.updated_fragments,
+            new_fragments=self.fragments,
+        )
+        return None, operation, removal
+
+    def _kept(self, version: int) -> CommitResult:
+        manifest = load_manifest(self.store, version)
+        transaction = load_transaction(self.store, manifest)
+        assert transaction is not None  # it was found by its properties
+        return self._result(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
+
+    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, tries: set[int]) -> CommitResult:
+        replaced = tuple(sorted(tries))
+        properties = dict(self.properties)
+        if replaced:
+            properties[REPLACES_KEY] = ",".join(map(str, replaced))
+        settings = self.settings
+        if self.write is not None:
+            settings = replace(settings, write=replace(self.write, earlier=replaced))
+        transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
+        affected = removal.affected_rows if removal is not None else None
+        done = commit(self.store, transaction, base=base, options=settings, affected_rows=affected)
+        return self._result(base, done, removal, replaced)
+
+    def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> bool:
+        """Whether a commit after a version, other than an earlier try, replaced one of our slices."""
+        own = set(json.loads(self.properties.get(SLICES_KEY, "[]")))
+        for version in range(since + 1, latest.version + 1) if own else ():
+            other = recorded(self.store, version) if version not in tries else None
             if other is not None and not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]"))):
                 return True
         return False
+
+    def _check_columns(self, base: Manifest, latest: Manifest) -> None:
+        """Make sure that fragments that were written for a version fit a later one.
+
+        Raises:
+            RetryableConflictError: Its columns are others.
+        """
+        if self.mode in ("append", "replace") and _field_ids(base.schema) != _field_ids(latest.schema):
+            raise RetryableConflictError(f"{self.uri}: its columns were changed meanwhile; do the write again")
 
     def _configured(self, base: Manifest) -> Manifest:
         """Set configuration that a dataset lacks; Overwrite brings it along.
@@ -355,6 +421,7 @@ class _Commit:
     def _side_properties(self) -> dict[str, str]:
         """What describes a version that is made on the way: all but what stands for the write itself."""
         own = {SLICES_KEY, *(self.once[:1] if self.once is not None else ())}
+        own |= set(self.write.properties if self.write is not None else ())
         return {key: value for key, value in self.properties.items() if key not in own}
 
     def _adopt(self, latest: Manifest) -> CommitResult | None:
@@ -364,11 +431,15 @@ class _Commit:
         found = find_by_property(self.store, *self.once, newest=latest)
         if found is None:
             return None
-        return self._result(
-            None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True), None
-        )
+        return self._result(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))
 
-    def _result(self, base: Manifest | None, done: Committed, removal: Removal | None) -> CommitResult:
+    def _result(
+        self,
+        base: Manifest | None,
+        done: Committed,
+        removal: Removal | None = None,
+        replaced: tuple[int, ...] = (),
+    ) -> CommitResult:
         operation = done.transaction.operation
         added = operation.new_fragments if isinstance(operation, Update) else ()
         if isinstance(operation, Append | Overwrite):
@@ -393,6 +464,7 @@ class _Commit:
             fragments_removed=removed,
             attempts=done.attempts,
             deduplicated=done.deduplicated,
+            replaced_versions=replaced,
         )
 
 

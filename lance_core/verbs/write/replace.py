@@ -6,9 +6,12 @@ looking at it costs little more than its footer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 from pyroaring import BitMap
 
+from lance_core.table.fragment import Fragment
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, bitmap_of, each_fragment, remove_rows
 from lance_core.verbs.scan.fragment_scan import FragmentScan
@@ -20,19 +23,34 @@ from lance_core.verbs.version.staged import Staged
 __all__ = ["remove_slices"]
 
 
-def remove_slices(source: Source, slices: Slices, files: Staged) -> Removal:
+def remove_slices(
+    source: Source, slices: Slices | None, files: Staged, others: Mapping[int, BitMap] | None = None
+) -> Removal:
     """Find the rows of the slices and write the deletion files that hide those of cut fragments.
 
     Args:
         source: The version.
-        slices: What goes.
+        slices: What goes; None for nothing but the others.
         files: Takes note of the files that are written.
+        others: Further rows that go, as offsets of rows that are alive by fragment id.
 
     Raises:
         SchemaError, InvalidInputError: The slices cannot be told apart in this dataset.
     """
-    columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
-    return remove_rows(source, each_fragment(source, columns, lambda scan: _rows_of(scan, slices)), files)
+    return remove_rows(source, _with_others(source, slices, dict(others or {})), files)
+
+
+def _with_others(source: Source, slices: Slices | None, others: dict[int, BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+    for fragment, rows in _in_slices(source, slices):
+        yield fragment, rows | others.pop(fragment.id, BitMap())
+    for fragment_id, rows in others.items():
+        yield source.manifest.fragments[source.manifest.fragments.ids.index(fragment_id)], rows
+
+
+def _in_slices(source: Source, slices: Slices | None) -> Iterator[tuple[Fragment, BitMap]]:
+    if slices is not None:
+        columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
+        yield from each_fragment(source, columns, lambda scan: _rows_of(scan, slices))
 
 
 def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:

@@ -1,0 +1,129 @@
+"""Tries of one write: each that begins later takes the place of those before it.
+
+Every commit of a try carries two transaction properties, the token, which is the same for all tries of the write and
+for no other, and the number of the try:
+
+    <key of the token>   <token>
+    lance.write_try      "17.2": numbers from the left, as in version numbers; the higher one is the later try
+
+A commit that met an earlier try and took its rows away names the versions of such tries in `lance.replaces`, as "5,6".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from lance_core.errors import InvalidInputError, RetryableConflictError, SupersededError
+from lance_core.table.transaction import Transaction
+
+__all__ = ["REPLACES_KEY", "TRY_KEY", "EarlierTryLandedError", "OnEarlierTry", "WriteTry", "meet", "refuse_superseded"]
+
+TRY_KEY: Final = "lance.write_try"
+"""Property with the number of the try that made a commit."""
+
+REPLACES_KEY: Final = "lance.replaces"
+"""Property with the versions of the earlier tries whose place a commit takes."""
+
+OnEarlierTry = Literal["replace", "adopt", "append"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTry:
+    """One try of a write that may be tried several times, and of which the last try's rows are to be in the table.
+
+    Attributes:
+        token: Key and value of the transaction property that all tries of the write carry, and nothing else.
+        number: Which try this is; of two tries the one with the higher number, compared from the left, is the later.
+        earlier: Versions that earlier tries have committed, as far as they are known. Those that land while this one
+            is at work are found by the commit.
+        on_earlier_try: What an append does about an earlier try whose rows cannot be told from others any more:
+            "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
+        whole: Whether rows of earlier tries can lie outside of the slices that a replacement takes out.
+
+    Raises:
+        InvalidInputError: A field has no value that can be used.
+    """
+
+    token: tuple[str, str]
+    number: tuple[int, ...] = (0,)
+    earlier: tuple[int, ...] = ()
+    on_earlier_try: OnEarlierTry = "replace"
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_earlier_try not in get_args(OnEarlierTry):
+            raise InvalidInputError(
+                f"on_earlier_try is one of {', '.join(get_args(OnEarlierTry))}, not {self.on_earlier_try!r}"
+            )
+        if not self.number or any(type(part) is not int or part < 0 for part in self.number):
+            raise InvalidInputError(f"the number of a try is some integers of at least 0, not {self.number!r}")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The transaction properties that say which try of which write a commit is."""
+        return {self.token[0]: self.token[1], TRY_KEY: ".".join(map(str, self.number))}
+
+    def made(self, properties: Mapping[str, str] | None) -> bool:
+        """Whether a commit with these properties is one of this write, of any try."""
+        return (properties or {}).get(self.token[0]) == self.token[1]
+
+    def is_superseded_by(self, properties: Mapping[str, str] | None) -> bool:
+        """Whether a commit with these properties is that of a later try of this write."""
+        return self.made(properties) and number_of(properties or {}) > self.number
+
+
+class EarlierTryLandedError(RetryableConflictError):
+    """An earlier try of the same write committed while this one was at work: its rows have to go.
+
+    Attributes:
+        version: What it committed.
+    """
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+
+    def __reduce__(self) -> tuple[type[EarlierTryLandedError], tuple[str, int]]:
+        return EarlierTryLandedError, (str(self), self.version)
+
+
+def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
+    """The number of the try that made a commit; nothing, which is before all numbers, if it tells none."""
+    parts = properties.get(TRY_KEY, "").split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
+
+
+def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
+    """Look for other tries of a write among the commits that landed while it was at work.
+
+    Args:
+        write: This try.
+        root: The dataset, for messages.
+        committed: The commits since the version that it was made from.
+
+    Raises:
+        SupersededError: A later try has committed.
+        EarlierTryLandedError: An earlier one has.
+    """
+    tries = {version: other for version, other in committed.items() if write.made(other.properties)}
+    refuse_superseded(write, root, tries)
+    earlier = [version for version in tries if version not in write.earlier]
+    if earlier:
+        raise EarlierTryLandedError(f"{root}: version {max(earlier)} is an earlier try of the same write", max(earlier))
+
+
+def refuse_superseded(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:
+    """Stop a try that comes too late.
+
+    Raises:
+        SupersededError: One of the commits is that of a later try.
+    """
+    for version, other in committed.items():
+        if write.is_superseded_by(other.properties):
+            raise SupersededError(
+                f"{root}: version {version} was committed by a later try of the same write (try "
+                f"{other.properties[TRY_KEY]}, this one is {write.properties[TRY_KEY]}); nothing of this one was "
+                "committed, and its files are removed"
+            )

@@ -1,0 +1,317 @@
+"""Where the rows of an earlier try of a write are by now.
+
+A commit names the fragments that it brought. Their rows are followed to the latest version by what is exact:
+
+    stable row ids   the ids that the rows were given, wherever they are
+    else             the fragments, as long as no version since has touched them, or else version by version:
+                     Rewrite     rows go on in the group's new fragments, in the order of the old ones' live rows
+                     Overwrite   all rows are gone
+                     Restore     as they were in the version that came back
+                     Delete      rows are gone
+                     Update      the same if it merely takes out rows (a replacement, a later try); if it brings rows
+                                 as well, those that it took out may be among them, and the trace is lost
+                     others      rows stay where they are
+
+Rows that somebody deleted meanwhile are gone, and nothing is to be done about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.commit import REPLACES_KEY, WriteTry, load_manifest, load_transaction, refuse_superseded
+from lance_core.errors import CorruptFileError, EarlierTryError, NotFoundError, VersionNotFoundError
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import (
+    Append,
+    Delete,
+    Operation,
+    Overwrite,
+    Restore,
+    Rewrite,
+    RewriteGroup,
+    UnknownOperation,
+    Update,
+    UpdateMode,
+)
+from lance_core.table.rowids import row_ids_of
+from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.verbs.rows.removal import bitmap_of
+from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.version.source import Source
+
+__all__ = ["TraceLostError", "landed_tries", "recorded", "rows_of_tries", "rows_of_version"]
+
+Rows = dict[int, BitMap]
+"""Offsets of rows by fragment id."""
+
+
+class TraceLostError(Exception):
+    """The rows of a version cannot be told from others any more; the message says why."""
+
+
+def rows_of_tries(source: Source, write: WriteTry, versions: Collection[int]) -> tuple[Rows, int | None]:
+    """The rows of earlier tries that are alive in a version, and the commit that is kept instead, if one is.
+
+    Args:
+        source: The version.
+        write: The try that takes their place.
+        versions: What the earlier tries committed.
+
+    Raises:
+        EarlierTryError: The rows of one cannot be told from others any more, and nobody said what to do then.
+    """
+    rows: Rows = {}
+    done = {int(part) for version in versions for part in _replaced_by(recorded(source.store, version))}
+    for version in sorted(set(versions) - done):
+        try:
+            for fragment_id, found in rows_of_version(source, version).items():
+                rows[fragment_id] = found | rows.get(fragment_id, BitMap())
+        except TraceLostError as error:
+            if write.on_earlier_try == "replace":
+                raise EarlierTryError(
+                    f"{source.store.root}: an earlier try of this write added rows in version {version}, and they "
+                    f"cannot be told from others any more: {error}. Nothing was written. Remove them, for example by "
+                    f"a delete or by restoring version {version - 1}, and write with on_earlier_try 'append'; or keep "
+                    "them instead of what was to be written now, with on_earlier_try 'adopt'."
+                ) from error
+            if write.on_earlier_try == "adopt":
+                return {}, max(versions)
+    return rows, None
+
+
+def landed_tries(store: ObjectStore, write: WriteTry | None, since: int, latest: Manifest) -> set[int]:
+    """The tries of a write that were committed after a version.
+
+    Raises:
+        SupersededError: One of them is a later one.
+    """
+    if write is None:
+        return set()
+    others = {version: recorded(store, version) for version in range(since + 1, latest.version + 1)}
+    found = {version: other for version, other in others.items() if other is not None and write.made(other.properties)}
+    refuse_superseded(write, store.root, found)
+    return set(found)
+
+
+def recorded(store: ObjectStore, version: int) -> Transaction | None:
+    """What made a version; None if it is gone, or does not say so."""
+    try:
+        return load_transaction(store, load_manifest(store, version))
+    except VersionNotFoundError:
+        return None
+
+
+def _replaced_by(transaction: Transaction | None) -> list[str]:
+    """The versions whose rows a commit took out, as texts."""
+    named = "" if transaction is None else transaction.properties.get(REPLACES_KEY, "")
+    return [part for part in named.split(",") if part.isdecimal()]
+
+
+def rows_of_version(source: Source, version: int) -> Rows:
+    """The rows that a version added and that are still alive in a later one.
+
+    Args:
+        source: The later version.
+        version: The version that added them.
+
+    Raises:
+        TraceLostError: They cannot be told from others.
+    """
+    origin = _source(source, version)
+    transaction = _transaction(origin)
+    mine = list(_brought(origin.manifest, transaction.operation))
+    if not mine:
+        return {}
+    if origin.manifest.uses_stable_row_ids and source.manifest.uses_stable_row_ids:
+        return _by_row_id(source, mine)
+    if all(source.manifest.fragments.get(fragment.id) == fragment for fragment in mine):
+        return _alive(source, {fragment.id: _all_rows(origin, fragment) for fragment in mine})
+    return _alive(source, _Trace(origin, mine).to(source))
+
+
+def _brought(manifest: Manifest, operation: Operation) -> Iterator[Fragment]:
+    """The fragments of a version that its transaction brought, as the manifest numbers them."""
+    if isinstance(operation, Append | Overwrite):
+        brought = operation.fragments
+    elif isinstance(operation, Update):
+        brought = operation.new_fragments
+        if any(fragment.row_ids is not None for fragment in brought):
+            raise TraceLostError("it moved rows of others")
+    else:
+        raise TraceLostError(f"it was made by {operation.name}")
+    names = {_name(fragment) for fragment in brought}
+    found = [fragment for fragment in manifest.fragments if _name(fragment) in names]
+    if len(found) != len(names):
+        raise TraceLostError("its manifest does not hold the fragments of its transaction")
+    yield from found
+
+
+def _name(fragment: Fragment) -> str:
+    """What tells a fragment from all others: the name of its first data file, which is never given twice."""
+    return fragment.files[0].path if fragment.files else ""
+
+
+def _by_row_id(source: Source, mine: Iterable[Fragment]) -> Rows:
+    parts = [ids for fragment in mine if (ids := row_ids_of(fragment)) is not None]
+    wanted = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
+    found: Rows = {}
+    for fragment in source.manifest.fragments:
+        ids = row_ids_of(fragment)
+        if ids is None:
+            raise TraceLostError(f"fragment {fragment.id} has no row ids")
+        offsets = np.flatnonzero(np.isin(ids, wanted))
+        if len(offsets):
+            found[fragment.id] = bitmap_of(offsets)
+    return _alive(source, found)
+
+
+def _alive(source: Source, rows: Mapping[int, BitMap]) -> Rows:
+    """The rows without those that are deleted in a version."""
+    result = {}
+    for fragment_id, offsets in rows.items():
+        fragment = source.manifest.fragments.get(fragment_id)
+        if fragment is None:
+            raise TraceLostError(f"fragment {fragment_id} is missing")
+        left = offsets - _deleted(source, fragment)
+        if left:
+            result[fragment_id] = left
+    return result
+
+
+class _Trace:
+    """The rows of some fragments, followed from one version to the next."""
+
+    def __init__(self, origin: Source, mine: Iterable[Fragment]) -> None:
+        self._before = origin
+        self._rows: Rows = {fragment.id: _all_rows(origin, fragment) for fragment in mine}
+        self._first = origin.manifest.version
+        self._past = {self._first: self._rows}
+
+    def to(self, latest: Source) -> Rows:
+        """Follow them to a version."""
+        for version in range(self._first + 1, latest.manifest.version + 1):
+            after = latest if version == latest.manifest.version else _source(latest, version)
+            self._rows = self._next(_transaction(after), after)
+            self._past[version] = self._rows
+            self._before = after
+        return self._rows
+
+    def _next(self, transaction: Transaction, after: Source) -> Rows:
+        operation = transaction.operation
+        if isinstance(operation, UnknownOperation):
+            raise TraceLostError(f"version {after.manifest.version} was made by an operation that is not known")
+        if isinstance(operation, Overwrite):
+            return {}
+        if isinstance(operation, Restore):
+            return self._past.get(operation.version, {})
+        if isinstance(operation, Delete):
+            return {i: rows for i, rows in self._rows.items() if i not in set(operation.deleted_fragment_ids)}
+        if isinstance(operation, Update):
+            return self._updated(operation, transaction, after)
+        if isinstance(operation, Rewrite):
+            return self._rewritten(operation, after)
+        return self._rows
+
+    def _updated(self, operation: Update, transaction: Transaction, after: Source) -> Rows:
+        removed = set(operation.removed_fragment_ids)
+        left = {i: rows for i, rows in self._rows.items() if i not in removed}
+        merely_removes = not operation.new_fragments or not {SLICES_KEY, REPLACES_KEY}.isdisjoint(
+            transaction.properties
+        )
+        if merely_removes or operation.update_mode is UpdateMode.REWRITE_COLUMNS:
+            return left
+        touched = removed | {fragment.id for fragment in operation.updated_fragments}
+        for i in touched & self._rows.keys():
+            was = self._rows[i] - _deleted(self._before, self._before.manifest.fragments.get(i))
+            now = BitMap() if i in removed else was - _deleted(after, after.manifest.fragments.get(i))
+            if was != now:
+                raise TraceLostError(f"version {after.manifest.version} changed {len(was) - len(now)} of its rows")
+        return left
+
+    def _rewritten(self, operation: Rewrite, after: Source) -> Rows:
+        result = dict(self._rows)
+        for group in operation.groups:
+            old = [fragment.id for fragment in group.old_fragments]
+            if result.keys().isdisjoint(old):
+                continue
+            if any(left >= right for left, right in pairwise(old)):
+                raise TraceLostError(f"version {after.manifest.version} does not say in which order it put rows")
+            moved = self._moved(group, after)
+            for i in old:
+                result.pop(i, None)
+            result |= moved
+        return result
+
+    def _moved(self, group: RewriteGroup, after: Source) -> Rows:
+        """Where the rows are after a group of fragments was rewritten: live rows keep their order."""
+        flags = []
+        for old in group.old_fragments:
+            was = self._before.manifest.fragments.get(old.id)
+            if was is None:
+                raise TraceLostError(f"fragment {old.id} was rewritten but is not there before")
+            alive = np.ones(physical_rows(self._before, was), bool)
+            alive[_offsets(_deleted(self._before, was))] = False
+            mine = np.zeros(len(alive), bool)
+            mine[_offsets(self._rows.get(old.id, BitMap()))] = True
+            flags.append(mine[alive])
+        moved = np.concatenate(flags)
+        new = self._new(group, after)
+        if sum(physical_rows(after, fragment) for fragment in new) != len(moved):
+            raise TraceLostError(f"version {after.manifest.version} does not hold as many rows as it rewrote")
+        result, start = {}, 0
+        for fragment in new:
+            end = start + physical_rows(after, fragment)
+            offsets = np.flatnonzero(moved[start:end])
+            if len(offsets):
+                result[fragment.id] = bitmap_of(offsets)
+            start = end
+        return result
+
+    def _new(self, group: RewriteGroup, after: Source) -> list[Fragment]:
+        """The new fragments of a group with the ids that they have in the manifest."""
+        by_name = {_name(fragment): fragment for fragment in after.manifest.fragments}
+        found = [by_name.get(_name(fragment)) for fragment in group.new_fragments]
+        if not all(found):
+            raise TraceLostError(f"version {after.manifest.version} does not hold the fragments that it wrote")
+        return [fragment for fragment in found if fragment is not None]
+
+
+def _all_rows(source: Source, fragment: Fragment) -> BitMap:
+    rows = BitMap()
+    rows.add_range(0, physical_rows(source, fragment))
+    return rows
+
+
+def _offsets(rows: BitMap) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.frombuffer(rows.to_array(), np.uint32) if rows else np.empty(0, np.uint32)
+
+
+def _deleted(source: Source, fragment: Fragment | None) -> BitMap:
+    if fragment is None:
+        return BitMap()
+    try:
+        found = source.deletions(fragment)
+    except (NotFoundError, CorruptFileError) as error:
+        raise TraceLostError(f"the deletion file of fragment {fragment.id} cannot be read") from error
+    return BitMap() if found is None else found.bitmap
+
+
+def _source(latest: Source, version: int) -> Source:
+    try:
+        return Source(latest.store, load_manifest(latest.store, version), latest.options)
+    except NotFoundError as error:
+        raise TraceLostError(f"version {version} was cleaned up") from error
+
+
+def _transaction(source: Source) -> Transaction:
+    found = load_transaction(source.store, source.manifest)
+    if found is None:
+        raise TraceLostError(f"version {source.manifest.version} does not say what it changed")
+    return found

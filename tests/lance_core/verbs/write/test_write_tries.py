@@ -1,0 +1,332 @@
+"""Several tries of one write: what the last one was given is what the table holds, once, whatever happened between."""
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core import Equals, Slice, Slices, WriteTry, commit_fragments, write_fragments
+from lance_core.errors import EarlierTryError, InvalidInputError, RetryableConflictError, SupersededError
+
+TOKEN = ("app.token", "x")
+
+
+def rows(*values, part="a"):
+    return pa.table({"p": pa.array([part] * len(values), pa.string()), "v": pa.array(values, pa.int64())})
+
+
+def attempt(number, *earlier, token=TOKEN, **options):
+    number = number if isinstance(number, tuple) else (number,)
+    return WriteTry(token=token, number=number, earlier=earlier, **options)
+
+
+def write(uri, data, write_try, *, mode="append", base=None, **options):
+    """Write a frame as one try; `base` is the version that the writer has seen."""
+    existing = None if base is None else base
+    schema = existing.lance_schema_bytes if existing is not None and mode != "overwrite" else None
+    fragments = write_fragments(data, uri, dataset_schema=schema) if data.num_rows else []
+    return commit_fragments(
+        uri,
+        fragments,
+        data.schema,
+        mode=mode,
+        read_version=0 if base is None else base.version,
+        write_try=write_try,
+        **options,
+    )
+
+
+def values(uri):
+    ours = lance_core.dataset(uri).to_table().column("v").to_pylist()
+    theirs = lance.dataset(uri).to_table().column("v").to_pylist()
+    assert ours == theirs
+    assert lance_core.dataset(uri).count_rows() == len(ours)
+    return sorted(ours)
+
+
+@pytest.fixture
+def table(tmp_path):
+    return lance_core.write_dataset(rows(100, 101), tmp_path / "t")
+
+
+def latest(table):
+    return lance_core.dataset(table.uri)
+
+
+class TestAppend:
+    def test_a_retry_takes_the_place_of_the_try_before_it_in_one_update(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        again = write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [7, 100, 101]
+        assert (first.operation, again.operation) == ("Append", "Update")
+        assert again.version == first.version + 1
+        assert (again.rows_added, again.rows_deleted, again.fragments_removed) == (1, 3, 1)
+        assert again.replaced_versions == (first.version,)
+        assert not again.deduplicated
+        recorded = lance.dataset(table.uri).read_transaction(again.version).transaction_properties
+        assert recorded["app.token"] == "x"
+        assert recorded["lance.replaces"] == str(first.version)
+
+    def test_three_tries(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        second = write(table.uri, rows(4, 5), attempt(1, first.version), base=latest(table))
+        third = write(table.uri, rows(6), attempt(2, first.version, second.version), base=latest(table))
+        assert values(table.uri) == [6, 100, 101]
+        assert third.replaced_versions == (first.version, second.version)
+
+    def test_a_retry_without_rows_takes_them_out(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        write(table.uri, rows(), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [100, 101]
+
+    def test_a_try_without_rows(self, table):
+        first = write(table.uri, rows(), attempt(0), base=table)
+        write(table.uri, rows(5), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [5, 100, 101]
+
+    def test_a_try_that_created_the_table(self, tmp_path):
+        uri = str(tmp_path / "t")
+        first = write(uri, rows(1, 2), attempt(0))
+        lance_core.write_dataset(rows(50), uri, mode="append")
+        write(uri, rows(3), attempt(1, first.version), base=lance_core.dataset(uri))
+        assert values(uri) == [3, 50]
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite", "create"])
+    def test_two_tries_that_create_the_table(self, tmp_path, mode):
+        uri = str(tmp_path / "t")
+        write(uri, rows(1, 2), attempt(0), mode=mode)
+        again = write(uri, rows(3), attempt(1), mode=mode)
+        assert values(uri) == [3]
+        assert again.replaced_versions == (1,)
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite", "create"])
+    def test_the_older_try_does_not_create_it_again(self, tmp_path, mode):
+        uri = str(tmp_path / "t")
+        write(uri, rows(1, 2), attempt(1), mode=mode)
+        with pytest.raises(SupersededError, match="later try"):
+            write(uri, rows(3), attempt(0), mode=mode)
+        assert values(uri) == [1, 2]
+
+    def test_other_tokens_are_other_writes(self, table):
+        write(table.uri, rows(1), attempt(0), base=table)
+        write(table.uri, rows(2), attempt(1, token=("app.token", "y")), base=table)
+        assert values(table.uri) == [1, 2, 100, 101]
+
+
+class TestTwoAtOnce:
+    """Both began at the same version."""
+
+    def test_the_later_try_takes_the_place_of_the_earlier_one(self, table):
+        first = write(table.uri, rows(1, 2), attempt((4, 0)), base=table)
+        write(table.uri, rows(50), None, base=table)
+        later = write(table.uri, rows(3), attempt((4, 1)), base=table)
+        assert values(table.uri) == [3, 50, 100, 101]
+        assert later.replaced_versions == (first.version,)
+
+    @pytest.mark.parametrize("number", [(4, 0), (3, 9)])
+    def test_the_earlier_one_stops(self, table, number):
+        write(table.uri, rows(3), attempt((4, 1)), base=table)
+        with pytest.raises(
+            SupersededError, match=r"version 2 was committed by a later try of the same write \(try 4\.1"
+        ):
+            write(table.uri, rows(1, 2), attempt(number), base=table)
+        assert values(table.uri) == [3, 100, 101]
+
+    def test_numbers_are_compared_as_numbers(self, table):
+        write(table.uri, rows(1), attempt((9,)), base=table)
+        write(table.uri, rows(2), attempt((10,)), base=table)
+        assert values(table.uri) == [2, 100, 101]
+
+    @pytest.mark.parametrize("part", ["a", "new"])
+    def test_replacements_of_one_slice(self, table, part):
+        slices = Slices([Slice(name=part, conditions={"p": Equals(part)})])
+        write(table.uri, rows(1, part=part), attempt(0), base=table, mode="replace", slices=slices)
+        write(table.uri, rows(2, part=part), attempt(1), base=table, mode="replace", slices=slices)
+        with pytest.raises(SupersededError):
+            write(table.uri, rows(3, part=part), attempt(0), base=table, mode="replace", slices=slices)
+        with pytest.raises(RetryableConflictError):
+            write(
+                table.uri,
+                rows(3, part=part),
+                attempt(5, token=("t", "other")),
+                base=table,
+                mode="replace",
+                slices=slices,
+            )
+        assert values(table.uri) == ([2] if part == "a" else [2, 100, 101])
+
+    def test_overwrites(self, table):
+        write(table.uri, rows(1), attempt(0), base=table, mode="overwrite")
+        write(table.uri, rows(2), attempt(1), base=table, mode="overwrite")
+        with pytest.raises(SupersededError):
+            write(table.uri, rows(3), attempt(0), base=table, mode="overwrite")
+        assert values(table.uri) == [2]
+
+    def test_a_commit_without_a_number_is_an_earlier_one(self, table):
+        data = rows(1)
+        fragments = write_fragments(data, table.uri, dataset_schema=table.lance_schema_bytes)
+        commit_fragments(table.uri, fragments, data.schema, transaction_properties=dict([TOKEN]))
+        write(table.uri, rows(2), attempt(0), base=table)
+        assert values(table.uri) == [2, 100, 101]
+
+
+def theirs(uri, call):
+    call(lance.dataset(uri))
+
+
+def ours(uri, call):
+    call(lance_core.dataset(uri))
+
+
+def compact(dataset):
+    dataset.optimize.compact_files(target_rows_per_fragment=1000)
+
+
+BETWEEN = {
+    "append": (lambda d: d.insert(rows(60)), [60]),
+    "compaction": (compact, []),
+    "compaction twice": (lambda d: (compact(d), d.insert(rows(60)), compact(d)), [60]),
+    "delete of one row of it": (lambda d: d.delete("v = 2"), []),
+    "delete of all rows of it": (lambda d: d.delete("v < 50"), []),
+    "delete, compaction, delete": (lambda d: (d.delete("v = 2"), compact(d), d.delete("v = 3")), []),
+    "update of other rows": (lambda d: d.update({"v": "v + 1000"}, where="v >= 100"), None),
+    "new column": (lambda d: d.add_columns({"n": "v * 2"}), []),
+    "configuration": (lambda d: d.update_config({"a": "b"}), []),
+    "restore of it": (lambda d: (compact(d), lance.dataset(d.uri, version=2).restore()), []),
+    "restore of before": (lambda d: lance.dataset(d.uri, version=1).restore(), []),
+    "overwrite": (lambda d: lance.write_dataset(rows(70), d.uri, mode="overwrite"), None),
+    "merge of other rows": (
+        lambda d: d.merge_insert("v").when_not_matched_insert_all().execute(rows(80, 100)),
+        [80],
+    ),
+}
+
+
+class TestBetween:
+    """What others do between two tries of an append is kept, and the earlier try's rows go."""
+
+    @pytest.mark.parametrize("stable", [False, True])
+    @pytest.mark.parametrize("who", [ours, theirs])
+    @pytest.mark.parametrize("what", BETWEEN)
+    def test_rows_are_told_from_others(self, tmp_path, what, who, stable):
+        uri = str(tmp_path / "t")
+        table = lance_core.write_dataset(rows(100, 101), uri, enable_stable_row_ids=stable)
+        first = write(uri, rows(1, 2, 3), attempt(0), base=table)
+        change, added = BETWEEN[what]
+        who(uri, change)
+        before = values(uri)
+        now = lance_core.dataset(uri)
+        data = rows(7)
+        if "n" in now.schema.names:
+            data = data.append_column("n", pa.array([14], now.schema.field("n").type))
+        write(uri, data, attempt(1, first.version), base=now)
+        assert values(uri) == sorted([v for v in before if v > 50] + [7])
+        if added is not None:
+            assert values(uri) == sorted([7, 100, 101, *added])
+        lance.dataset(uri).validate()
+
+    def test_many_fragments_compacted_with_others(self, table):
+        for value in range(5):
+            table.insert(rows(200 + value))
+        data = pa.concat_tables([rows(*range(20)), rows(*range(20, 40))])
+        fragments = write_fragments(data, table.uri, dataset_schema=table.lance_schema_bytes, max_rows_per_file=7)
+        first = commit_fragments(table.uri, fragments, data.schema, write_try=attempt(0))
+        table.checkout_latest()
+        table.delete("v % 3 = 0 and v < 50")
+        lance.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=10)
+        lance.dataset(table.uri).delete("v = 4")
+        lance_core.dataset(table.uri).optimize.compact_files(target_rows_per_fragment=1000)
+        write(table.uri, rows(55), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [55, 100, 101, *range(200, 205)]
+
+    def test_a_compaction_while_the_retry_writes(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        seen = latest(table)
+        lance.dataset(table.uri).optimize.compact_files()
+        write(table.uri, rows(7), attempt(1, first.version), base=seen)
+        assert values(table.uri) == [7, 100, 101]
+
+    def test_rows_outside_of_the_slices_go_too(self, table):
+        slices = Slices([Slice(name="b", conditions={"p": Equals("b")})])
+        data = pa.concat_tables([rows(1, part="b"), rows(2, part="c")])
+        first = write(table.uri, data, attempt(0, whole=True), base=table, mode="replace", slices=slices)
+        write(table.uri, data, attempt(1, first.version, whole=True), base=latest(table), mode="replace", slices=slices)
+        assert values(table.uri) == [1, 2, 100, 101]
+
+
+def lose(uri):
+    """Update a row of the earlier try: without row ids nobody can tell where it is."""
+    lance.dataset(uri).update({"v": "v * 10"}, where="v = 2")
+
+
+class TestLost:
+    def test_an_error_names_the_version_and_the_ways_out(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        lose(table.uri)
+        with pytest.raises(
+            EarlierTryError, match=r"rows in version 2, .* version 3 changed 1 of its rows.*'append'.*'adopt'"
+        ):
+            write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [1, 3, 20, 100, 101]
+        assert latest(table).version == 3
+
+    def test_adopt_keeps_the_earlier_commit(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        lose(table.uri)
+        kept = write(table.uri, rows(7), attempt(1, first.version, on_earlier_try="adopt"), base=latest(table))
+        assert (kept.deduplicated, kept.version, kept.replaced_versions) == (True, first.version, ())
+        assert latest(table).version == 3
+
+    def test_append_adds(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        lose(table.uri)
+        write(table.uri, rows(7), attempt(1, first.version, on_earlier_try="append"), base=latest(table))
+        assert values(table.uri) == [1, 3, 7, 20, 100, 101]
+
+    def test_row_ids_find_changed_rows(self, tmp_path):
+        uri = str(tmp_path / "t")
+        table = lance_core.write_dataset(rows(100, 101), uri, enable_stable_row_ids=True)
+        first = write(uri, rows(1, 2, 3), attempt(0), base=table)
+        lose(uri)
+        write(uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(uri) == [7, 100, 101]
+
+    @pytest.mark.parametrize("policy", ["adopt", "append"])
+    def test_what_can_be_told_is_replaced_whatever_the_policy(self, table, policy):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        write(table.uri, rows(7), attempt(1, first.version, on_earlier_try=policy), base=latest(table))
+        assert values(table.uri) == [7, 100, 101]
+
+    def test_versions_between_that_were_cleaned_up(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        latest(table).delete("v = 3")
+        latest(table).tags.create("keep", first.version)
+        compact(latest(table))
+        latest(table).cleanup_old_versions(
+            older_than=__import__("datetime").timedelta(0), error_if_tagged_old_versions=False
+        )
+        with pytest.raises(EarlierTryError, match="version 3 was cleaned up"):
+            write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+
+
+def test_transactions_are_found_by_a_property(table):
+    write(table.uri, rows(1), attempt(0), base=table)
+    table.checkout_latest()
+    table.insert(rows(2))
+    write(table.uri, rows(3), attempt(1, 2), base=table)
+    found, missing = latest(table).find_transactions(*TOKEN)
+    assert (list(found), missing) == ([4, 2], [])
+    assert found[2].operation.name == "Append"
+    latest(table).cleanup_old_versions(older_than=__import__("datetime").timedelta(0))
+    assert latest(table).find_transactions(*TOKEN)[1] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("wrong", [{"on_earlier_try": "x"}, {"number": ()}, {"number": (-1,)}, {"number": ("1",)}])
+def test_a_try_says_what_can_be_used(wrong):
+    with pytest.raises(InvalidInputError):
+        WriteTry(token=TOKEN, **wrong)
+
+
+def test_once_and_tries_are_two_things(table):
+    with pytest.raises(InvalidInputError, match="once"):
+        commit_fragments(table.uri, [], table.schema, once=TOKEN, write_try=attempt(0))
