@@ -256,13 +256,13 @@ class _Commit:
         return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
-        """Find a version since the read version that is this very commit, or carries the `once` property."""
+        """Find a version since the read version that carries the `once` property, or is this very try's."""
         if latest is None:
             return None
         key, value = self.options.once or ("", None)
         for version in sorted(self.seen):
             transaction = self.seen[version]
-            if transaction.uuid == self.original.uuid:  # an answer was lost
+            if self.options.write is not None and transaction.uuid == self.original.uuid:  # an answer was lost
                 manifest = latest if version == latest.version else load_manifest(self.store, version)
                 return Committed(manifest=manifest, transaction=transaction, attempts=1)
             if value is not None and transaction.properties.get(key) == value:
