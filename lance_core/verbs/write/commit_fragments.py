@@ -159,16 +159,8 @@ def commit_fragments(
         EarlierTryError: The rows that an earlier try appended cannot be told from others any more.
         SchemaError: The fragments do not fit the dataset.
     """
-    if mode not in MODES:
-        raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    if (mode == "replace") != (slices is not None):
-        raise InvalidInputError('slices belong to mode "replace", and it needs them')
-    if once is not None and write_try is not None:
-        raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
     properties = _properties(transaction_properties, commit_message, once, write_try)
-    if slices is not None:
-        slices.check(schema)
-        properties[SLICES_KEY] = json.dumps(slices.identities())
+    properties |= _checked(schema, mode, slices)
     work = _Commit(
         place=destination(uri, storage_options),
         fragments=tuple(fragment.to_record() for fragment in fragments),
@@ -193,12 +185,26 @@ def commit_fragments(
     return work.run(read_version)
 
 
+def _checked(schema: pa.Schema, mode: str, slices: Slices | None) -> dict[str, str]:
+    """The property that says which slices are replaced, if any are."""
+    if mode not in MODES:
+        raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if (mode == "replace") != (slices is not None):
+        raise InvalidInputError('slices belong to mode "replace", and it needs them')
+    if slices is None:
+        return {}
+    slices.check(schema)
+    return {SLICES_KEY: json.dumps(slices.identities())}
+
+
 def _properties(
     given: Mapping[str, str] | None,
     commit_message: str | None,
     once: tuple[str, str] | None,
     write: WriteTry | None,
 ) -> dict[str, str]:
+    if once is not None and write is not None:
+        raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
     properties = dict(given or {}) | ({} if write is None else write.properties)
     if commit_message is not None:
         properties[COMMIT_MESSAGE_KEY] = commit_message
