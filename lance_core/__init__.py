@@ -20,6 +20,7 @@ from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
 from lance_core.verbs.files.uncommitted import delete_uncommitted_files
 from lance_core.verbs.inspect.statistics import DataStatistics, FieldStatistics
+from lance_core.verbs.inspect.tables import list_tables
 from lance_core.verbs.records.fragments import DataFile, DeletionFile, FragmentMetadata
 from lance_core.verbs.records.indices import Index, IndexFile
 from lance_core.verbs.records.operations import LanceOperation
@@ -60,6 +61,7 @@ __all__ = [
     "commit_fragments",
     "dataset",
     "delete_uncommitted_files",
+    "list_tables",
     "write_dataset",
     "write_fragments",
 ]

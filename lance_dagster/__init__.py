@@ -1,6 +1,8 @@
 """Dagster on Lance tables.
 
     LanceIOManager           stores assets as Lance tables: Spark, pyarrow, pandas and polars frames
+    LanceTableResource       opens these tables in bodies of assets, checks, sensors and ops
+    LanceSparkResource       the one Spark session of a process: this machine, a cluster, Spark Connect
     stamp_lance_metadata     shows table name and URI in the Dagster UI
     lance_filter             a pyarrow expression as metadata of an input
 
@@ -16,12 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lance_dagster.filters import lance_filter
     from lance_dagster.io_manager import LanceIOManager
+    from lance_dagster.resource import LanceTableResource
+    from lance_dagster.spark import LanceSparkResource
     from lance_dagster.stamp import stamp_lance_metadata
 
-__all__ = ["LanceIOManager", "lance_filter", "stamp_lance_metadata"]
+__all__ = ["LanceIOManager", "LanceSparkResource", "LanceTableResource", "lance_filter", "stamp_lance_metadata"]
 
 _HOMES: Final = {
     "LanceIOManager": "lance_dagster.io_manager",
+    "LanceSparkResource": "lance_dagster.spark",
+    "LanceTableResource": "lance_dagster.resource",
     "lance_filter": "lance_dagster.filters",
     "stamp_lance_metadata": "lance_dagster.stamp",
 }

@@ -22,6 +22,7 @@ from lance_dagster.settings import (
 
 if TYPE_CHECKING:
     from lance_dagster.table_io_manager import LanceTableIOManager
+    from lance_dagster.tables import TableRoot
 
 __all__ = ["LanceIOManager"]
 
@@ -112,6 +113,11 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             data_storage_version=self.data_storage_version,
             table_config=dict(self.table_config),
         )
+
+    @property
+    def table_root(self) -> "TableRoot":
+        """Where the tables are; jobs, checks and sensors ask for it."""
+        return self.settings().table_root
 
     def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 -- Dagster's signature
         """Called by Dagster for each process that runs steps."""

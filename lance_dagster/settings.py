@@ -25,6 +25,8 @@ from typing import Any, Literal, get_args
 
 import dagster as dg
 
+from lance_dagster.tables import TableRoot
+
 __all__ = [
     "EmptyOutput",
     "LoadType",
@@ -111,6 +113,11 @@ class TableSettings:
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None
     table_config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def table_root(self) -> TableRoot:
+        """Where the tables are."""
+        return TableRoot(root_uri=self.root_uri, storage_options=self.storage_options, schema=self.schema)
 
 
 def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: str) -> None:

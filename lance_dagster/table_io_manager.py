@@ -30,6 +30,7 @@ from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import data_version, event_metadata, partition_metadata
 from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
+from lance_dagster.tables import TableRoot
 
 __all__ = ["LanceTableIOManager"]
 
@@ -53,6 +54,11 @@ class LanceTableIOManager(dg.IOManager):
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
+
+    @property
+    def table_root(self) -> TableRoot:
+        """Where the tables are; jobs, checks and sensors ask for it."""
+        return self._settings.table_root
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write an asset's value with one commit, unless an earlier try of this write has made it.

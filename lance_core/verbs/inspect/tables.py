@@ -1,0 +1,68 @@
+"""The tables below a folder or object-store prefix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Final
+
+from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
+from lance_core.table.paths import VERSIONS_PREFIX
+
+__all__ = ["list_tables"]
+
+SUFFIX: Final = ".lance"
+_AFTER_EVERYTHING: Final = "\U0010ffff"
+
+
+def list_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[str]:
+    """Find the tables below a root: folders called `*.lance` that have versions.
+
+    Nothing inside of a table is listed: on a local disk the walk stops at its folder, on object storage it costs two
+    requests for each table.
+
+    Args:
+        root_uri: A folder, or a URI such as `s3://bucket/path`.
+        storage_options: Where and who, under object_store's names.
+
+    Returns:
+        Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist.
+    """
+    uri = canonical_uri(root_uri)
+    if "://" not in uri:
+        return sorted(_walk(uri, ""))
+    return list(_skip(open_store(uri, StorageOptions(storage_options))))
+
+
+def _walk(folder: str, prefix: str) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if not entry.is_dir():
+            continue
+        if entry.name.endswith(SUFFIX):
+            if os.path.isdir(os.path.join(entry.path, VERSIONS_PREFIX)):  # noqa: PTH112, PTH118 - as scandir gives it
+                yield prefix + entry.name
+        else:
+            yield from _walk(entry.path, f"{prefix}{entry.name}/")
+
+
+def _skip(store: ObjectStore) -> Iterator[str]:
+    """Go through the keys in order, and on behind a table as soon as one of its keys is seen."""
+    after: str | None = None
+    while (table := _next_table(store, after)) is not None:
+        if next(iter(store.list(f"{table}/{VERSIONS_PREFIX}", limit=1)), None) is not None:
+            yield table
+        after = f"{table}/{_AFTER_EVERYTHING}"
+
+
+def _next_table(store: ObjectStore, after: str | None) -> str | None:
+    for found in store.list("", start_after=after):
+        parts = found.key.split("/")
+        depth = next((i for i, part in enumerate(parts[:-1]) if part.endswith(SUFFIX)), None)
+        if depth is not None:
+            return "/".join(parts[: depth + 1])
+    return None

@@ -1,0 +1,183 @@
+"""Which tables there are to work on, and how they are reached: what resources, jobs, checks and sensors share.
+
+    TableRef     one asset, as far as its table goes: key and definition metadata
+    TableRoot    the folder that all tables are in, and how to reach it: where the table of a key is, and how to open it
+
+An asset is named as Dagster names it (a definition, a spec, a key), or by the text "schema/table". The rules are those
+of the IO manager (`location`), from the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from lance_dagster.location import TableLocation, locate_table
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["TableLike", "TableRef", "TableRoot", "as_moment", "table_ref", "table_refs", "table_root"]
+
+TableLike = dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
+"""What names a table: an asset of any kind, its key, or "schema/table"."""
+
+_PARTS_OF_A_NAME: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRef:
+    """One asset, as far as its table goes.
+
+    Attributes:
+        key: The asset's key.
+        metadata: Its definition metadata; None when only the key is known.
+    """
+
+    key: dg.AssetKey
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The key as text, parts joined by slashes."""
+        return self.key.to_user_string()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRoot:
+    """A folder of tables. Storage options are secrets: they are in no repr.
+
+    Attributes:
+        root_uri: The folder or object-store prefix.
+        storage_options: How to reach it.
+        schema: The folder of assets that name none.
+    """
+
+    root_uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    schema: str | None = None
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """The storage options as lance_core takes them."""
+        return dict(self.storage_options) or None
+
+    def locate(self, table: TableLike | TableRef) -> TableLocation:
+        """Where a table is.
+
+        Raises:
+            DagsterInvalidDefinitionError: a name cannot be a folder name.
+        """
+        if isinstance(table, str) and len(table.split("/")) == _PARTS_OF_A_NAME:
+            schema, name = table.split("/")
+            return locate_table(self.root_uri, dg.AssetKey([schema, name]), {}, default_schema=schema)
+        ref = table if isinstance(table, TableRef) else table_ref(table)
+        return locate_table(self.root_uri, ref.key, ref.metadata or {}, default_schema=self.schema)
+
+    def open(
+        self,
+        table: TableLike | TableRef,
+        *,
+        version: int | None = None,
+        tag: str | None = None,
+        branch: str | None = None,
+        as_of: datetime | str | None = None,
+    ) -> lance_core.LanceDataset:
+        """Open a table; see `LanceTableResource.open`."""
+        import lance_core  # noqa: PLC0415 -- code locations load without it
+
+        given = {"version": version, "tag": tag, "as_of": as_of}
+        pins = [name for name, value in given.items() if value is not None]
+        if len(pins) > 1 or (tag is not None and branch is not None):
+            names = [*pins, *(["branch"] if branch is not None else [])]
+            raise ValueError(f"{' and '.join(names)} exclude each other")
+        uri = self.locate(table).uri
+        if branch is None:
+            moment = None if as_of is None else as_moment(as_of)
+            return lance_core.dataset(
+                uri, version=version if tag is None else tag, asof=moment, storage_options=self.options
+            )
+        opened = lance_core.dataset(uri, version=(branch, version), storage_options=self.options)
+        return opened if as_of is None else opened.checkout_version(opened.version_as_of(as_moment(as_of)))
+
+    def open_or_none(self, table: TableLike | TableRef) -> lance_core.LanceDataset | None:
+        """The newest version of a table; None when there is no table yet."""
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 -- code locations load without it
+
+        try:
+            return self.open(table)
+        except DatasetNotFoundError:
+            return None
+
+
+def table_root(resource: object) -> TableRoot:
+    """The tables of a resource: a `LanceIOManager`, as configured or at work, or a `LanceTableResource`.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is none of these.
+    """
+    found = resource if isinstance(resource, TableRoot) else getattr(resource, "table_root", None)
+    if not isinstance(found, TableRoot):
+        raise dg.DagsterInvalidDefinitionError(
+            f"a {type(resource).__name__} says nothing of Lance tables; name a resource that is a LanceIOManager or a "
+            "LanceTableResource"
+        )
+    return found
+
+
+def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
+    """The tables of assets, specs and keys, in order and each once; a definition of several assets gives several.
+
+    Raises:
+        DagsterInvalidDefinitionError: something else is among them.
+    """
+    if isinstance(tables, str | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset):
+        tables = [tables]
+    found: dict[dg.AssetKey, TableRef] = {}
+    for table in tables:
+        for ref in _refs(table):
+            known = found.get(ref.key)
+            if known is None or known.metadata is None:
+                found[ref.key] = ref
+    return list(found.values())
+
+
+def table_ref(table: TableLike) -> TableRef:
+    """The one table that is meant.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is none, or several.
+    """
+    refs = list(_refs(table))
+    if len(refs) != 1:
+        names = [ref.name for ref in refs]
+        raise dg.DagsterInvalidDefinitionError(f"one table is wanted, not {len(refs)}: {names}; name one by its key")
+    return refs[0]
+
+
+def as_moment(value: datetime | str) -> datetime:
+    """A time, or its ISO form; without a zone it is in UTC, as everything in a table is."""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _refs(table: Any) -> Iterator[TableRef]:
+    if isinstance(table, dg.AssetsDefinition):
+        for spec in table.specs:
+            yield TableRef(key=spec.key, metadata=spec.metadata)
+    elif isinstance(table, dg.AssetSpec | dg.SourceAsset):
+        yield TableRef(key=table.key, metadata=table.metadata)
+    elif isinstance(table, dg.AssetKey):
+        yield TableRef(key=table)
+    elif isinstance(table, str) and table:
+        yield TableRef(key=dg.AssetKey.from_user_string(table))
+    elif isinstance(table, Sequence) and table and all(isinstance(part, str) for part in table):
+        yield TableRef(key=dg.AssetKey(list(table)))
+    else:
+        raise dg.DagsterInvalidDefinitionError(
+            f'a table is named by an asset, a spec, an asset key or the text "schema/table", not by {table!r}'
+        )

@@ -1,0 +1,84 @@
+"""`LanceSparkResource`: one session per process, whoever started it."""
+
+import sys
+import threading
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame  # noqa: TID253 -- Dagster resolves the annotations of assets
+
+from lance_dagster import LanceSparkResource
+from tests import processes
+
+
+@dg.asset
+def numbers(spark: LanceSparkResource) -> DataFrame:
+    return spark.get_session().range(3)
+
+
+@dg.asset
+def doubled(numbers: DataFrame) -> DataFrame:
+    return numbers.selectExpr("id * 2 as id")
+
+
+def test_in_one_line(lake, spark):
+    lake.run(numbers, doubled, resources={"spark": LanceSparkResource()})
+    assert lake.rows("doubled") == [(0,), (2,), (4,)]
+
+
+def test_it_takes_the_session_that_is_there(spark):
+    resource = LanceSparkResource()
+    assert resource.session is spark
+    assert resource.spark_session is spark
+    assert resource.get_session() is spark
+
+
+def test_in_another_thread_too(spark):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(LanceSparkResource().session.range(2).count()))
+    thread.start()
+    thread.join()
+    assert found == [2]
+
+
+def test_it_never_exchanges_one_session_for_another(spark, connect):
+    with pytest.raises(dg.DagsterInvariantViolationError, match=r"one kind only|one Spark only"):
+        LanceSparkResource(master="spark://elsewhere:7077").get_session()
+    with pytest.raises(dg.DagsterInvariantViolationError, match="one kind only"):
+        (LanceSparkResource(master="local[2]") if connect else LanceSparkResource(connect=True)).get_session()
+
+
+def test_settings_that_would_have_no_effect_are_refused():
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="python has no effect"):
+        LanceSparkResource(master="sc://host:1", python="/usr/bin/python3").get_session()
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="connect starts a server of this machine"):
+        LanceSparkResource(master="spark://host:1", connect=True).get_session()
+
+
+def test_settings_are_in_no_repr():
+    assert "hush" not in repr(LanceSparkResource(config={"spark.secret": "hush"}))
+
+
+FRESH = """
+import os, sys
+from lance_dagster import LanceSparkResource
+assert "pyspark" not in sys.modules
+os.environ.pop("PYSPARK_PYTHON", None)
+resource = LanceSparkResource(master="local[1]", config={"spark.ui.enabled": "false"})
+spark = resource.session
+def python(batches):
+    import sys, pyarrow as pa
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"exe": [sys.executable]})
+found = spark.range(0, 1, 1, 1).mapInArrow(python, "exe string").collect()[0].exe
+assert found == sys.executable, found
+assert resource.session is LanceSparkResource().session
+spark.stop()
+"""
+
+
+def test_it_starts_a_session_whose_executors_run_this_python(connect):
+    if connect:
+        pytest.skip("a process of its own, once is enough")
+    done = processes.run([sys.executable, "-c", FRESH])
+    assert done.returncode == 0, done.stderr[-3000:]
