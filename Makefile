@@ -95,6 +95,14 @@ check: setup ## Lint, type-check, check the layers and the generated code
 	$(RUN)/lint-imports
 	$(RUN)/python protos/generate.py --check
 
+.PHONY: docs
+docs: setup ## Build the documentation into .site, without the network
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet
+
+.PHONY: docs-serve
+docs-serve: setup ## Show the documentation on a loopback port
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs serve
+
 .PHONY: protos
 protos: setup ## Generate lance_core/_proto again
 	$(RUN)/python protos/generate.py
@@ -105,4 +113,4 @@ bench: java setup ## Time against pylance and parquet, side by side
 
 .PHONY: clean
 clean: ## Remove what the targets made
-	rm -rf .venv $(UV_HOME) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf .venv $(UV_HOME) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .site

@@ -1,0 +1,150 @@
+"""Pages that are made from the code itself when the site is built.
+
+format.md          the drawings at the heads of the modules that own bytes
+architecture.md    which package imports which, as a picture and as words
+architecture.svg   the picture
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from html import escape
+from importlib import import_module
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("lance_dagster", "pyspark_lance", "lance_core")
+# Where bytes are read and written.
+OWNERS = ("table", "commit", "file", "encoding", "index")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """MkDocs asks for the list of files: the pages of this module are in it."""
+    rooms = imports()
+    floors = floors_of(rooms)
+    files.append(File.generated(config, "format.md", content=format_page()))
+    files.append(File.generated(config, "architecture.md", content=architecture_page(rooms, floors)))
+    files.append(File.generated(config, "architecture.svg", content=picture(rooms, floors)))
+    for package in PACKAGES:
+        files.append(File.generated(config, f"reference/{package}.md", content=reference_page(package)))
+    return files
+
+
+def format_page() -> str:
+    """The docstrings that draw bytes, in the order from the table down to the page."""
+    about = "Each module that reads and writes bytes draws them. These are the drawings, as they stand in the code."
+    parts = ["# How the format works", about]
+    for owner in OWNERS:
+        for path in sorted((ROOT / "lance_core" / owner).rglob("*.py")):
+            text = ast.get_docstring(ast.parse(path.read_text()))
+            if text and "\n\n    " in text:
+                title, _, body = text.partition("\n")
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+                parts += [f"## {title.rstrip('.')}", f"`{name}`", f"```text\n{body.strip(chr(10))}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def reference_page(package: str) -> str:
+    """The public names of a package, each asked for at its home."""
+    names = import_module(package).__all__
+    parts = [f"# {package}"]
+    for name in names:
+        value = getattr(import_module(package), name)
+        home = getattr(value, "__module__", "")
+        if home.startswith(PACKAGES):
+            parts.append(f"::: {home}.{value.__qualname__}")
+    return "\n\n".join([*parts, ""])
+
+
+def imports() -> dict[str, set[str]]:
+    """Each package of the house, and the others that its modules import at any place."""
+    rooms: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            room = room_of(path.relative_to(ROOT).with_suffix("").parts)
+            if room is not None:
+                found = (room_of(tuple(name.split("."))) for name in imported(ast.parse(path.read_text())))
+                rooms.setdefault(room, set()).update(other for other in found if other not in (None, room))
+    return rooms
+
+
+def room_of(parts: tuple[str, ...]) -> str | None:
+    """The package that a module counts to: below lance_core its first sub-package, elsewhere the whole."""
+    if parts[0] not in PACKAGES or "_proto" in parts:
+        return None
+    if parts[0] != "lance_core":
+        return parts[0]
+    below = [part for part in parts[1:] if part != "__init__"]
+    if not below:
+        return None
+    return below[0] if (ROOT / "lance_core" / below[0]).is_dir() or below[0] == "errors" else None
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The names of the modules that code imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def floors_of(rooms: dict[str, set[str]]) -> dict[str, int]:
+    """The floor of each room: one above the highest that it imports."""
+    floors: dict[str, int] = {}
+
+    def floor(room: str) -> int:
+        if room not in floors:
+            floors[room] = 0
+            floors[room] = 1 + max((floor(other) for other in rooms.get(room, ())), default=-1)
+        return floors[room]
+
+    for room in sorted(rooms):
+        floor(room)
+    return floors
+
+
+def architecture_page(rooms: dict[str, set[str]], floors: dict[str, int]) -> str:
+    """The picture, and the same as a table."""
+    order = sorted(rooms, key=lambda room: (-floors[room], room))
+    lines = [f"| `{room}` | {', '.join(f'`{other}`' for other in sorted(rooms[room])) or '-'} |" for room in order]
+    return (
+        "# Architecture\n\nThree packages, each usable without the one above it. Imports run downwards only, which"
+        " continuous integration checks; the picture is drawn from the imports of the code when this page is built.\n\n"
+        "![Packages and their imports](architecture.svg)\n\n| package | imports |\n|---|---|\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+def picture(rooms: dict[str, set[str]], floors: dict[str, int]) -> str:
+    """Boxes by floor, lines for imports."""
+    width, height, gap, step = 150, 36, 24, 84
+    levels: dict[int, list[str]] = {}
+    for room, floor in floors.items():
+        levels.setdefault(floor, []).append(room)
+    across = max(map(len, levels.values())) * (width + gap) + gap
+    down = len(levels) * step + gap
+    at: dict[str, tuple[float, float]] = {}
+    for floor, names in levels.items():
+        free = (across - len(names) * (width + gap)) / 2
+        for index, room in enumerate(sorted(names)):
+            at[room] = (free + gap / 2 + index * (width + gap), gap / 2 + (max(levels) - floor) * step)
+    lines, boxes = [], []
+    for room, others in sorted(rooms.items()):
+        x, y = at[room]
+        for other in sorted(others):
+            to_x, to_y = at[other]
+            ends = f'x1="{x + width / 2:.0f}" y1="{y + height:.0f}" x2="{to_x + width / 2:.0f}" y2="{to_y:.0f}"'
+            lines.append(f'<line {ends} stroke="#9fa8da" stroke-width="1"/>')
+        boxes.append(
+            f'<rect x="{x:.0f}" y="{y:.0f}" width="{width}" height="{height}" rx="6" fill="#e8eaf6" stroke="#3f51b5"/>'
+            f'<text x="{x + width / 2:.0f}" y="{y + 23:.0f}" font-family="sans-serif" font-size="14"'
+            f' text-anchor="middle">{escape(room)}</text>'
+        )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:.0f} {down:.0f}">'
+    return f"{head}{''.join(lines)}{''.join(boxes)}</svg>\n"

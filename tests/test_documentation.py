@@ -1,0 +1,43 @@
+"""Every Python snippet of the documentation runs as it stands: the snippets of a page in order, in one process."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+
+DOCS = processes.ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "```python" in path.read_text())
+
+# A page's snippets share their names, as a reader types them; a fault is shown at its line of the page.
+RUNNER = """
+import pathlib, re, sys
+page = pathlib.Path(sys.argv[1])
+text = page.read_text()
+names = {"__name__": "__main__"}
+for found in re.finditer(r"^```python\\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    before = text.count("\\n", 0, found.start(1))
+    exec(compile("\\n" * before + found[1], str(page), "exec"), names)
+"""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_the_snippets_of_a_page_run(page, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(processes.ROOT), "DAGSTER_HOME": ""}
+    processes.run([sys.executable, "-c", RUNNER, page], env=environment, cwd=tmp_path, check=True)
+
+
+def test_pages_name_pages_that_exist():
+    missing = [
+        f"{page.name}: {target}"
+        for page in DOCS.rglob("*.md")
+        for target in re.findall(r"\]\(([^)#:]+\.(?:md|png|svg))", page.read_text())
+        if not (page.parent / target).exists() and Path(target).name not in MADE
+    ]
+    assert missing == []
+
+
+MADE = {"format.md", "architecture.md", "architecture.svg"}
