@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
@@ -16,6 +18,8 @@ from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedEr
 from lance_core.table.deletion import DeletionFile
 
 __all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version"]
+
+_MOST_ROWS = 2**32
 
 TOMBSTONE = -2
 """Stands in a data file's fields for a column that a later file replaces."""
@@ -207,13 +211,14 @@ class FragmentList(Sequence[Fragment]):
         has_deletions: Whether one of them has a deletion file; None = not known yet.
     """
 
-    __slots__ = ("_fresh", "_has_deletions", "_ids", "_positions", "_raw", "_records")
+    __slots__ = ("_fresh", "_has_deletions", "_ids", "_positions", "_raw", "_records", "_sizes")
 
     def __init__(self, raw: Sequence[bytes], *, has_deletions: bool | None = None) -> None:
         self._raw = raw
         self._records: dict[int, Fragment] = {}
         self._ids: list[int] | None = None
         self._positions: dict[int, int] | None = None
+        self._sizes: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._has_deletions = has_deletions
         self._fresh: tuple[Fragment, ...] = ()
 
@@ -284,6 +289,15 @@ class FragmentList(Sequence[Fragment]):
     def messages(self) -> Iterator[table_pb2.DataFragment]:
         """Yield the protobuf messages; much cheaper than records where a number per fragment is wanted."""
         return map(_parsed, self._raw)
+
+    def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The ids, and the physical rows of each; 0 where the manifest does not tell them."""
+        if self._sizes is None:
+            # A fragment of more rows than an offset can name is damaged: who reads it says so.
+            found = [(m.id, m.physical_rows if m.physical_rows <= _MOST_ROWS else 0) for m in self.messages()]
+            ids, rows = np.array(found, np.int64).reshape(-1, 2).T
+            self._sizes = (np.ascontiguousarray(ids), np.ascontiguousarray(rows))
+        return self._sizes
 
     def live_counts(self) -> list[int | None]:
         """Rows of each fragment that are not deleted; None where the manifest does not tell."""

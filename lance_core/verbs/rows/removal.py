@@ -20,6 +20,7 @@ from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.indexed_scan import Chosen, choose
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
@@ -69,7 +70,10 @@ class Removal:
 
 
 def each_fragment(
-    source: Source, options: ScanOptions, look: Callable[[FragmentScan], BitMap]
+    source: Source,
+    options: ScanOptions,
+    look: Callable[[FragmentScan], BitMap],
+    chosen: Chosen | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """Look at the fragments, small ones together and others side by side.
 
@@ -77,13 +81,15 @@ def each_fragment(
         source: The version.
         options: What is read of them.
         look: Gives offsets of rows, by a scan with these options.
+        chosen: Which of them; those that can match the filter of the options if it is None.
 
     Yields:
         The fragments that give a row, in order.
     """
-    fragments = source.manifest.fragments
-    scans = joined(FragmentScan(source, fragment, options) for fragment in fragments)
-    if len(fragments) == 1:
+    if chosen is None:
+        chosen = choose(source, source.manifest.fragments, options)
+    scans = joined(chosen.scans())
+    if len(chosen.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
     waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()

@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from lance_core.file.version import FileVersion
+from lance_core.index.selection import Selection
 from lance_core.schema import Field, Schema, quote_path
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.expressions.arrow import calls_of, columns_of
@@ -76,7 +77,13 @@ class Part:
 
 
 def scan_steps(
-    source: Source, options: ScanOptions, parts: Sequence[Part], *, read_ahead: bool, verbose: bool = False
+    source: Source,
+    options: ScanOptions,
+    parts: Sequence[Part],
+    *,
+    read_ahead: bool,
+    verbose: bool = False,
+    selection: Selection | None = None,
 ) -> Step:
     """The steps of a scan in stored order.
 
@@ -86,13 +93,14 @@ def scan_steps(
         parts: What to read of which fragments, in order.
         read_ahead: Whether fragments are read together or side by side where that pays.
         verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
+        selection: What indices say of the filter.
     """
     if options.filter is None:
         step = _read(source, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
     else:
         reads = filter_reads(source.manifest.schema, options, options.filter)
         below = _read(source, options, parts, reads.own, read_ahead=read_ahead, verbose=verbose)
-        step = Step(name="Filter", facts=tuple(_filter_facts(source, options, parts)), inputs=(below,))
+        step = Step(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
         if reads.late is not None:
             step = Step(name="Take", facts=(_columns(reads.late, source), "of=rows that match"), inputs=(step,))
         if options.limit is not None or options.offset:
@@ -173,7 +181,9 @@ def _fragment(source: Source, options: ScanOptions, part: Part, schema: Schema) 
     return Step(name=f"Fragment {part.fragment.id}", facts=tuple(facts))
 
 
-def _filter_facts(source: Source, options: ScanOptions, parts: Sequence[Part]) -> Iterator[str]:
+def _filter_facts(
+    source: Source, options: ScanOptions, parts: Sequence[Part], selection: Selection | None
+) -> Iterator[str]:
     expression = options.filter
     assert expression is not None
     if len(options.conjuncts) > 1:
@@ -187,7 +197,12 @@ def _filter_facts(source: Source, options: ScanOptions, parts: Sequence[Part]) -
     yield f"page skipping={f'statistics of 0.1 files in fragments {_ranges(prunable)}' if prunable else 'none'}"
     names = columns_of(expression)
     ids = {node.id for top in source.manifest.schema.fields if top.name in names for node, _ in top.walk()}
+    used = set(selection.indices) if selection is not None else set()
+    if selection is not None:
+        yield _list("indices", sorted(used))
+        yield f"ruled out={selection.num_ruled_out} of {len(selection.view.ids)} fragments"
     unused = {f"{index.name} ({index.kind})" for index in source.manifest.indices if ids.intersection(index.fields)}
+    unused -= used
     if unused:
         yield _list("unused indices", sorted(unused))
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core.errors import SchemaError
 from lance_core.schema import Schema, schema_to_arrow
@@ -43,6 +44,12 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
 """Fragments with no more in their files are read ahead, several side by side, from a store that is far away."""
+
+RUN_GAP: Final = 1024
+"""Rows that can match are read in one run if fewer rows than this lie in between."""
+
+RUN_SHARE: Final = 8
+"""... unless that reads more than so many times the rows that can."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -120,6 +127,7 @@ class FragmentScan:
         options: What to read.
         opened: Files that are open already.
         known: Rows that were read already.
+        possible: Offsets of the rows that can match the filter; None for all.
     """
 
     source: Source
@@ -127,6 +135,7 @@ class FragmentScan:
     options: ScanOptions
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
     known: ReadRows | None = field(default=None, repr=False, compare=False)
+    possible: BitMap | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_near(self) -> bool:
@@ -174,8 +183,28 @@ class FragmentScan:
                 yield batch
             return
         for window in [rows] if most is None else _windows(rows):
-            for possible in possible_rows(self.source, self.fragment, expression, window, self.opened):
-                yield from self._filtered(expression, possible, keep, live, most)
+            for chosen in self._possible(window, keep):
+                if not isinstance(chosen, range):
+                    yield from self._filtered(expression, chosen, keep, live, most)
+                    continue
+                for possible in possible_rows(self.source, self.fragment, expression, chosen, self.opened):
+                    yield from self._filtered(expression, possible, keep, live, most)
+
+    def _possible(self, rows: range, keep: _Mask) -> list[Rows]:
+        """The rows out of some that can match, as far as indices tell: runs of them, or each by itself."""
+        if self.possible is None or self.known is not None:
+            return [rows]
+        chosen = self.possible & BitMap(rows)
+        offsets = np.frombuffer(chosen.to_array(), np.uint32).astype(np.int64)
+        if keep is not None:
+            offsets = offsets[keep[offsets]]
+        if not len(offsets):
+            return []
+        breaks = np.flatnonzero(np.diff(offsets) > RUN_GAP) + 1
+        starts, stops = offsets[np.concatenate([[0], breaks])], offsets[np.concatenate([breaks - 1, [-1]])] + 1
+        if int((stops - starts).sum()) > len(offsets) * RUN_SHARE:
+            return [offsets]
+        return [range(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
         """Yield these physical rows, whether they are alive or not."""
@@ -189,7 +218,7 @@ class FragmentScan:
         return num_rows, deletions.live_rows(num_rows) if deletions is not None else None
 
     def _filtered(
-        self, expression: pc.Expression, rows: range, keep: _Mask, live: _Mask, most: int | None
+        self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield those of the rows that match, or as many as are enough."""
         reads = filter_reads(self.source.manifest.schema, self.options, expression)

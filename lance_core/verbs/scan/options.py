@@ -37,6 +37,7 @@ _OPTIONS: Final = (
     "with_row_address",
     "include_deleted_rows",
     "fragment_readahead",
+    "use_scalar_index",
 )
 
 _WITHOUT_MEANING: Final = (
@@ -45,9 +46,8 @@ _WITHOUT_MEANING: Final = (
     "io_buffer_size",
     # Batches come in order, which scan_in_order=False leaves open.
     "scan_in_order",
-    # Indices and statistics never change what a filter keeps; none are used.
+    # Statistics never change what a filter keeps.
     "use_stats",
-    "use_scalar_index",
     # Filters of a search, and scores of it: without a search there are none.
     "prefilter",
     "disable_scoring_autoprojection",
@@ -77,7 +77,8 @@ class ScanArguments(TypedDict, total=False):
         io_buffer_size: Taken, without effect: memory is bounded by a few pages of each column.
         scan_in_order: Taken, without effect: batches always come in order.
         use_stats: Taken, without effect: statistics never change the result.
-        use_scalar_index: Taken, without effect: indices never change the result, and none are used.
+        use_scalar_index: False leaves indices alone; otherwise those that there are rule out fragments and rows that
+            cannot match the filter. The result is the same.
         prefilter: Taken, without effect: it tells when a search is filtered, and there is none.
         disable_scoring_autoprojection: Taken, without effect: only a search has scores.
         fast_search: Only False is offered.
@@ -138,6 +139,7 @@ class ScanOptions:
         late_materialization: False reads the columns of the filter and the others together; None and True find the
             matching rows first.
         fragment_readahead: How many small fragments are read side by side from a store that is far away.
+        use_scalar_index: Whether indices may rule out rows that cannot match.
     """
 
     schema: Schema
@@ -156,6 +158,7 @@ class ScanOptions:
     include_deleted_rows: bool = False
     late_materialization: bool | None = None
     fragment_readahead: int = 8
+    use_scalar_index: bool = True
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing, and options that exclude each other."""

@@ -25,6 +25,7 @@ from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.scan.explain import Part, Step, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.indexed_scan import Chosen, choose
 from lance_core.verbs.scan.options import STRICT_ROWS, ScanOptions
 from lance_core.verbs.scan.ordering import order_of
 from lance_core.verbs.scan.projection import Projection
@@ -159,8 +160,18 @@ class LanceScanner:
         if options.order_by:
             keys = self._for_order()._plan(verbose=verbose)  # noqa: SLF001 - the same class
             return order_steps(self._source, options, keys)
-        parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
-        return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose)
+        if options.filter is not None:
+            chosen = self._chosen()
+            parts = [Part(fragment=f, num_rows=self._count(f), rows=None) for f, _ in chosen.parts]
+        else:
+            chosen = None
+            parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
+        selection = chosen.selection if chosen is not None else None
+        return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose, selection=selection)
+
+    def _chosen(self) -> Chosen:
+        """The fragments that can match the filter."""
+        return choose(self._source, self._fragments, self._options)
 
     def _count_plan(self) -> Step:
         if self._options.filter is None:
@@ -231,11 +242,11 @@ class LanceScanner:
     def _limited(self) -> Iterator[pa.RecordBatch]:
         """The batches of rows that match, as they were read, cut by limit and offset."""
         skip, left = self._options.offset, self._options.limit
-        for fragment in self._fragments:
+        for scan in self._chosen().scans():
             if left == 0:
                 return
             most = None if left is None else skip + left
-            for batch in FragmentScan(self._source, fragment, self._options).batches(most=most):
+            for batch in scan.batches(most=most):
                 kept = batch.slice(min(skip, batch.num_rows))
                 skip -= batch.num_rows - kept.num_rows
                 if left is not None:
@@ -248,8 +259,9 @@ class LanceScanner:
 
     def _read_ahead(self) -> Iterator[pa.RecordBatch]:
         """All batches of all fragments; small fragments of a store that is far away are read side by side."""
-        scans = joined(FragmentScan(self._source, fragment, self._options) for fragment in self._fragments)
-        if self._options.fragment_readahead < 2 or len(self._fragments) < 2:
+        chosen = self._chosen()
+        scans = joined(chosen.scans())
+        if self._options.fragment_readahead < 2 or len(chosen.parts) < 2:
             for scan in scans:
                 yield from scan.batches()
             return

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lance_core.commit import latest_version, load_latest, load_manifest
 from lance_core.errors import DatasetNotFoundError
+from lance_core.index.segments import IndexCache
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
 from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
@@ -51,6 +52,7 @@ class Handle:
         if found is None:
             raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
         self._manifest: Manifest = found
+        self._index_cache = IndexCache()
 
     def __repr__(self) -> str:
         """Tell where and which version."""
@@ -147,7 +149,7 @@ class Handle:
     @property
     def source(self) -> Source:
         """What readers of this version need."""
-        return Source(self._store, self._manifest, self._options)
+        return Source(self._store, self._manifest, self._options, self._index_cache)
 
     def move_to(self, manifest: Manifest) -> None:
         """See another version of the dataset from now on."""

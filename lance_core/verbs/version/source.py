@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow.compute as pc
+
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
+from lance_core.index.segments import IndexCache, IndexReader
+from lance_core.index.selection import Selection, select
 from lance_core.store import ObjectStore, open_store
 from lance_core.store.options import StorageOptions
 from lance_core.table.deletion import DeletionVector
@@ -25,11 +29,13 @@ class Source:
         store: The dataset's own store.
         manifest: The version.
         options: Storage options, which serve the base paths as well.
+        index_cache: What was read of indices.
     """
 
     store: ObjectStore
     manifest: Manifest
     options: Mapping[str, str] = field(default_factory=StorageOptions, repr=False)
+    index_cache: IndexCache = field(default_factory=IndexCache, repr=False, compare=False)
     _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Source:
@@ -78,6 +84,15 @@ class Source:
             return self.store, folder
         base = self.manifest.base_path(index.base_id)
         return self._base_store(index.base_id), folder if base.is_dataset_root else folder.removeprefix(INDICES_PREFIX)
+
+    @property
+    def indices(self) -> IndexReader:
+        """Reads the indices."""
+        return IndexReader(self.index_folder, self.index_cache)
+
+    def select(self, expression: pc.Expression) -> Selection | None:
+        """The rows that can match a filter, as far as indices tell; None if they rule nothing out."""
+        return select(expression, self.manifest, self.indices)
 
     def _base_store(self, base_id: int) -> ObjectStore:
         if base_id not in self._bases:

@@ -1,0 +1,294 @@
+"""Conditions as trees, read out of Arrow's expressions, and the tests in them that an index may answer.
+
+Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
+`end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
+the n parts of a path. Whatever is not understood becomes `Unknown`, for which every row counts as a match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.schema import exported_metadata
+
+__all__ = [
+    "All",
+    "AnyOf",
+    "Choice",
+    "Compare",
+    "Condition",
+    "Constant",
+    "Contains",
+    "IsIn",
+    "IsNan",
+    "IsNull",
+    "Not",
+    "Path",
+    "StartsWith",
+    "Test",
+    "Unknown",
+    "condition_of",
+    "tests_of",
+]
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Names from a column down to a field of it; a number is the place of a child in its struct."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`path operator value`; the operator is one of Arrow's: equal, not_equal, less, less_equal, greater, ..."""
+
+    path: Path
+    operator: str
+    value: pa.Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class IsIn:
+    """`path IN (values)`; false or null for null values."""
+
+    path: Path
+    values: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`path IS NULL`."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class IsNan:
+    """`isnan(path)`."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith:
+    """Whether a text begins so."""
+
+    path: Path
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """Whether a list contains values: any of them, or all."""
+
+    path: Path
+    values: pa.Array
+    needs_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A truth value; None is null."""
+
+    value: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """NOT."""
+
+    part: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """AND."""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """OR."""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The one condition where a third is true, the other where it is false, null where it is null."""
+
+    test: Condition
+    then: Condition
+    otherwise: Condition
+
+
+Test: TypeAlias = Compare | IsIn | IsNull | IsNan | StartsWith | Contains
+"""What can be asked of an index: each is about one field."""
+
+Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
+
+_MIRRORED: Final = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+_LISTS: Final = re.compile(r"lance\.(array_has|array_has_any|array_has_all)\.")
+_CHILD: Final = re.compile(r"\[(\d+)\]|FieldPath\((\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    value: pa.Scalar
+
+
+_Node: TypeAlias = "Condition | _Field | _Value"
+
+
+def condition_of(expression: pc.Expression) -> Condition:
+    """The tree of an expression."""
+    _, (buffer,) = expression.__reduce__()
+    reader = pa.ipc.open_file(buffer)
+    batch = reader.get_batch(0) if reader.num_record_batches else None
+    entries = iter(list(exported_metadata(reader.schema)))
+    return _truth(_node(next(entries), entries, batch))
+
+
+def tests_of(condition: Condition) -> Iterator[Test]:
+    """All tests in a tree."""
+    if isinstance(condition, Not):
+        yield from tests_of(condition.part)
+    elif isinstance(condition, All | AnyOf):
+        for part in condition.parts:
+            yield from tests_of(part)
+    elif isinstance(condition, Choice):
+        for part in (condition.test, condition.then, condition.otherwise):
+            yield from tests_of(part)
+    elif not isinstance(condition, Constant | Unknown):
+        yield condition
+
+
+def _node(entry: tuple[bytes, bytes], entries: Iterator[tuple[bytes, bytes]], batch: Any) -> _Node:
+    kind, value = entry
+    if kind == b"field_ref":
+        return _Field((value.decode(),))
+    if kind == b"nested_field_ref":
+        return _Field(tuple(next(entries)[1].decode() for _ in range(int(value))))
+    if kind == b"literal":
+        return _Value(batch.column(int(value))[0])
+    if kind != b"call":
+        return Unknown()
+    arguments: list[_Node] = []
+    options: dict[str, Any] = {}
+    for inner in entries:
+        if inner[0] == b"end":
+            break
+        if inner[0] == b"options":
+            options = _options(batch.column(int(inner[1]))[0])
+        else:
+            arguments.append(_node(inner, entries, batch))
+    return _call(value.decode(), arguments, options)
+
+
+def _options(value: Any) -> dict[str, Any]:
+    """The options of a call, as scalars; none if they are not told as a struct."""
+    return {name: value[name] for name in value.type.names} if pa.types.is_struct(value.type) else {}
+
+
+def _call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _Node:
+    if name in ("and_kleene", "and"):
+        return All(tuple(map(_truth, arguments)))
+    if name in ("or_kleene", "or"):
+        return AnyOf(tuple(map(_truth, arguments)))
+    if name == "invert":
+        return Not(_truth(arguments[0]))
+    if name == "if_else":
+        return Choice(*map(_truth, arguments))
+    if name in _MIRRORED and len(arguments) == 2:
+        return _comparison(name, *arguments)
+    first = arguments[0] if arguments else None
+    if not isinstance(first, _Field):
+        return Unknown()
+    if _LISTS.match(name):
+        return _contains(name, first, arguments[1:])
+    return _about(name, first, options)
+
+
+def _about(name: str, field: _Field, options: dict[str, Any]) -> _Node:
+    """A function of a field and options."""
+    path = field.path
+    if name == "struct_field":
+        child = _CHILD.search(str(options.get("field_ref", "")))
+        return _Field((*path, int(child[1] or child[2]))) if child else Unknown()
+    if name == "is_null":
+        test = IsNull(path)
+        is_nan_null = "nan_is_null" not in options or options["nan_is_null"].as_py()
+        return AnyOf((test, IsNan(path))) if is_nan_null else test
+    if name == "is_valid":
+        return Not(IsNull(path))
+    if name == "is_nan":
+        return IsNan(path)
+    if name == "is_in" and "value_set" in options:
+        values = options["value_set"].values
+        found = IsIn(path, values.drop_null())
+        return AnyOf((found, IsNull(path))) if values.null_count else found
+    if name in ("starts_with", "match_like") and not options["ignore_case"].as_py():
+        return _beginning(name, path, options["pattern"].as_py())
+    return Unknown()
+
+
+def _beginning(name: str, path: Path, pattern: str) -> _Node:
+    """The prefix that a pattern asks for: NOT of a pattern that asks for more is not that of its prefix."""
+    if name == "starts_with":
+        return StartsWith(path, pattern)
+    prefix = re.split(r"[%_\\]", pattern, maxsplit=1)[0]
+    if not prefix:
+        return Unknown()
+    test = StartsWith(path, prefix)
+    return test if pattern == f"{prefix}%" else All((test, Unknown()))
+
+
+def _comparison(operator: str, left: _Node, right: _Node) -> Condition:
+    if isinstance(left, _Value) and isinstance(right, _Field):
+        operator, left, right = _MIRRORED[operator], right, left
+    if isinstance(left, _Field) and isinstance(right, _Value):
+        return Compare(left.path, operator, right.value) if right.value.is_valid else Constant(None)
+    return Unknown()
+
+
+def _contains(name: str, field: _Field, arguments: Sequence[_Node]) -> Condition:
+    """array_has(list, value), array_has_any(list, values) and array_has_all."""
+    wanted = arguments[0] if arguments else None
+    if not isinstance(wanted, _Value) or not wanted.value.is_valid:
+        return Unknown()
+    value = wanted.value
+    is_one = name.startswith("lance.array_has.")
+    values = pa.array([value.as_py()], value.type) if is_one else getattr(value, "values", None)
+    if values is None or values.null_count or not len(values):
+        return Unknown()
+    return Contains(field.path, values, is_one or name.startswith("lance.array_has_all."))
+
+
+def _truth(node: _Node) -> Condition:
+    """A node as a condition: a column of truth values is compared with true."""
+    if isinstance(node, _Field):
+        return Compare(node.path, "equal", pa.scalar(True))
+    if isinstance(node, _Value):
+        return Constant(node.value.as_py()) if pa.types.is_boolean(node.value.type) else Unknown()
+    return node

@@ -1,0 +1,65 @@
+"""Files of indices: small data files, with parameters in the metadata of their schema."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lance_core.errors import CorruptFileError, ObjectNotFoundError
+from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.schema import schema_from_arrow, schema_to_arrow
+from lance_core.store import ObjectStore
+from lance_core.table.index import IndexFile, IndexMetadata
+
+__all__ = ["open_file", "read_table", "write_table"]
+
+
+def open_file(store: ObjectStore, prefix: str, name: str, index: IndexMetadata) -> DataFileReader:
+    """Open a file of a segment.
+
+    Raises:
+        CorruptFileError: It is missing, or has another size than the segment's record says.
+    """
+    size = next((file.size_bytes for file in index.files if file.path == name), None)
+    try:
+        return DataFileReader.open(store, f"{prefix}{name}", size=size or None)
+    except ObjectNotFoundError as error:
+        raise CorruptFileError(f"{prefix}{name} is missing") from error
+
+
+def read_table(store: ObjectStore, prefix: str, name: str, index: IndexMetadata) -> tuple[pa.Table, dict[str, str]]:
+    """All rows of a file of a segment, and the metadata of its schema.
+
+    Raises:
+        CorruptFileError: It is missing, or cannot be read.
+    """
+    reader = open_file(store, prefix, name, index)
+    schema = schema_to_arrow(reader.schema)
+    table = pa.Table.from_batches(list(reader.read(batch_rows=None)), schema=schema)
+    return table, metadata_of(reader)
+
+
+def metadata_of(reader: DataFileReader) -> dict[str, str]:
+    """The metadata of a file's schema, as texts."""
+    return {key: value.decode(errors="replace") for key, value in reader.schema.metadata.items()}
+
+
+def write_table(store: ObjectStore, key: str, table: pa.Table, data_storage_version: str) -> IndexFile:
+    """Write a file of an index.
+
+    Args:
+        store: Where to.
+        key: Its key.
+        table: Its rows; the metadata of their schema goes with them.
+        data_storage_version: That of the table; a table of 0.1 has indices of 2.0.
+    """
+    version = FileVersion.from_string(data_storage_version)
+    if version is FileVersion.V0_1:
+        version = FileVersion.V2_0
+    writer = DataFileWriter(store, key, schema_from_arrow(table.schema), version=version)
+    try:
+        writer.write(table)
+        written = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    return IndexFile(path=key.rpartition("/")[2], size_bytes=written.size_bytes)

@@ -1,0 +1,123 @@
+"""Rows that can match: of each fragment none, some or all, and how such answers are combined.
+
+An answer may always name too many rows, never too few: what it names is read and looked at, and nothing else is.
+Fragments are known by their place in a `View` of a version, so that what is said of ten thousand of them is one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+__all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "Ints", "View"]
+
+NONE: Final = 0
+"""No row of the fragment can match."""
+
+SOME: Final = 1
+"""Only the rows that are listed can."""
+
+ALL: Final = 2
+"""Any row can."""
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class View:
+    """The fragments of a version.
+
+    Attributes:
+        ids: Their ids, in the order of the version.
+        physical_rows: Rows in the files of each, deleted ones included; 0 if that is not known.
+    """
+
+    ids: Ints
+    physical_rows: Ints
+
+    @cached_property
+    def _order(self) -> Ints | None:
+        """How to sort the ids; None if they are sorted."""
+        is_sorted = bool((self.ids[1:] > self.ids[:-1]).all())
+        return None if is_sorted else np.argsort(self.ids, kind="stable")
+
+    def places(self, fragment_ids: Ints) -> Ints:
+        """Where fragments stand; -1 for one that is not there."""
+        if not len(self.ids):
+            return np.full(len(fragment_ids), -1, np.int64)
+        order = self._order
+        found = np.minimum(np.searchsorted(self.ids, fragment_ids, sorter=order), len(self.ids) - 1)
+        places = found if order is None else order[found]
+        return np.where(self.ids[places] == fragment_ids, places, -1)
+
+    def covered(self, fragment_ids: BitMap) -> Bools:
+        """Which of the fragments are among these."""
+        places = self.places(np.frombuffer(fragment_ids.to_array(), np.uint32).astype(np.int64))
+        result = np.zeros(len(self.ids), np.bool_)
+        result[places[places >= 0]] = True
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Rows that can match.
+
+    Attributes:
+        state: For each fragment of a view `NONE`, `SOME` or `ALL`.
+        rows: Offsets of the rows, by the place of each fragment whose state is `SOME`; never empty.
+    """
+
+    state: npt.NDArray[np.uint8]
+    rows: Mapping[int, BitMap] = field(default_factory=dict)
+
+    @classmethod
+    def every(cls, view: View) -> Candidates:
+        """All rows."""
+        return cls(np.full(len(view.ids), ALL, np.uint8))
+
+    @classmethod
+    def no(cls, view: View) -> Candidates:
+        """No row."""
+        return cls(np.zeros(len(view.ids), np.uint8))
+
+    @property
+    def is_every(self) -> bool:
+        """Whether all rows can match, so that nothing is gained."""
+        return bool((self.state == ALL).all())
+
+    def __and__(self, other: Candidates) -> Candidates:
+        """The rows that are among both."""
+        state = np.minimum(self.state, other.state)
+        rows = {}
+        for place in np.flatnonzero(state == SOME).tolist():
+            mine, its = self.rows.get(place), other.rows.get(place)
+            both = mine & its if mine is not None and its is not None else mine if mine is not None else its
+            assert both is not None
+            if both:
+                rows[place] = both
+            else:
+                state[place] = NONE
+        return Candidates(state, rows)
+
+    def __or__(self, other: Candidates) -> Candidates:
+        """The rows that are among either."""
+        state = np.maximum(self.state, other.state)
+        rows = {}
+        for place in np.flatnonzero(state == SOME).tolist():
+            mine, its = self.rows.get(place), other.rows.get(place)
+            rows[place] = mine | its if mine is not None and its is not None else mine if mine is not None else its
+        return Candidates(state, rows)  # type: ignore[arg-type]  # one of the two lists the rows of a place
+
+    def where(self, known: Bools, otherwise: Candidates) -> Candidates:
+        """These where something is known of a fragment, others elsewhere."""
+        state = np.where(known, self.state, otherwise.state)
+        rows = {place: rows for place, rows in self.rows.items() if known[place]}
+        rows.update((place, rows) for place, rows in otherwise.rows.items() if not known[place])
+        return Candidates(state, rows)

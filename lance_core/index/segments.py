@@ -1,0 +1,165 @@
+"""Which segments of which indices may be asked, and for which fragments they vouch.
+
+A segment says something of the live fragments in its own bitmap, and of nothing else. One that cannot be read, is of
+an unknown version, or contradicts the table is left aside with one warning: what it covers is read, then.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError, LanceError
+from lance_core.index.kinds import KINDS, Content
+from lance_core.schema import Field, arrow_type_of
+from lance_core.store import ObjectStore
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest import Manifest
+
+__all__ = ["Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
+
+Folder: TypeAlias = Callable[[IndexMetadata], tuple[ObjectStore, str]]
+"""Gives the store of an index's files, and what their keys begin with."""
+
+_CACHE_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class IndexCache:
+    """What was read of indices; it never changes under its name. Several threads may use it.
+
+    Attributes:
+        warned: Segments that a warning was given for.
+    """
+
+    warned: set[uuid.UUID] = field(default_factory=set)
+    _known: OrderedDict[uuid.UUID, Content] = field(default_factory=OrderedDict)
+    _num_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __reduce__(self) -> tuple[type[IndexCache], tuple[()]]:
+        """Travel empty."""
+        return IndexCache, ()
+
+    def get(self, key: uuid.UUID) -> Content | None:
+        """What is known of a segment."""
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+            return found
+
+    def put(self, key: uuid.UUID, content: Content) -> None:
+        """Remember a segment, and forget those that were not asked for longest."""
+        with self._lock:
+            if key in self._known:
+                return
+            self._known[key] = content
+            self._num_bytes += content.nbytes
+            while self._num_bytes > _CACHE_BYTES and len(self._known) > 1:
+                _, gone = self._known.popitem(last=False)
+                self._num_bytes -= gone.nbytes
+
+    def warn(self, index: IndexMetadata, reason: str) -> None:
+        """Say once that a segment is left aside."""
+        with self._lock:
+            if index.uuid in self.warned:
+                return
+            self.warned.add(index.uuid)
+        text = f"index {index.name!r} (segment {index.uuid}) is left aside, and rows are read instead: {reason}"
+        warnings.warn(text, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment that may be asked.
+
+    Attributes:
+        index: Its record.
+        covered: The fragments that it vouches for.
+    """
+
+    index: IndexMetadata
+    covered: BitMap
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReader:
+    """Reads segments.
+
+    Attributes:
+        folder: Where they lie.
+        cache: What was read before.
+    """
+
+    folder: Folder
+    cache: IndexCache = field(default_factory=IndexCache)
+
+    def read(self, index: IndexMetadata, kind: pa.DataType) -> Content:
+        """Read a segment.
+
+        Args:
+            index: Its record.
+            kind: Type of the field.
+
+        Raises:
+            LanceError: It cannot be read, or is no index of such values.
+        """
+        found = self.cache.get(index.uuid)
+        if found is None:
+            store, prefix = self.folder(index)
+            found = KINDS[index.kind].read(store, prefix, index)
+            self.cache.put(index.uuid, found)
+        if not found.fits(kind):
+            raise CorruptFileError(f"it is not over values of type {kind}")
+        return found
+
+    def try_read(self, index: IndexMetadata, kind: pa.DataType) -> Content | None:
+        """Read a segment; None, and a warning, if that is not possible."""
+        try:
+            return self.read(index, kind)
+        except (LanceError, pa.ArrowException, OverflowError) as error:
+            self.cache.warn(index, str(error))
+            return None
+
+
+def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = None) -> Iterator[list[Segment]]:
+    """The indices on a field, as their segments, in the order of the manifest.
+
+    Args:
+        manifest: The version.
+        node: The field.
+        cache: Where to say that a segment is of an unknown version.
+    """
+    groups: dict[tuple[str, str], list[Segment]] = {}
+    for index in manifest.indices:
+        if index.is_system or index.fields != (node.id,) or index.kind not in KINDS:
+            continue
+        known = KINDS[index.kind].versions
+        if (index.index_version or 0) not in known:
+            if cache is not None:
+                cache.warn(index, f"its version {index.index_version} is not known")
+            continue
+        covered = index.covered_fragments()
+        if covered:
+            groups.setdefault((index.name, index.kind), []).append(Segment(index, covered))
+    yield from groups.values()
+
+
+def type_of(node: Field) -> pa.DataType:
+    """Type of a field's values, as they are stored."""
+    return arrow_type_of(node)
+
+
+def names_of(segments: Sequence[Segment]) -> str:
+    """How an index is called in plans."""
+    first = segments[0].index
+    return f"{first.name} ({first.kind})"

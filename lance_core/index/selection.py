@@ -1,0 +1,205 @@
+"""From a filter to the fragments and rows that can match it, as far as indices tell.
+
+    filter -> tree of tests -> what the segments of an index on the field of each say -> put together by AND, OR, NOT
+
+An index only ever saves work. What no segment vouches for stays in, and whoever reads the rows applies the filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.index.conditions import (
+    All,
+    AnyOf,
+    Choice,
+    Condition,
+    Constant,
+    IsNan,
+    IsNull,
+    Not,
+    Path,
+    Test,
+    Unknown,
+    condition_of,
+    tests_of,
+)
+from lance_core.index.rows import NONE, SOME, Candidates, View
+from lance_core.index.segments import IndexReader, Segment, names_of, type_of, usable_segments
+from lance_core.schema import Field, Schema
+from lance_core.table.manifest import Manifest
+
+__all__ = ["Selection", "fields_of", "select", "view_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What indices say of a filter.
+
+    Attributes:
+        view: The fragments of the version.
+        candidates: The rows that can match.
+        indices: The indices that were asked.
+    """
+
+    view: View
+    candidates: Candidates
+    indices: tuple[str, ...]
+
+    @property
+    def num_ruled_out(self) -> int:
+        """Fragments without a row that can match."""
+        return int((self.candidates.state == NONE).sum())
+
+    def parts(self) -> Iterator[tuple[int, BitMap | None]]:
+        """The place of each fragment that can match, and the rows of it that can; None for all."""
+        state = self.candidates.state
+        for place in np.flatnonzero(state != NONE).tolist():
+            yield place, self.candidates.rows[place] if state[place] == SOME else None
+
+    def rows_of(self, place: int) -> BitMap | None:
+        """The rows of a fragment that can match; None for all."""
+        state = self.candidates.state[place]
+        return BitMap() if state == NONE else self.candidates.rows[place] if state == SOME else None
+
+
+def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Selection | None:
+    """The rows that can match a filter.
+
+    Args:
+        expression: The filter.
+        manifest: The version.
+        reader: Reads its indices.
+
+    Returns:
+        What indices say; None if they rule nothing out.
+    """
+    if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
+        return None
+    condition = condition_of(expression)
+    asked = _Asked(manifest, reader)
+    if not any(map(asked.has_index, tests_of(condition))):
+        return None
+    found = _possible(condition, True, asked)
+    if not asked.names:
+        return None
+    return Selection(asked.view, found, tuple(sorted(asked.names)))
+
+
+def view_of(manifest: Manifest) -> View:
+    """The fragments of a version."""
+    ids, physical_rows = manifest.fragments.sizes()
+    return View(ids, physical_rows)
+
+
+def fields_of(schema: Schema, path: Path) -> Field | None:
+    """The field that a path leads to, through structs only; None if it leads nowhere."""
+    fields, found = schema.fields, None
+    for part in path:
+        if isinstance(part, int):
+            found = fields[part] if part < len(fields) else None
+        else:
+            found = next((one for one in fields if one.name == part), None)
+        if found is None:
+            return None
+        fields = found.children if found.logical_type == "struct" else ()
+    return found
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The indices of a version, as they are asked.
+
+    Attributes:
+        manifest: The version.
+        reader: Reads its indices.
+        names: Those that answered.
+    """
+
+    manifest: Manifest
+    reader: IndexReader
+    names: set[str] = field(default_factory=set)
+    _view: View | None = None
+
+    @property
+    def view(self) -> View:
+        """The fragments."""
+        if self._view is None:
+            self._view = view_of(self.manifest)
+        return self._view
+
+    def has_index(self, test: Test) -> bool:
+        """Whether there is an index on the field of a test."""
+        return any(True for _ in self._indices(test))
+
+    def answer(self, test: Test, wanted: bool) -> Candidates:
+        """The rows for which a test can be true, or false."""
+        result = Candidates.every(self.view)
+        node = fields_of(self.manifest.schema, test.path)
+        for segments in self._indices(test):
+            assert node is not None
+            result = result & self._of_index(segments, node, test, wanted)
+        return result
+
+    def _indices(self, test: Test) -> Iterator[list[Segment]]:
+        node = fields_of(self.manifest.schema, test.path)
+        # Whether a field of a null struct is null is told differently by different writers.
+        if node is None or (len(test.path) > 1 and isinstance(test, IsNull | IsNan)):
+            return
+        yield from usable_segments(self.manifest, node, self.reader.cache)
+
+    def _of_index(self, segments: list[Segment], node: Field, test: Test, wanted: bool) -> Candidates:
+        """What the segments of an index say together: each of the fragments that it covers."""
+        everything = Candidates.every(self.view)
+        result, known = everything, np.zeros(len(self.view.ids), np.bool_)
+        for segment in segments:
+            covered = self.view.covered(segment.covered)
+            if not covered.any():
+                continue
+            content = self.reader.try_read(segment.index, type_of(node))
+            if content is None:
+                continue
+            try:
+                own = content.answer(test, wanted, self.view, covered)
+            except (CorruptFileError, pa.ArrowException) as error:
+                if isinstance(error, CorruptFileError):
+                    self.reader.cache.warn(segment.index, str(error))
+                continue  # values that cannot be compared: whoever evaluates the filter says so
+            if own is None:
+                continue
+            self.names.add(names_of(segments))
+            first, again = covered & ~known, covered & known
+            merged = own.where(first, result)
+            result = (own | result).where(again, merged) if again.any() else merged
+            known |= covered
+        return result
+
+
+def _possible(condition: Condition, wanted: bool, asked: _Asked) -> Candidates:
+    """The rows for which a condition can be true, or false; of null nothing is asked."""
+    if isinstance(condition, Not):
+        return _possible(condition.part, not wanted, asked)
+    if isinstance(condition, All | AnyOf):
+        parts = (_possible(part, wanted, asked) for part in condition.parts)
+        if isinstance(condition, All) == wanted:
+            return reduce(Candidates.__and__, parts)
+        return reduce(Candidates.__or__, parts)
+    if isinstance(condition, Choice):
+        then, otherwise = (
+            _possible(condition.test, chosen, asked) & _possible(part, wanted, asked)
+            for chosen, part in ((True, condition.then), (False, condition.otherwise))
+        )
+        return then | otherwise
+    if isinstance(condition, Constant):
+        return Candidates.every(asked.view) if condition.value is wanted else Candidates.no(asked.view)
+    if isinstance(condition, Unknown):
+        return Candidates.every(asked.view)
+    return asked.answer(condition, wanted)

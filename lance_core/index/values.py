@@ -1,0 +1,40 @@
+"""How values of different types meet when bounds are compared with what a filter asks for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+__all__ = ["comparable", "is_ordered", "next_prefix"]
+
+
+def comparable(stored: pa.DataType, asked: pa.DataType) -> bool:
+    """Whether Arrow compares such values in an order in which the bounds of the stored ones are bounds."""
+    return stored == asked or (_family(stored) is not None and _family(stored) == _family(asked))
+
+
+def is_ordered(kind: pa.DataType) -> bool:
+    """Whether values of a type have a smallest and a largest one here."""
+    if pa.types.is_null(kind) or pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_float16(kind):
+        return False
+    return not pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind)
+
+
+def _family(kind: pa.DataType) -> str | None:
+    """Types that are turned into each other without changing the order."""
+    checks = {
+        "number": (pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_decimal),
+        "text": (pa.types.is_string, pa.types.is_large_string),
+        "bytes": (pa.types.is_binary, pa.types.is_large_binary),
+        "date": (pa.types.is_date,),
+    }
+    return next((name for name, tests in checks.items() if any(test(kind) for test in tests)), None)
+
+
+def next_prefix(prefix: str) -> str | None:
+    """The least text that is greater than all that begin so, in order of their UTF-8 bytes; None if there is none."""
+    for end in range(len(prefix), 0, -1):
+        code = ord(prefix[end - 1])
+        if code < 0x10FFFF:
+            after = code + 1
+            return prefix[: end - 1] + chr(0xE000 if 0xD800 <= after < 0xE000 else after)
+    return None

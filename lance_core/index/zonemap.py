@@ -1,0 +1,420 @@
+"""ZONEMAP: the smallest and the largest value of each run of rows.
+
+zonemap.lance, one row per zone, in no particular order:
+
+    min, max        the field's type; null if the zone has no value, or the type no order. max is NaN if a row is
+    null_count, nan_count   uint32
+    fragment_id     uint64
+    zone_start      uint64, offset of the zone's first row in its fragment, deleted rows counted
+    zone_length     uint64, offset of its last row - that of its first + 1
+
+The schema's metadata has `rows_per_zone` as a decimal, and `null_bitmap` with the number of a global buffer where the
+file has one; nothing here relies on that. Zones of one fragment may overlap: those of files that were replaced stay. A
+row can match if a zone that it lies in can, or if it lies in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, View
+from lance_core.index.values import comparable, is_ordered, next_prefix
+
+__all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
+
+FILE: Final = "zonemap.lance"
+DEFAULT_ROWS_PER_ZONE: Final = 8192
+ROWS_PER_ZONE_KEY: Final = "rows_per_zone"
+_FEW_VALUES: Final = 16
+
+_COUNTS: Final = ("null_count", "nan_count", "fragment_id", "zone_start", "zone_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneMap:
+    """The zones of a segment.
+
+    Attributes:
+        lows: Smallest values.
+        highs: Largest values.
+        nulls: Nulls of each.
+        nans: NaNs of each.
+        fragment_ids: Where each is.
+        starts: Its first row.
+        lengths: How many offsets it spans.
+        rows_per_zone: Live rows that a zone has, as it was asked for.
+    """
+
+    lows: pa.Array
+    highs: pa.Array
+    nulls: Ints
+    nans: Ints
+    fragment_ids: Ints
+    starts: Ints
+    lengths: Ints
+    rows_per_zone: int = DEFAULT_ROWS_PER_ZONE
+
+    def __len__(self) -> int:
+        return len(self.fragment_ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes, about."""
+        return int(self.lows.nbytes + self.highs.nbytes + 40 * len(self))
+
+    @classmethod
+    def from_table(cls, table: pa.Table, metadata: dict[str, str]) -> ZoneMap:
+        """Read the rows of a file.
+
+        Raises:
+            CorruptFileError: They are no zones.
+        """
+        missing = {"min", "max", *_COUNTS} - set(table.schema.names)
+        if missing:
+            raise CorruptFileError(f"a zone map without the columns {sorted(missing)}")
+        counts = {name: table.column(name).to_numpy().astype(np.int64) for name in _COUNTS}
+        if any((values < 0).any() for values in counts.values()):
+            raise CorruptFileError("a zone map with a number beyond 2^63")
+        if (counts["null_count"] + counts["nan_count"] > counts["zone_length"]).any():
+            raise CorruptFileError("a zone map with more nulls than rows")
+        lows, highs = (_whole(table.column(name)) for name in ("min", "max"))
+        if lows.type != highs.type:
+            raise CorruptFileError(f"a zone map from {lows.type} to {highs.type}")
+        if is_ordered(lows.type) and _truth(pc.greater(lows, highs)).any():
+            raise CorruptFileError("a zone map with a smallest value above the largest")
+        text = metadata.get(ROWS_PER_ZONE_KEY, str(DEFAULT_ROWS_PER_ZONE))
+        if not text.isdecimal() or int(text) < 1:
+            raise CorruptFileError(f"a zone map with {text} rows per zone")
+        return cls(
+            lows=lows,
+            highs=highs,
+            nulls=counts["null_count"],
+            nans=counts["nan_count"],
+            fragment_ids=counts["fragment_id"],
+            starts=counts["zone_start"],
+            lengths=counts["zone_length"],
+            rows_per_zone=int(text),
+        )
+
+    def fits(self, kind: pa.DataType) -> bool:
+        """Whether the zones are of values of that type."""
+        return bool(self.lows.type == kind)
+
+    def statistics(self) -> dict[str, object]:
+        """Counters, under pylance's names."""
+        return {"num_zones": len(self), "rows_per_zone": self.rows_per_zone}
+
+    def to_table(self) -> pa.Table:
+        """The rows of a file."""
+        schema = pa.schema(
+            [
+                pa.field("min", self.lows.type),
+                pa.field("max", self.highs.type),
+                pa.field("null_count", pa.uint32(), nullable=False),
+                pa.field("nan_count", pa.uint32(), nullable=False),
+                *(pa.field(name, pa.uint64(), nullable=False) for name in _COUNTS[2:]),
+            ],
+            metadata={ROWS_PER_ZONE_KEY: str(self.rows_per_zone)},
+        )
+        counts = (self.nulls, self.nans, self.fragment_ids, self.starts, self.lengths)
+        columns = [pa.array(values, field.type) for values, field in zip(counts, list(schema)[2:], strict=True)]
+        return pa.Table.from_arrays([self.lows, self.highs, *columns], schema=schema)
+
+    @classmethod
+    def concat(cls, maps: Sequence[ZoneMap], rows_per_zone: int) -> ZoneMap:
+        """The zones of several maps over one type, at least one."""
+        return cls(
+            lows=pa.concat_arrays([one.lows for one in maps]),
+            highs=pa.concat_arrays([one.highs for one in maps]),
+            nulls=np.concatenate([one.nulls for one in maps]),
+            nans=np.concatenate([one.nans for one in maps]),
+            fragment_ids=np.concatenate([one.fragment_ids for one in maps]),
+            starts=np.concatenate([one.starts for one in maps]),
+            lengths=np.concatenate([one.lengths for one in maps]),
+            rows_per_zone=rows_per_zone,
+        )
+
+    def only(self, kept: Bools) -> ZoneMap:
+        """Some of the zones."""
+        chosen = pa.array(kept)
+        return ZoneMap(
+            lows=self.lows.filter(chosen),
+            highs=self.highs.filter(chosen),
+            nulls=self.nulls[kept],
+            nans=self.nans[kept],
+            fragment_ids=self.fragment_ids[kept],
+            starts=self.starts[kept],
+            lengths=self.lengths[kept],
+            rows_per_zone=self.rows_per_zone,
+        )
+
+    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+        """The rows for which a test can be true, or false.
+
+        Args:
+            test: A test of this field.
+            wanted: Which.
+            view: The fragments.
+            covered: For which of them the zones vouch; all rows of others can match.
+
+        Returns:
+            The rows; None if zones do not tell.
+
+        Raises:
+            CorruptFileError: The zones contradict the fragments.
+        """
+        zones = self._possible(test, wanted=wanted)
+        return None if zones is None else spread(self, zones, view, covered)
+
+    def _possible(self, test: Test, *, wanted: bool) -> Bools | None:
+        """For each zone whether the test can be true of one of its rows, or false."""
+        if isinstance(test, IsNull):
+            return self.nulls > 0 if wanted else self.nulls < self.lengths
+        if isinstance(test, IsNan):
+            return (self._unsure | (self.nulls < 0)) if wanted else None
+        unordered = _truth(pc.is_null(self.lows))
+        # Without a smallest value all rows are null or NaN, or the type has no order.
+        empty = unordered & (self.nulls + self.nans == self.lengths)
+        found = self._ordered(test, wanted=wanted)
+        if found is None:
+            return None
+        return np.where(unordered, ~empty, found) | self._unsure
+
+    @property
+    def _unsure(self) -> Bools:
+        """Zones with NaN, which have an order of their own."""
+        if not pa.types.is_floating(self.highs.type):
+            return np.zeros(len(self), np.bool_)
+        return (self.nans > 0) | _truth(pc.is_nan(self.highs))
+
+    def _ordered(self, test: Test, *, wanted: bool) -> Bools | None:
+        """As `_possible` for tests that compare; means nothing where a zone has no bounds."""
+        if isinstance(test, Compare):
+            operator = test.operator if wanted else _OPPOSITE[test.operator]
+            return self._compared(operator, test.value) if comparable(self.lows.type, test.value.type) else None
+        if isinstance(test, IsIn):
+            return self._among(test.values) if wanted and comparable(self.lows.type, test.values.type) else None
+        if isinstance(test, StartsWith) and wanted and comparable(self.lows.type, pa.string()):
+            kind, after = self.lows.type, next_prefix(test.prefix)
+            found = _truth(pc.greater_equal(self.highs, pa.scalar(test.prefix, kind)))
+            return found if after is None else found & _truth(pc.less(self.lows, pa.scalar(after, kind)))
+        return None
+
+    def _compared(self, operator: str, value: pa.Scalar) -> Bools:
+        strict = not pa.types.is_floating(self.lows.type) and not pa.types.is_floating(value.type)
+        if operator == "not_equal":
+            # With floats, -0.0 and 0.0 are one value or two.
+            same = pc.and_(pc.equal(self.lows, value), pc.equal(self.highs, value))
+            return ~_truth(same) if strict else np.ones(len(self), np.bool_)
+        tests: list[pa.Array] = []
+        if operator in ("equal", "less", "less_equal"):
+            below: Callable[..., Any] = pc.less if strict and operator == "less" else pc.less_equal
+            tests.append(below(self.lows, value))
+        if operator in ("equal", "greater", "greater_equal"):
+            above: Callable[..., Any] = pc.greater if strict and operator == "greater" else pc.greater_equal
+            tests.append(above(self.highs, value))
+        return _truth(tests[0]) if len(tests) == 1 else _truth(tests[0]) & _truth(tests[1])
+
+    def _among(self, values: pa.Array) -> Bools:
+        """Zones that can hold one of some values."""
+        found = np.zeros(len(self), np.bool_)
+        if not len(values):
+            return found
+        if len(values) <= _FEW_VALUES:
+            for value in values:
+                found |= self._compared("equal", value)
+            return found
+        if values.type == self.lows.type and not pa.types.is_floating(values.type):
+            constant = _truth(pc.equal(self.lows, self.highs))
+            found |= constant & _truth(pc.is_in(self.lows, values))
+        else:
+            constant = found
+        ends = pc.min_max(values)
+        if not ends["min"].is_valid:
+            return np.ones(len(self), np.bool_)
+        between = self._compared("less_equal", ends["max"]) & self._compared("greater_equal", ends["min"])
+        return found | (~constant & between)
+
+
+_OPPOSITE: Final = {
+    "equal": "not_equal",
+    "not_equal": "equal",
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+}
+
+
+def spread(zones: ZoneMap, possible: Bools, view: View, covered: Bools) -> Candidates:
+    """The rows that lie in a zone that can match, or in none.
+
+    Raises:
+        CorruptFileError: A zone ends after its fragment.
+    """
+    places = view.places(zones.fragment_ids)
+    known = places >= 0
+    known[known] = covered[places[known]]
+    where, can = places[known], possible[known]
+    starts, ends = zones.starts[known], zones.starts[known] + zones.lengths[known]
+    physical = view.physical_rows
+    beyond = (ends > physical[where]) & (physical[where] > 0)
+    if beyond.any():
+        place = where[np.argmax(beyond)]
+        raise CorruptFileError(f"a zone ends after the {physical[place]} rows of fragment {view.ids[place]}")
+    count = len(view.ids)
+    num_zones = np.bincount(where, minlength=count)
+    num_possible = np.bincount(where, weights=can, minlength=count).astype(np.int64)
+    spanned = np.bincount(where, weights=ends - starts, minlength=count).astype(np.int64)
+    overlapping = np.zeros(count, np.bool_)
+    order = np.lexsort((starts, where))
+    same = where[order][1:] == where[order][:-1]
+    overlapping[where[order][1:][same & (starts[order][1:] < ends[order][:-1])]] = True
+    is_whole = ~overlapping & (spanned == physical) & (physical > 0)
+    state = np.full(count, ALL, np.uint8)
+    state[covered & is_whole & (num_possible == 0)] = NONE
+    mixed = covered & (num_zones > 0) & (num_possible < num_zones) & (state == ALL)
+    rows: dict[int, BitMap] = {}
+    if mixed.any():
+        chosen = mixed[where[order]]
+        picked = order[chosen]
+        groups, firsts = np.unique(where[picked], return_index=True)
+        for place, part in zip(groups.tolist(), np.split(picked, firsts[1:]), strict=True):
+            left = _left(int(physical[place]), starts[part], ends[part], can[part])
+            state[place] = SOME if left else NONE
+            if left:
+                rows[place] = left
+    return Candidates(state, rows)
+
+
+def _left(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
+    """The rows of a fragment that lie in a zone that can match, or in none."""
+    left = BitMap(range(num_rows))
+    for start, end in zip(starts[~possible].tolist(), ends[~possible].tolist(), strict=True):
+        left.remove_range(start, end)
+    for start, end in zip(starts[possible].tolist(), ends[possible].tolist(), strict=True):
+        left.add_range(start, end)
+    return left
+
+
+class ZoneBuilder:
+    """Makes zones of rows: each spans `rows_per_zone` offsets of a fragment.
+
+    Args:
+        kind: Type of the values.
+        rows_per_zone: As it says.
+    """
+
+    def __init__(self, kind: pa.DataType, rows_per_zone: int) -> None:
+        self._kind = kind
+        self._rows_per_zone = rows_per_zone
+        self._bounds: list[tuple[Any, Any]] = []
+        self._counts: list[tuple[int, int, int, int, int]] = []
+
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[tuple[pa.Array, range | Ints]]) -> None:
+        """Add the zones of a fragment.
+
+        Args:
+            fragment_id: Its id.
+            num_rows: Its physical rows.
+            parts: Values of its live rows, each with their ascending offsets.
+        """
+        collected: list[pa.Array] = []
+        zone, size = 0, self._rows_per_zone
+        for values, offsets in parts:
+            position = 0
+            while position < len(values):
+                own = int(offsets[position]) // size
+                if own > zone and collected:
+                    self._finish(fragment_id, zone, num_rows, collected)
+                    collected = []
+                zone = max(zone, own)
+                stop = _position_of(offsets, (zone + 1) * size)
+                collected.append(values.slice(position, stop - position))
+                position = stop
+        if collected:
+            self._finish(fragment_id, zone, num_rows, collected)
+        self._fill(fragment_id, num_rows)
+
+    def finish(self) -> ZoneMap:
+        """The zones."""
+        numbers = np.array(self._counts, np.int64).reshape(-1, 5).T
+        lows, highs = ([bounds[i] for bounds in self._bounds] for i in (0, 1))
+        return ZoneMap(
+            lows=_array(lows, self._kind),
+            highs=_array(highs, self._kind),
+            nulls=numbers[0],
+            nans=numbers[1],
+            fragment_ids=numbers[2],
+            starts=numbers[3],
+            lengths=numbers[4],
+            rows_per_zone=self._rows_per_zone,
+        )
+
+    def _finish(self, fragment_id: int, zone: int, num_rows: int, parts: list[pa.Array]) -> None:
+        values = pa.chunked_array(parts, self._kind)
+        start = zone * self._rows_per_zone
+        low, high, nans = _bounds(values)
+        self._bounds.append((low, high))
+        length = min(self._rows_per_zone, num_rows - start)
+        self._counts.append((values.null_count, nans, fragment_id, start, length))
+
+    def _fill(self, fragment_id: int, num_rows: int) -> None:
+        """Let the zones of a fragment span its deleted rows too, so that nothing is left that they do not vouch for."""
+        first = len(self._counts)
+        while first and self._counts[first - 1][2] == fragment_id:
+            first -= 1
+        own = self._counts[first:]
+        for index, (nulls, nans, _, start, _) in enumerate(own):
+            begin = 0 if index == 0 else start
+            end = own[index + 1][3] if index + 1 < len(own) else num_rows
+            self._counts[first + index] = (nulls, nans, fragment_id, begin, end - begin)
+
+
+def _position_of(offsets: range | Ints, limit: int) -> int:
+    """How many of the ascending offsets are below a limit."""
+    if isinstance(offsets, range):
+        return min(max(limit - offsets.start, 0), len(offsets))
+    return int(np.searchsorted(offsets, limit))
+
+
+def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
+    """Smallest and largest value as scalars, and the number of NaNs; the largest is NaN if one is."""
+    kind = values.type
+    if not pa.types.is_floating(kind):
+        ends = pc.min_max(values)
+        return ends["min"], ends["max"], 0
+    wide = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
+    nan = pc.is_nan(wide)
+    nans = pc.sum(nan).as_py() or 0
+    ends = pc.min_max(wide.filter(pc.invert(nan)))
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    # Zero is written as the zero further out, as -0.0 is less than 0.0 to some.
+    low = -0.0 if low == 0 else low
+    high = float("nan") if nans else 0.0 if high == 0 else high
+    return low, high, nans
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_float16(kind):
+        return pa.array([None if value is None else np.float16(value) for value in values], kind)
+    return pa.array(values, kind)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _truth(values: Any) -> Bools:
+    """Truth values as an array; null is false."""
+    found: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return found.astype(np.bool_, copy=False)

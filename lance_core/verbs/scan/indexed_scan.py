@@ -1,0 +1,69 @@
+"""Scans of the fragments that can match a filter, as far as indices tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.index.selection import Selection
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.version.source import Source
+
+__all__ = ["Chosen", "choose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The fragments that a scan has to look at.
+
+    Attributes:
+        source: The version.
+        options: What to read.
+        parts: The fragments in order, each with the offsets of rows that can match; None for all.
+        selection: What indices say; None if they say nothing.
+    """
+
+    source: Source
+    options: ScanOptions
+    parts: Sequence[tuple[Fragment, BitMap | None]]
+    selection: Selection | None
+
+    def scans(self) -> Iterator[FragmentScan]:
+        """A scan of each."""
+        for fragment, rows in self.parts:
+            yield FragmentScan(self.source, fragment, self.options, possible=rows)
+
+
+def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) -> Chosen:
+    """The fragments that a scan has to look at.
+
+    Args:
+        source: The version.
+        fragments: Fragments of it.
+        options: What to read of them. Indices know nothing of deleted rows.
+    """
+    may_ask = options.filter is not None and options.use_scalar_index and not options.include_deleted_rows
+    selection = source.select(options.filter) if may_ask else None
+    return Chosen(source, options, selected(source, fragments, selection), selection)
+
+
+def selected(
+    source: Source, fragments: Sequence[Fragment], selection: Selection | None
+) -> Sequence[tuple[Fragment, BitMap | None]]:
+    """The fragments out of some that can match, each with the offsets of the rows that can; None for all."""
+    if selection is None:
+        return [(fragment, None) for fragment in fragments]
+    if fragments is source.manifest.fragments:
+        return [(fragments[place], rows) for place, rows in selection.parts()]
+    places = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
+    found = []
+    for fragment, place in zip(fragments, places, strict=True):
+        rows = selection.rows_of(place) if place >= 0 else None
+        if rows is None or rows:
+            found.append((fragment, rows))
+    return found
