@@ -36,7 +36,8 @@ __all__ = ["FragmentSize", "Piece", "ReadPlan", "cut", "plan_read", "plan_tasks"
 _TASK_ROWS: Final = 1 << 22
 _TASK_BYTES: Final = 256 << 20
 _LEAST_ROWS: Final = 1 << 16
-"""Rows below which a task is not worth its start."""
+_LEAST_BYTES: Final = 4 << 20
+"""Rows and bytes below both of which a task is not worth its start."""
 _SLIVER: Final = 0.02
 """Part of a fragment that rather goes to the neighbouring task."""
 _BATCH_ROWS: Final = 1 << 16
@@ -208,7 +209,8 @@ def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = Fa
     if not total_rows:
         return
     rounds = max(1, math.ceil(ends[-1] / parallelism))
-    tasks = min(rounds * parallelism, math.ceil(total_rows / _LEAST_ROWS))
+    worth = max(total_rows / _LEAST_ROWS, sum(size.num_bytes for size in sizes) / _LEAST_BYTES)
+    tasks = max(1, min(rounds * parallelism, math.ceil(worth), total_rows))
     share = float(ends[-1]) / tasks
     pending: list[Piece] = []
     task, start = 0, 0.0

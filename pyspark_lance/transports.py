@@ -1,10 +1,13 @@
 """How batches get from Spark's rows into a Python function, one call per partition, and its answers back.
 
     arrow_rdd      executor JVM: rows -> Arrow IPC messages -> RDD of bytes -> Python worker -> one answer
-                   The way in which Spark serves `toArrow`. It takes a third of the time of the other one, but is
-                   reached through the JVM gateway: classic sessions only. All of it that is not public is in here.
+                   The way in which Spark serves `toArrow` (`arrow_rdd`): classic sessions only, a third of the time.
+                   It cuts batches by rows and never by bytes.
     map_in_arrow   executor JVM: rows -> Arrow stream -> Python worker -> Arrow stream of answers
-                   `DataFrame.mapInArrow`: any session, Spark Connect among them.
+                   `DataFrame.mapInArrow`: any session, Spark Connect among them; batches are cut by bytes as well.
+
+"auto" takes the first for frames whose rows are known to be small: columns of fixed width, vectors whose width is
+known, and texts. Bytes, lists, maps and variants may be of any size and take the second.
 
 Both run the function once per partition and collect once. Each answer says from which partition it came, so that a
 partition that was computed twice, or never, is noticed.
@@ -12,20 +15,21 @@ partition that was computed twice, or never, is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
 from lance_core.errors import LanceError
-from pyspark_lance.arrow_types import to_arrow
+from pyspark_lance.arrow_rdd import ArrowRdd
+from pyspark_lance.jobs import run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Answer", "PartitionFunction", "Transport", "run_on_partitions"]
+__all__ = ["Answer", "PartitionFunction", "Transport", "rows_per_batch", "run_on_partitions"]
 
 PartitionFunction = Callable[[int, int, Iterator[pa.RecordBatch]], bytes]
 """Called with partition id, attempt number and the partition's batches; gives the answer."""
@@ -35,6 +39,13 @@ Transport = Literal["auto", "arrow_rdd", "map_in_arrow"]
 _ANSWER_SCHEMA: Final = pa.schema(
     [pa.field("partition", pa.int32(), nullable=False), pa.field("message", pa.binary(), nullable=False)]
 )
+_BATCH_BYTES: Final = 64 << 20
+"""What a batch of the fast path may take; as Spark's own default where it counts bytes."""
+_TEXT_BYTES: Final = 64
+_ROWS_WITH_TEXT: Final = 2048
+"""Texts can be longer than they mostly are: so many of a megabyte each still fit into one batch of Arrow."""
+_LEAST_ROWS: Final = 256
+"""Batches of fewer rows cost more than the fast path saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +56,61 @@ class Answer:
     message: bytes
 
 
+def rows_per_batch(schema: pa.Schema) -> int | None:
+    """Rows that surely make no batch that is too large; None if rows can be of any size.
+
+    Args:
+        schema: Types of the columns as they are stored, so that vectors have a width.
+    """
+    widths = [_width(field.type) for field in schema]
+    known = sum(width for width in widths if width is not None)
+    rows = min(_BATCH_BYTES // max(1, known), _ROWS_WITH_TEXT if any(map(_has_text, schema.types)) else _BATCH_BYTES)
+    return rows if None not in widths and rows >= _LEAST_ROWS else None
+
+
+def _width(kind: pa.DataType) -> int | None:
+    """Bytes that a value takes, about; None if there is no telling."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return None
+    if types.is_struct(kind):
+        inner = [_width(child.type) for child in kind]
+        return None if None in inner else sum(width for width in inner if width is not None)
+    if types.is_fixed_size_list(kind):
+        item = _width(kind.value_type)
+        return None if item is None else item * kind.list_size
+    if _is_text(kind):
+        return _TEXT_BYTES
+    if types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return None
+    if types.is_dictionary(kind):
+        return _width(kind.value_type)
+    return 1 if types.is_null(kind) else max(1, kind.bit_width // 8)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_text(kind.value_type)
+    return _is_text(kind) or any(_has_text(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def run_on_partitions(
-    frame: DataFrame, function: PartitionFunction, source: pa.Schema, *, transport: Transport = "auto"
+    frame: DataFrame, function: PartitionFunction, stored: pa.Schema, *, transport: Transport = "auto"
 ) -> list[Answer]:
     """Run a function on each partition of a DataFrame, once, and collect the answers.
 
+    Whatever ends this early, a failure or an interruption, has ended the tasks before it is raised.
+
     Args:
         frame: The DataFrame; it is computed once.
-        function: What to run; it is pickled and must be importable where the tasks run.
-        source: Arrow schema of the frame's batches, with UTC as the session's zone. `map_in_arrow` may hand over
-            batches with another zone, or with large strings if the session says so.
-        transport: Which way to take; "auto" takes the faster one where it exists.
+        function: What to run; it is pickled and must be importable where the tasks run. Its batches have the types
+            that Spark has for the columns, with any zone, and with large strings if the session says so.
+        stored: What the columns are stored as, which tells how large a row is.
+        transport: Which way to take; "auto" takes the faster one where it exists and rows are small.
 
     Returns:
         The answers in order of partitions. With `map_in_arrow`, an empty partition may have none.
@@ -63,20 +118,24 @@ def run_on_partitions(
     Raises:
         LanceError: Spark gave two answers for one partition, or lost one.
     """
-    rdd = _arrow_rdd(frame) if transport in ("auto", "arrow_rdd") else None
+    rows = rows_per_batch(stored)
+    wanted = transport == "arrow_rdd" or (transport == "auto" and rows is not None)
+    rdd = ArrowRdd.of(frame, rows) if wanted else None
     if rdd is not None:
-        function_of_messages = partial(_answer_messages, function, _with_large_types(frame, source))
-        found = rdd.mapPartitions(function_of_messages).collect()
+        found, count = run_job(frame.sparkSession, partial(rdd.collect, partial(_answer_messages, function)))
         answers = [Answer(partition=partition, message=message) for partition, message in found]
-        if len(answers) != rdd.getNumPartitions():
-            raise LanceError(f"Spark answered for {len(answers)} of {rdd.getNumPartitions()} partitions")
+        if len(answers) != count:
+            raise LanceError(f"Spark answered for {len(answers)} of {count} partitions")
     elif transport == "arrow_rdd":
         raise LanceError(
             "this Spark session does not hand out Arrow batches: it is a Connect session, or another Spark"
         )
     else:
-        rows = frame.mapInArrow(partial(_answer_batches, function), "partition int not null, message binary not null")
-        answers = [Answer(partition=row.partition, message=bytes(row.message)) for row in rows.collect()]
+        mapped: Any = frame.mapInArrow(
+            partial(_answer_batches, function), "partition int not null, message binary not null"
+        )
+        rows_found = run_job(frame.sparkSession, mapped.collect)
+        answers = [Answer(partition=row.partition, message=bytes(row.message)) for row in rows_found]
     answers.sort(key=lambda answer: answer.partition)
     partitions = [answer.partition for answer in answers]
     if len(set(partitions)) != len(partitions):
@@ -84,41 +143,9 @@ def run_on_partitions(
     return answers
 
 
-def _arrow_rdd(frame: DataFrame):  # type: ignore[no-untyped-def]  # noqa: ANN202 - RDD of bytes, a class of classic Spark only
-    """The frame's partitions as RDD of Arrow IPC messages; None if this Spark has no such thing."""
-    java_frame = getattr(frame, "_jdf", None) if _is_classic(frame) else None
-    if java_frame is None:
-        return None
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
-    from pyspark import RDD
-    from pyspark.serializers import NoOpSerializer
-
-    try:
-        java_rdd = java_frame.toArrowBatchRdd().toJavaRDD()
-    except Py4JJavaError:
-        raise  # the plan failed, not the look-up
-    except Py4JError:
-        return None
-    return RDD(java_rdd, frame.sparkSession.sparkContext, NoOpSerializer())
-
-
-def _is_classic(frame: DataFrame) -> bool:
-    return type(frame).__module__.startswith("pyspark.sql.classic.")
-
-
-def _with_large_types(frame: DataFrame, source: pa.Schema) -> pa.Schema:
-    """The schema of the messages, which depends on a setting of the session."""
-    if frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") != "true":
-        return source
-    return to_arrow(frame.schema, large_types=True)
-
-
-def _answer_messages(
-    function: PartitionFunction, schema: pa.Schema, messages: Iterable[bytes]
-) -> Iterator[tuple[int, bytes]]:
+def _answer_messages(function: PartitionFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     """Runs in a task of `arrow_rdd`."""
     partition, attempt = _task_identity()
-    batches = (pa.ipc.read_record_batch(pa.ipc.read_message(message), schema) for message in messages)
     yield partition, function(partition, attempt, batches)
 
 

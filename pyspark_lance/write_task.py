@@ -35,6 +35,10 @@ _OUTSIDE: Final = -1
 _FINISHING_AT_A_TIME: Final = 4
 """Finishing a writer waits for the storage: so many are finished side by side."""
 
+_PINNED_BYTES: Final = 1 << 20
+_PINNED_TIMES: Final = 4
+"""A message that is larger than this, and so many times larger than one column of it, is not kept for that column."""
+
 _REPORTED: Final[dict[str, type[LanceError]]] = {
     kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
 }
@@ -123,7 +127,7 @@ class WriteTask:
             for batch in batches:
                 if convert is None or convert.source != batch.schema:
                     convert = BatchConverter(batch.schema, self.stored)
-                output.write(convert(batch))
+                output.write(_unpinned(convert(batch)))
             return output.finish()
         except tuple(_REPORTED.values()) as error:
             output.discard()
@@ -195,6 +199,26 @@ class _Output:
         """Wait until at most so many writers are being finished."""
         while len(self._finishing) > most:
             self._fragments += [fragment.to_json() for fragment in self._finishing.popleft().result()]
+
+
+def _unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, with a copy of each column that is much smaller than the message of Spark's that it is a part of.
+
+    Columns wait until they make a page. Those that are narrow wait for long, and would keep the whole of each message
+    in memory, the wide columns in it too, which have long been written.
+    """
+    columns = [_copied(column) if _pins(column) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
+
+
+def _pins(column: pa.Array) -> bool:
+    wholes = [buffer.parent.size for buffer in column.buffers() if buffer is not None and buffer.parent is not None]
+    return bool(wholes) and max(wholes) > max(_PINNED_BYTES, _PINNED_TIMES * column.nbytes)
+
+
+def _copied(column: pa.Array) -> pa.Array:
+    """The column in memory of its own."""
+    return pa.concat_arrays([column.slice(0, 0), column])
 
 
 def _check_inside(positions: npt.NDArray[np.int32], batch: pa.RecordBatch, slices: Slices) -> None:

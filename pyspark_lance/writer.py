@@ -123,7 +123,7 @@ def write_with(
     job = prepare_write(source, uri, options)
     frame = df if options.slices is None or not options.cluster else cluster_by_slice(df, options.slices)
     try:
-        answers = run_on_partitions(frame, job.task(), source, transport=transport)
+        answers = run_on_partitions(frame, job.task(), job.plan.stored, transport=transport)
     except BaseException:
         job.clean(())
         raise

@@ -153,7 +153,7 @@ def test_a_writer_that_dies_leaves_files_that_the_winner_removes(spark, uri):
 
         return task(partition, attempt, watched())
 
-    answers = run_on_partitions(frame, dies_once, source)
+    answers = run_on_partitions(frame, dies_once, job.plan.stored)
     assert [name for name in files(uri) if name.endswith("torn.lance")]
     result = job.finish([answer.message for answer in answers])
     assert (result.rows_written, len(files(uri))) == (60_000, 2)
@@ -174,7 +174,7 @@ def test_a_lost_race_of_two_creations_leaves_the_files_of_one(spark, uri, lance)
     frame = spark.range(0, 100, 1, 2)
     source = handed_over(frame.schema)
     jobs = [prepare_write(source, uri, WriteOptions(mode="create")) for _ in range(2)]
-    answers = [run_on_partitions(frame, job.task(), source) for job in jobs]
+    answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     jobs[0].finish([answer.message for answer in answers[0]])
     with pytest.raises(LanceError, match="exists"):
         jobs[1].finish([answer.message for answer in answers[1]])
@@ -187,7 +187,7 @@ def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
     source = handed_over(frame.schema)
     pyspark_lance.write(frame, uri)
     jobs = [prepare_write(source, uri, WriteOptions(once=("token", "a"))) for _ in range(2)]
-    answers = [run_on_partitions(frame, job.task(), source) for job in jobs]
+    answers = [run_on_partitions(frame, job.task(), job.plan.stored) for job in jobs]
     results = [job.finish([one.message for one in answer]) for job, answer in zip(jobs, answers, strict=True)]
     assert [result.deduplicated for result in results] == [False, True]
     assert {result.version for result in results} == {2}

@@ -1,0 +1,158 @@
+"""A frame's partitions as Arrow messages made by the JVM: the way in which Spark serves `toArrow`.
+
+    executor JVM: rows -> Arrow IPC record batches (without schema) -> RDD of bytes -> Python worker -> one answer
+
+All that is not public in Spark and that this package uses to write stands in here. It takes a third of the time of
+`mapInArrow`. `ArrowRdd.of` gives None where a part of it is missing: a Connect session, another Spark; the caller takes
+the public way then.
+
+The job runs as an SQL execution, so that the SQL tab, its metrics, listeners and `DataFrame.observe` know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lance_core.errors import LanceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["ArrowRdd"]
+
+_NAME: Final = "pyspark_lance"
+"""What the SQL tab and listeners call the execution."""
+
+Function = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRdd:
+    """The parts of Spark that are needed, all of them found.
+
+    Attributes:
+        schema: Schema of the batches, as the JVM says.
+    """
+
+    schema: pa.Schema
+    _frame: DataFrame
+    _jvm_frame: Any
+    _executions: Any
+    _arguments: tuple[int | str | bool, ...]
+
+    @classmethod
+    def of(cls, frame: DataFrame, max_rows: int | None = None) -> ArrowRdd | None:
+        """The frame's way to Arrow; None if this session has none.
+
+        Args:
+            frame: The frame.
+            max_rows: Rows of a batch, at most; None as the session says, which also bounds it.
+
+        Raises:
+            Py4JJavaError: The frame cannot be planned.
+        """
+        if not type(frame).__module__.startswith("pyspark.sql.classic."):
+            return None
+        from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
+
+        try:
+            return cls._found(frame, max_rows)
+        except Py4JJavaError:
+            raise  # the plan failed, not the look-up
+        except (Py4JError, AttributeError, TypeError):
+            return None
+
+    @classmethod
+    def _found(cls, frame: DataFrame, max_rows: int | None) -> ArrowRdd | None:
+        session = frame.sparkSession
+        jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
+        jvm_frame = frame._jdf  # noqa: SLF001 - see the module
+        executions = jvm.org.apache.spark.sql.execution.SQLExecution
+        kind: Any = jvm_frame.getClass()
+        takes = {len(m.getParameterTypes()) for m in kind.getMethods() if m.getName() == "toArrowBatchRdd"}
+        if 0 not in takes or not hasattr(executions, "withNewExecutionId"):
+            return None
+        conf = session.conf
+        rows = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000") or 0)
+        large = conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
+        arguments: tuple[int | str | bool, ...] = ()
+        if max_rows is not None and (rows <= 0 or rows > max_rows):
+            if 4 not in takes:
+                return None
+            zone = conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+            arguments = (max_rows, zone, True, large)
+        return cls(_jvm_schema(jvm, jvm_frame, large=large), frame, jvm_frame, executions, arguments)
+
+    def collect(self, function: Function) -> tuple[list[Any], int]:
+        """Run a function on the batches of each partition; gives all results, and the number of partitions."""
+        from pyspark import RDD
+        from pyspark.java_gateway import ensure_callback_server_started
+        from pyspark.serializers import NoOpSerializer
+
+        context: Any = self._frame.sparkSession.sparkContext
+
+        def job() -> tuple[list[Any], int]:
+            # Planned in here: adaptive execution runs stages while it plans.
+            messages = self._jvm_frame.toArrowBatchRdd(*self._arguments).toJavaRDD()
+            rdd: Any = RDD(messages, context, NoOpSerializer()).mapPartitions(partial(_run, function, self.schema))
+            return rdd.collect(), rdd.getNumPartitions()
+
+        body = _Body(job)
+        ensure_callback_server_started(context._gateway)  # noqa: SLF001 - see the module
+        execution: Any = self._jvm_frame.queryExecution()
+        execution.executedPlan().resetMetrics()
+        jvm: Any = context._jvm  # noqa: SLF001 - see the module
+        try:
+            self._executions.withNewExecutionId(execution, jvm.scala.Option.apply(_NAME), body)
+        except Exception:
+            if body.error is not None:
+                raise body.error from None  # Java's account of it says no more
+            raise
+        if body.found is None:
+            raise LanceError("Spark did not run the job")
+        return body.found
+
+
+def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:
+    """What the JVM writes batches in, with UTC as the zone of timestamps."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
+
+    utils = jvm.org.apache.spark.sql.util.ArrowUtils
+    given = (jvm_frame.schema(), "UTC", True, large)
+    try:
+        made = utils.toArrowSchema(*given, getattr(utils, "toArrowSchema$default$5")())
+    except Py4JError:
+        made = utils.toArrowSchema(*given)  # before 4.3
+    return pa.ipc.read_schema(pa.py_buffer(bytes(made.serializeAsMessage())))
+
+
+def _run(function: Function, schema: pa.Schema, messages: Iterable[bytes]) -> Iterable[Any]:
+    """Runs in a task."""
+    return function(pa.ipc.read_record_batch(pa.ipc.read_message(message), schema) for message in messages)
+
+
+class _Body:
+    """A Python function as Scala's `Function0`; Java calls it in the thread that waits for the execution."""
+
+    def __init__(self, job: Callable[[], tuple[list[Any], int]]) -> None:
+        self._job = job
+        self.found: tuple[list[Any], int] | None = None
+        self.error: BaseException | None = None
+
+    def apply(self) -> None:
+        """What Scala calls. An error goes on through Java, so that the execution counts as failed."""
+        try:
+            self.found = self._job()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    class Java:
+        """What py4j asks for."""
+
+        implements: Final = ["scala.Function0"]

@@ -1,0 +1,143 @@
+"""One Spark job that can be cut short: whatever ends the wait for it also ends its tasks, before anybody cleans up.
+
+    caller    wait ------------------ Ctrl-C: cancel by tag, wait for the thread, then for the tasks, raise
+    thread    tag, job -------------- ends with the job's result or error
+
+The job runs in a thread of its own, so that an interruption reaches Python code of ours and not the middle of a call
+into the JVM, whose connection would be of no more use. A job that failed is over for its caller while other tasks of it
+still run for some seconds: they would write files behind the back of whoever deletes the files of the write.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["is_connect", "run_job"]
+
+_Result = TypeVar("_Result")
+
+_LOGGER = logging.getLogger("pyspark_lance")
+
+_POLL_SECONDS: Final = 0.1
+_STILL_POLLS: Final = 3
+"""What the status store says lags behind by one poll: so many in a row must see no task."""
+_LONGEST_WAIT: Final = 60.0
+"""Seconds after which tasks that do not end are left alone."""
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether a session is a Spark Connect client."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
+    """Run something that starts Spark jobs, and leave none of its tasks behind.
+
+    Args:
+        session: The session that the jobs run in.
+        call: What to run; it is run once, in another thread that has this thread's local properties.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        BaseException: What it raised, or what interrupted the wait for it. No task of its jobs runs any more then, as
+            far as Spark tells.
+    """
+    job = _Job(session, call)
+    job.start()
+    try:
+        job.over.wait()
+    except BaseException:
+        job.cancel()
+        job.wait_for_tasks()
+        raise
+    if job.error is not None:
+        job.wait_for_tasks()
+        raise job.error
+    return job.result
+
+
+class _Job(Generic[_Result]):
+    """A call and its outcome."""
+
+    result: _Result
+
+    def __init__(self, session: SparkSession, call: Callable[[], _Result]) -> None:
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+        self._session = session
+        self._call = call
+        self._tag = f"lance-{uuid.uuid4().hex}"
+        self._connect = is_connect(session)
+
+    def start(self) -> None:
+        from pyspark.util import inheritable_thread_target
+
+        target = inheritable_thread_target(self._session)(self._run)
+        threading.Thread(target=target, name=self._tag, daemon=True).start()
+
+    def cancel(self) -> None:
+        """Cancel the jobs until the call has ended: it may start another one at any time."""
+        end = time.monotonic() + _LONGEST_WAIT
+        while not self.over.is_set() and time.monotonic() < end:
+            if self._connect:
+                self._session.interruptTag(self._tag)
+            else:
+                self._session.sparkContext.cancelJobsWithTag(self._tag)
+            self.over.wait(_POLL_SECONDS)
+
+    def wait_for_tasks(self) -> None:
+        """Wait until no task of the jobs runs any more."""
+        try:
+            stages = None if self._connect else self._stages()
+        except Exception as error:  # noqa: BLE001 - what Spark's own object raises; waiting a while does as well
+            _LOGGER.debug("the stages of job %s are not known: %s", self._tag, error)
+            stages = None
+        if stages is None:
+            # Nothing tells about tasks: Spark kills the worker of one that does not end within this time.
+            time.sleep(_seconds(self._session.conf.get("spark.python.task.killTimeout", "2s")) + 1)
+            return
+        tracker, end, still = self._session.sparkContext.statusTracker(), time.monotonic() + _LONGEST_WAIT, 0
+        while still < _STILL_POLLS and time.monotonic() < end:
+            found = [tracker.getStageInfo(stage) for stage in stages]
+            still = 0 if any(info is not None and info.numActiveTasks for info in found) else still + 1
+            time.sleep(_POLL_SECONDS)
+        if still < _STILL_POLLS:
+            _LOGGER.warning("tasks of job %s did not end within %g s of its failure", self._tag, _LONGEST_WAIT)
+
+    def _run(self) -> None:
+        try:
+            if self._connect:
+                self._session.addTag(self._tag)
+            else:
+                self._session.sparkContext.addJobTag(self._tag)
+            self.result = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self.error = error
+        finally:
+            self.over.set()
+
+    def _stages(self) -> list[int]:
+        """Ids of the stages of the jobs. The tracker of the JVM knows tags, that of Python does not."""
+        context: Any = self._session.sparkContext
+        tracker = context.statusTracker()
+        jobs = context._jsc.sc().statusTracker().getJobIdsForTag(self._tag)  # noqa: SLF001 - see above
+        return [stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds]
+
+
+def _seconds(text: str | None) -> float:
+    """A duration in Spark's notation, such as 2s or 500ms."""
+    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min)?\s*", text or "")
+    if found is None:
+        return 2.0
+    return int(found.group(1)) * {"ms": 0.001, "m": 60.0, "min": 60.0}.get(found.group(2) or "s", 1.0)
