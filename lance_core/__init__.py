@@ -14,6 +14,7 @@ from lance_core import udf as udf
 from lance_core.commit import WriteTry
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
+from lance_core.store import canonical_uri
 from lance_core.table.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.files.fragment_writer import FragmentWriter
@@ -58,6 +59,7 @@ __all__ = [
     "Transaction",
     "WriteTry",
     "batch_udf",
+    "canonical_uri",
     "commit_fragments",
     "dataset",
     "delete_uncommitted_files",

@@ -103,7 +103,8 @@ class ArrowRdd:
             return rdd.collect(), rdd.getNumPartitions()
 
         body = _Body(job)
-        ensure_callback_server_started(context._gateway)  # noqa: SLF001 - see the module
+        start: Any = ensure_callback_server_started
+        start(context._gateway)  # noqa: SLF001 - see the module
         execution: Any = self._jvm_frame.queryExecution()
         execution.executedPlan().resetMetrics()
         jvm: Any = context._jvm  # noqa: SLF001 - see the module
@@ -120,7 +121,7 @@ class ArrowRdd:
 
 def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:
     """What the JVM writes batches in, with UTC as the zone of timestamps."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
 
     utils = jvm.org.apache.spark.sql.util.ArrowUtils
     given = (jvm_frame.schema(), "UTC", True, large)

@@ -6,8 +6,8 @@
     -------------------------- ------ ------
     version, tag, asof         x             the version: a number, a tag, or the latest at an ISO 8601 time
     columns                    x             names with commas between; Spark does not tell which ones it needs
-    pushdown                   x             "true": filters are applied while reading. Needs the session setting
-                                             spark.sql.python.filterPushdown.enabled=true, without which Spark refuses
+    filter                     x             SQL over columns of the table: only such rows are read
+    parallelism                x             tasks that run at once; without it, what `register` saw of the session
     vector_columns                    x      "v=128,w=64": arrays to store as vectors of so many items
     schema_mode                       x      strict, add_columns, overwrite
     commit_message, once              x      a text; "key=value"
@@ -15,14 +15,18 @@
     transaction.<key>                 x      transaction properties
     storage.<key>              x      x      settings of the storage, by object_store's names
 
+A filter is fixed when the frame is made. Filters that Spark finds by itself are not taken (`pushdown`): Spark keeps one
+read plan for all uses of a frame, and what one of them filters would be missing in the others.
+
 Where the parts run: Spark makes `LanceDataSource` in a Python process beside the driver, asks it for schema, reader
 and writer there, and sends reader and writer to the executors. The commit runs in another such process.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -30,7 +34,6 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    Filter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -38,8 +41,8 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError
-from pyspark_lance.pushdown import expression
-from pyspark_lance.read_plan import Piece, plan_read, plan_tasks, table_schema
+from pyspark_lance.parallelism import parallelism_of
+from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.write_job import WriteJob, WriteOptions, already_done, prepare_write
 
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDataSource", "register"]
 
-_READ: Final = frozenset({"version", "tag", "asof", "columns", "pushdown"})
+_READ: Final = frozenset({"version", "tag", "asof", "columns", "filter", "parallelism"})
 _WRITE: Final = frozenset(
     {
         "vector_columns",
@@ -63,8 +66,12 @@ _WRITE: Final = frozenset(
 )
 _SPARKS_OWN: Final = frozenset({"path", "location", "provider", "owner", "is_managed_location"})
 _PREFIXES: Final = ("storage.", "transaction.")
-_PARALLELISM: Final = 8
-"""Assumed: nothing tells a data source how many tasks run at once."""
+_LEAST_PARALLELISM: Final = 8
+"""Assumed where nothing tells how many tasks run at once."""
+_PUSHDOWN: Final = (
+    "option pushdown is not offered: Spark keeps one read plan per frame, so that a filter of one use of the frame"
+    " would remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
+)
 
 
 def register(spark: SparkSession, name: str = "lance") -> None:
@@ -73,8 +80,8 @@ def register(spark: SparkSession, name: str = "lance") -> None:
     Needed only where Spark does not find the package by itself (it was sent along with the job, for example), or where
     the name is taken: a JVM connector of the same name goes first.
     """
-    source = type("NamedLanceDataSource", (LanceDataSource,), {"name": classmethod(lambda _: name)})
-    spark.dataSource.register(LanceDataSource if name == LanceDataSource.name() else source)
+    found = {"name": classmethod(lambda _: name), "parallelism": parallelism_of(spark)}
+    spark.dataSource.register(type("NamedLanceDataSource", (LanceDataSource,), found))
 
 
 class LanceDataSource(DataSource):
@@ -87,12 +94,17 @@ class LanceDataSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._given = {key.lower(): value for key, value in options.items()}
+        if "pushdown" in self._given:
+            raise InvalidInputError(_PUSHDOWN)
         unknown = [
             key for key in self._given if key not in _READ | _WRITE | _SPARKS_OWN and not key.startswith(_PREFIXES)
         ]
         if unknown:
             raise InvalidInputError(f"options {unknown} are not known; there are {sorted(_READ | _WRITE)}, {_PREFIXES}")
         self._version: int | None = None
+
+    parallelism: int | None = None
+    """Tasks that the session runs at once, if `register` was told it."""
 
     @classmethod
     def name(cls) -> str:
@@ -103,12 +115,22 @@ class LanceDataSource(DataSource):
         """The columns that are read; the version is fixed from here on."""
         columns = self._given.get("columns")
         names = None if columns is None else [name.strip() for name in columns.split(",")]
-        return table_schema(self._open(), names)
+        dataset = self._open()
+        if "filter" in self._given:
+            dataset.parse_filter(self._given["filter"])  # a mistake shows when the frame is made
+        return table_schema(dataset, names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads the columns of `schema`, which are those of `schema()` unless the user gave others."""
-        kind = _FilteringReader if _boolean(self._given, "pushdown") else _Reader
-        return kind(self._open(), schema, self._with_prefix("storage."))
+        dataset = self._open()
+        text = self._given.get("filter")
+        plan = plan_read(
+            dataset,
+            schema,
+            filter=None if text is None else dataset.parse_filter(text),
+            storage_options=self._with_prefix("storage."),
+        )
+        return _Reader(plan, _integer(self._given, "parallelism") or self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What appends or overwrites; the schema is checked here, before any task runs."""
@@ -163,17 +185,19 @@ class _Partition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads the columns of a schema; filters are Spark's business.
+    """Reads the columns of a schema; further filters are Spark's business.
 
     Spark sends it to the tasks as it is before `partitions`, which therefore must not change it.
     """
 
-    def __init__(self, dataset: LanceDataset, schema: StructType, storage_options: Mapping[str, str] | None) -> None:
-        self._plan = plan_read(dataset, schema, storage_options=storage_options)
+    def __init__(self, plan: ReadPlan, parallelism: int | None) -> None:
+        self._plan = plan
+        self._parallelism = parallelism
 
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads."""
-        tasks = plan_tasks(self._plan.open(), self._plan, parallelism=_PARALLELISM)
+        parallelism = self._parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1)
+        tasks = plan_tasks(self._plan.open(), self._plan, parallelism=parallelism)
         # Spark takes an empty list for one partition of which nothing is known.
         return [_Partition(pieces) for pieces in tasks] or [_Partition(())]
 
@@ -181,24 +205,6 @@ class _Reader(DataSourceReader):
         """Yield the rows of a partition. Runs in a task."""
         assert isinstance(partition, _Partition)
         return self._plan.read(partition.pieces)
-
-
-class _FilteringReader(_Reader):
-    """Applies the filters that mean the same in Arrow as in Spark while it reads.
-
-    A class of its own: Spark refuses readers that could filter unless the session allows it.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Take what can be taken, and yield the rest for Spark to apply."""
-        schema = self._plan.open().schema
-        for one in filters:
-            found = expression(one, schema)
-            if found is None:
-                yield one
-            else:
-                taken = self._plan.filter
-                self._plan = replace(self._plan, filter=found if taken is None else taken & found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +245,6 @@ class _Writer(DataSourceArrowWriter):
         """
         if self._job is not None and any(message is None for message in messages):
             self._job.clean(())
-
-
-def _boolean(given: Mapping[str, str], name: str) -> bool:
-    value = given.get(name, "false").lower()
-    if value not in ("true", "false"):
-        raise InvalidInputError(f"option {name} must be true or false, not {value!r}")
-    return value == "true"
 
 
 def _integer(given: Mapping[str, str], name: str) -> int | None:

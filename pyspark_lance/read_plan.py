@@ -31,7 +31,7 @@ from pyspark_lance.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["FragmentSize", "Piece", "ReadPlan", "cut", "plan_read", "plan_tasks", "table_schema"]
+__all__ = ["FragmentSize", "Piece", "ReadPlan", "cut", "estimated_bytes", "plan_read", "plan_tasks", "table_schema"]
 
 _TASK_ROWS: Final = 1 << 22
 _TASK_BYTES: Final = 256 << 20
@@ -40,6 +40,8 @@ _LEAST_BYTES: Final = 4 << 20
 """Rows and bytes below both of which a task is not worth its start."""
 _SLIVER: Final = 0.02
 """Part of a fragment that rather goes to the neighbouring task."""
+_TEXT_BYTES: Final = 20
+"""Spark's own estimate of a text."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
@@ -165,6 +167,35 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
         for fragment in dataset.get_fragments()
     ]
     return tuple(cut(sizes, parallelism=parallelism, whole=plan.filter is not None))
+
+
+def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
+    """Bytes that some columns of a version take in Spark, about; filters are not regarded.
+
+    Columns of a fixed width are counted as they are; what is left of the files belongs to the others, in equal parts.
+    """
+    metadata = [fragment.metadata for fragment in dataset.get_fragments()]
+    rows = sum(one.num_rows for one in metadata)
+    widths = {field.name: _fixed_width(field.type) for field in dataset.schema}
+    rest = sum(one.num_bytes for one in metadata) - rows * sum(width or 0 for width in widths.values())
+    share = max(rest // max(1, list(widths.values()).count(None)), rows * _TEXT_BYTES)
+    return sum(share if (width := widths.get(name)) is None else rows * width for name in expected.names)
+
+
+def _fixed_width(kind: pa.DataType) -> int | None:
+    """Bytes of a value; None if they differ from value to value."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _fixed_width(kind.storage_type)
+    if pa.types.is_fixed_size_list(kind):
+        item = _fixed_width(kind.value_type)
+        return None if item is None else item * kind.list_size
+    if pa.types.is_struct(kind):
+        inner = [_fixed_width(child.type) for child in kind]
+        return None if None in inner else sum(width for width in inner if width is not None)
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return None
 
 
 def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:

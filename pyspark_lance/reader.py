@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
@@ -13,15 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.parallelism import parallelism_of
+from pyspark_lance.read_plan import Piece, ReadPlan, estimated_bytes, plan_read, plan_tasks, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["read"]
+    from lance_core import LanceDataset
 
-_UNKNOWN_PARALLELISM: Final = 8
-"""Assumed if Spark does not tell."""
+__all__ = ["read", "read_frame"]
+
+_NUMBER_BYTES: Final = 8
+_MOST_NUMBERS: Final = 1 << 28
+"""Numbers that a frame is estimated by, at most: 2 GB, which no join broadcasts, in a second of processor time."""
 
 
 def read(
@@ -65,31 +69,29 @@ def read(
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
     plan = plan_read(dataset, schema, filter=filter, storage_options=storage_options)
-    tasks = plan_tasks(dataset, plan, parallelism=_parallelism(spark))
+    return read_frame(spark, dataset, plan, schema)
+
+
+def read_frame(spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schema: StructType) -> DataFrame:
+    """The frame of a plan, which Spark takes for as large as it is.
+
+    Spark estimates a range of numbers by their count, and what a function makes of it as just as large. One number of
+    many stands for a task; the others are there to be counted, and cost next to nothing.
+    """
+    tasks = plan_tasks(dataset, plan, parallelism=parallelism_of(spark))
     if not tasks:
         return spark.createDataFrame([], schema)
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(partial(_read_tasks, plan, tasks), schema)
-
-
-def _parallelism(spark: SparkSession) -> int:
-    """Tasks that the session runs at once."""
-    if type(spark).__module__.startswith("pyspark.sql.connect."):
-        return _connect_parallelism(spark)
-    return spark.sparkContext.defaultParallelism
-
-
-@lru_cache(maxsize=8)
-def _connect_parallelism(spark: SparkSession) -> int:
-    """The parts that a range of numbers would be cut into: a Connect session tells in no other way. No job is run."""
-    plan = spark.sql("explain select * from range(1)").collect()[0][0]
-    found = re.search(r"splits=(?:Some\()?(\d+)", plan)
-    return int(found.group(1)) if found else _UNKNOWN_PARALLELISM
+    count = len(tasks)
+    step = min(estimated_bytes(dataset, plan.expected), _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
+    numbers = spark.range(0, count * step, 1, count)
+    ids = numbers if step == 1 else numbers.where(f"id % {step} = 0")
+    return ids.mapInArrow(partial(_read_tasks, plan, tasks, step), schema)
 
 
 def _read_tasks(
-    plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], batches: Iterator[pa.RecordBatch]
+    plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs in a task: the input says which of the tasks it is."""
     for batch in batches:
-        for task in batch.column(0).to_pylist():
-            yield from plan.read(tasks[task])
+        for number in batch.column(0).to_pylist():
+            yield from plan.read(tasks[number // step])

@@ -15,8 +15,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Final, Literal, get_args
 
 import pyarrow as pa
@@ -281,7 +280,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         DatasetExistsError: There is a table, and the mode is to create one.
         SchemaError: The schemas do not fit; the message names the column.
     """
-    uri = _absolute(uri)
+    uri = lance_core.canonical_uri(uri)  # tasks may run in another folder
     base = _open(uri, options, options.read_version)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is a table at {uri} already")
@@ -310,12 +309,6 @@ def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:
     """The table's schema with its field ids, as it will be once the commit has added the new columns."""
     new = [plan.stored.field(name) for name in plan.new_columns]
     return base.lance_schema_with(new) if new else base.lance_schema_bytes
-
-
-def _absolute(uri: str | PathLike[str]) -> str:
-    """The table as tasks can find it, whose working directory may be another."""
-    text = fspath(uri)
-    return text if "://" in text else str(Path(text).expanduser().absolute())
 
 
 def _version_to_add(base: LanceDataset, options: WriteOptions) -> str:

@@ -18,7 +18,8 @@ NAMES = {
         "BatchUDF", "Between", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
         "FieldStatistics", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
         "LanceOperation", "LanceScanner", "MergeInsertBuilder", "Slice", "Slices", "Transaction", "WriteTry", "batch_udf",
-        "commit_fragments", "dataset", "delete_uncommitted_files", "list_tables", "write_dataset", "write_fragments",
+        "canonical_uri", "commit_fragments", "dataset", "delete_uncommitted_files", "list_tables", "write_dataset",
+        "write_fragments",
     ],
     lance_core.maintenance: [
         "Candidate", "CleanupExplanation", "CleanupStats", "Compaction", "CompactionMetrics", "CompactionOptions",

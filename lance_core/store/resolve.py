@@ -63,12 +63,15 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return scheme (empty for a path) and the rest of a URI."""
+    """Return scheme (empty for a path) and the rest of a URI, which may stand behind one slash: `file:/path`."""
     text = os.fspath(uri)
     if not isinstance(text, str) or not text:
         raise InvalidInputError("a URI must be a non-empty string")
     scheme, separator, rest = text.partition("://")
-    return (scheme.lower(), rest) if separator and scheme.isascii() and "/" not in scheme else ("", text)
+    if separator and scheme.isascii() and "/" not in scheme:
+        return scheme.lower(), rest
+    one_slash = _ONE_SLASH.match(text)
+    return (one_slash.group(1).lower(), text[one_slash.end() :]) if one_slash else ("", text)
 
 
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
@@ -118,6 +121,9 @@ def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
 
 # abfs://container@account.dfs.core.windows.net/path: what stands before the @ is no secret there.
 _CONTAINER_SCHEMES = ("abfs", "abfss")
+
+# Hadoop's and Spark's spelling of a URI without a host. A letter alone is a drive.
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 _DYNAMODB_QUERY = re.compile(r"ddbTableName=[A-Za-z0-9_.-]{1,255}")
 

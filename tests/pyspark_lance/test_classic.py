@@ -1,15 +1,19 @@
 """Classic sessions only: both transports give the same files; attempts that fail or die leave nothing."""
 
 import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions  # noqa: TID253 - what the tests are about
 
 import pyspark_lance
 from lance_core import Equals, Slice, Slices
 from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflictError
-from pyspark_lance import write_job
+from pyspark_lance import arrow_rdd, transports, write_job
 from pyspark_lance.spark_types import VECTOR_WIDTH, handed_over
 from pyspark_lance.transports import run_on_partitions
 from pyspark_lance.write_job import WriteOptions, prepare_write
@@ -126,6 +130,102 @@ def test_a_write_that_fails_changes_nothing(spark, uri, lance, transport):
     with pytest.raises(Exception, match="upstream is down"):
         write_with(failing(spark, 9, "raises"), uri, WriteOptions(mode="overwrite"), transport=transport)
     assert (files(uri), lance.dataset(uri).version) == (before, 1)
+
+
+def slow_beside_failing(batches):
+    """The second partition fails as soon as the first has written something; the first goes on for long."""
+    from pyspark import TaskContext
+
+    for batch in batches:
+        if TaskContext.get().partitionId() == 1:
+            raise RuntimeError("upstream is down")
+        for row in range(0, batch.num_rows, 10):
+            time.sleep(0.02)
+            yield batch.slice(row, 10)
+
+
+@pytest.mark.parametrize("transport", ["arrow_rdd", pytest.param("map_in_arrow", marks=pytest.mark.slow)])
+def test_no_task_writes_behind_the_back_of_the_one_who_cleans(spark, uri, transport):
+    frame = spark.range(0, 20_000, 1, 2).mapInArrow(slow_beside_failing, "id long")
+    with pytest.raises(Exception, match="upstream is down"):
+        write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
+    assert left(uri) == []
+    assert active_tasks(spark) == 0
+
+
+def left(uri):
+    return [path for path in Path(uri).rglob("*") if path.is_file()]
+
+
+def active_tasks(spark):
+    return sum(info.numRunningTasks() for info in spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos())
+
+
+@pytest.mark.parametrize("transport", ["map_in_arrow", pytest.param("arrow_rdd", marks=pytest.mark.slow)])
+def test_an_interrupted_write_leaves_neither_tasks_nor_files(spark, uri, transport):
+    def endless(batches):
+        for batch in batches:
+            for row in range(0, batch.num_rows, 10):
+                time.sleep(0.02)
+                yield batch.slice(row, 10)
+
+    def interrupt():
+        while not files(uri):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    frame = spark.range(0, 200_000, 1, 2).mapInArrow(endless, "id long")
+    with pytest.raises(KeyboardInterrupt):
+        write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
+    assert left(uri) == []
+    assert active_tasks(spark) == 0
+    # The session is as good as before.
+    assert pyspark_lance.write(spark.range(3), uri).version == 1
+
+
+def test_variants_and_large_types_over_the_fast_way(spark, tmp_path):
+    frame = spark.sql("select id, parse_json('{\"a\": 1}') as v, array('x', 'y') as l from range(10)")
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        write_with(frame, str(tmp_path / "large"), WriteOptions(), transport="arrow_rdd")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    write_with(frame, str(tmp_path / "small"), WriteOptions(), transport="arrow_rdd")
+    assert contents(tmp_path / "large") == contents(tmp_path / "small")
+
+
+def test_rows_of_any_size_take_the_way_that_counts_bytes(spark, uri, monkeypatch):
+    taken = []
+    monkeypatch.setattr(transports.ArrowRdd, "of", lambda *_: taken.append(True))
+    pyspark_lance.write(spark.sql("select id, cast('x' as binary) as image from range(3)"), uri)
+    assert taken == []
+    pyspark_lance.write(spark.sql("select id, 'x' as name from range(3)"), f"{uri}-2")
+    assert taken == [True]
+
+
+def test_a_spark_without_the_fast_way_writes_the_same(spark, tmp_path, monkeypatch):
+    frame = spark.sql("select id, 'x' as name from range(0, 1000, 1, 2)")
+    pyspark_lance.write(frame, str(tmp_path / "fast"))
+    monkeypatch.setattr(arrow_rdd, "_jvm_schema", lambda *_, **__: spark.sparkContext._jvm.org.nowhere.Nothing())
+    assert arrow_rdd.ArrowRdd.of(frame) is None
+    pyspark_lance.write(frame, str(tmp_path / "plain"))
+    assert contents(tmp_path / "fast") == contents(tmp_path / "plain")
+
+
+def test_frames_are_as_large_for_spark_as_they_are(spark, uri):
+    columns = ", ".join(f"rand({i}) as c{i}" for i in range(20))
+    pyspark_lance.write(spark.sql(f"select id, {columns} from range(0, 100000, 1, 2)"), uri)
+
+    def size(frame):
+        return frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+
+    assert 15e6 < size(pyspark_lance.read(spark, uri)) < 20e6
+    assert 0.5e6 < size(pyspark_lance.read(spark, uri, columns=["id"])) < 1e6
+    frame = pyspark_lance.read(spark, uri)
+    plan = frame.join(frame.withColumnRenamed("id", "other"), frame.id == functions.col("other"))
+    assert "BroadcastHashJoin" not in plan._jdf.queryExecution().executedPlan().toString()
+    assert frame.count() == 100_000
 
 
 def test_the_data_source_cleans_up_after_a_task_that_fails(spark, uri, lance):

@@ -68,6 +68,11 @@ def test_wide_rows_count_by_their_bytes():
     assert max(found) < 1.1 * min(found)
 
 
+@pytest.mark.parametrize(("rows", "width", "expected"), [(200, 1 << 20, 4), (3, 1 << 30, 3), (60_000, 8, 1)])
+def test_few_large_rows_are_shared_out(rows, width, expected):
+    assert len(shares(fragments(rows, width=width), parallelism=4)) == expected
+
+
 def test_a_sliver_of_a_fragment_does_not_make_a_task_read_it_again():
     assert list(cut(fragments(1_000_000, 1_010_000), parallelism=2)) == [
         (Piece(fragment_id=0),),

@@ -9,11 +9,19 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import Observation, functions  # noqa: TID253 - what the tests are about
 
 import lance_core
 import pyspark_lance
 from lance_core import Between, Equals, Slice, Slices
-from lance_core.errors import DatasetExistsError, InvalidInputError, SchemaError, UnsupportedError, VersionNotFoundError
+from lance_core.errors import (
+    DatasetExistsError,
+    InvalidInputError,
+    LanceError,
+    SchemaError,
+    UnsupportedError,
+    VersionNotFoundError,
+)
 from lance_core.file.pool import num_threads
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.spark_types import VECTOR_WIDTH
@@ -461,25 +469,45 @@ def test_the_data_source_refuses_what_does_not_fit_and_changes_nothing(spark, ur
     assert (files(uri), lance.dataset(uri).version) == (before, 1)
 
 
-def test_filters_are_pushed_down_and_keep_what_spark_keeps(spark, frame, uri, lance):
-    special = spark.sql("select 2000L as id, double('NaN') as f64, 'z%' as text")
+def test_a_filter_of_the_data_source_is_fixed_when_the_frame_is_made(spark, frame, uri):
     pyspark_lance.write(frame, uri)
-    pyspark_lance.write(special, uri, schema_mode="add_columns")
-    conditions = [
-        "id >= 990", "not (id in (1, 2))", "f64 > 100", "f64 = double('NaN')", "not (f64 > 100)", "text like '%me 5%'",
-        "not (text <=> 'name 1')", "day > date'2014-01-01'", "at < timestamp'2013-01-01 05:00:07 UTC'",
-        "local = timestamp_ntz'2013-01-01 05:00:00'", "not truth", "price = 7", "bytes = cast('b7' as binary)",
-        "nested.a = 8", "id = 3 or id = 4", "clock = time'12:34:56.789012'", "lasted > interval '1 00:00:05' day to second",
-    ]  # fmt: skip
+    filtered = spark.read.format("lance").option("filter", "id >= 990 AND text IS NOT NULL").load(uri)
+    expected = [row.id for row in frame.where("id >= 990 and text is not null").collect()]
+    assert sorted(row.id for row in filtered.collect()) == sorted(expected)
+    with pytest.raises(Exception, match="cannot read SQL"):
+        spark.read.format("lance").option("filter", "id >").load(uri)
+
+
+def test_pushdown_is_refused_and_uses_of_one_frame_do_not_mix(spark, uri):
+    pyspark_lance.write(spark.range(2000), uri)
+    with pytest.raises(Exception, match="pushdown is not offered"):
+        spark.read.format("lance").option("pushdown", "true").load(uri)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        pushed = spark.read.format("lance").option("pushdown", "true").load(uri)
-        found = [{row.id for row in pushed.where(condition).select("id").collect()} for condition in conditions]
+        frame = spark.read.format("lance").load(uri)
+        assert frame.where("id = 5").count() == 1
+        assert frame.count() == 2000
+        assert frame.join(frame.where("id < 34"), "id", "left_anti").count() == 1966
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-    plain = pyspark_lance.read(spark, uri).selectExpr("id", *conditions).collect()
-    for number, condition in enumerate(conditions):
-        assert found[number] == {row[0] for row in plain if row[1 + number]}, condition
+
+
+@pytest.mark.parametrize("spelling", ["file:{}", "file://{}", "{}"])
+def test_spellings_of_one_place(spark, uri, spelling, lance):
+    pyspark_lance.write(spark.range(3), spelling.format(uri))
+    spark.range(3).write.format("lance").mode("append").save(spelling.format(uri))
+    assert lance.dataset(uri).count_rows() == 6
+    assert spark.read.format("lance").load(spelling.format(uri)).count() == 6
+    assert pyspark_lance.read(spark, spelling.format(uri)).count() == 6
+    with pytest.raises(LanceError, match="scheme 'nowhere'"):
+        pyspark_lance.write(spark.range(3), f"nowhere:{uri}")
+
+
+def test_observations_of_a_frame_that_is_written(spark, uri):
+    seen = Observation("seen")
+    frame = spark.range(100).observe(seen, functions.count(functions.lit(1)).alias("rows"))
+    pyspark_lance.write(frame, uri)
+    assert seen.get == {"rows": 100}
 
 
 def test_results_are_datasets_of_lance_core(spark, uri, lance):

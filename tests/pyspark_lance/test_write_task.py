@@ -12,6 +12,8 @@ import pytest
 import lance_core
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, StoreError
+from pyspark_lance import write_task
+from pyspark_lance.transports import rows_per_batch
 from pyspark_lance.write_task import TaskReport, WriteTask
 from tests import processes
 
@@ -191,3 +193,36 @@ def test_memory_does_not_grow_with_the_partition(tmp_path):
     # 1 and 4 million rows: 24 and 95 MB. Pages under way, and what the allocator keeps, vary by less than a half.
     small, large = peak_mib(100), peak_mib(400)
     assert large - small < 50, (small, large)
+
+
+def as_message(batch):
+    """The batch as it comes from Spark: its columns are parts of one message."""
+    return pa.ipc.read_record_batch(pa.ipc.read_message(batch.serialize()), batch.schema)
+
+
+def test_a_narrow_column_does_not_keep_the_wide_one_beside_it():
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(range(768 * 1000), pa.float32()), 768)
+    batch = as_message(pa.record_batch({"id": pa.array(range(1000)), "v": wide, "s": pa.array(["x"] * 1000)}))
+    found = write_task._unpinned(batch)
+    assert found.equals(batch)
+    held = [{buffer.parent.size for buffer in column.buffers() if buffer and buffer.parent} for column in found.columns]
+    assert held[0] == held[2] == set()
+    assert len(held[1]) == 1  # not copied
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rows"),
+    [
+        ([pa.int64(), pa.timestamp("us")], 4 << 20),
+        ([pa.int64(), pa.string()], 2048),
+        ([pa.list_(pa.float32(), 768)], 21845),
+        ([pa.struct([("a", pa.int8()), ("b", pa.decimal128(3))])], (64 << 20) // 17),
+        ([pa.list_(pa.float32(), 1 << 20)], None),
+        ([pa.int64(), pa.binary()], None),
+        ([pa.list_(pa.int8())], None),
+        ([pa.map_(pa.int8(), pa.int8())], None),
+        ([pa.dictionary(pa.int32(), pa.string()), pa.null(), pa.bool_()], 2048),
+    ],
+)
+def test_rows_of_a_batch_by_what_a_row_can_take(kinds, rows):
+    assert rows_per_batch(pa.schema([(f"c{i}", kind) for i, kind in enumerate(kinds)])) == rows

@@ -53,6 +53,8 @@ def test_mistakes_name_the_key_and_never_the_value(options):
     [
         ("/a//b/../c/", "/a/c"),
         ("file:///a/b%20c", "/a/b c"),
+        ("file:/a/b", "/a/b"),
+        ("s3:/bucket/a", "s3://bucket/a"),
         ("s3://bucket/a//b/", "s3://bucket/a/b"),
         ("S3A://bucket/a", "s3://bucket/a"),
         ("memory://x", "memory://x"),
