@@ -7,10 +7,12 @@ from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.rebase import load_deletion_vector
 from lance_core.commit.tries import REPLACES_KEY, EarlierTryLandedError, OnEarlierTry, WriteTry, refuse_superseded
 from lance_core.commit.versions import (
+    check_identity,
     find_all_by_property,
     find_by_property,
     latest_version,
     list_versions,
+    load_following,
     load_latest,
     load_manifest,
     load_transaction,
@@ -30,6 +32,7 @@ __all__ = [
     "Verdict",
     "WriteTry",
     "affected_fragments",
+    "check_identity",
     "commit",
     "find_all_by_property",
     "find_by_property",
@@ -37,6 +40,7 @@ __all__ = [
     "latest_version",
     "list_versions",
     "load_deletion_vector",
+    "load_following",
     "load_latest",
     "load_manifest",
     "load_transaction",

@@ -83,12 +83,11 @@ class VersionWriter:
         data = manifest.to_bytes(record)
         lock = self.store.options.commit_lock
         with nullcontext() if lock is None else lock(manifest.version):
-            is_committed = self._put_manifest(key, data, transaction.uuid)
-        if not is_committed:
+            location = self._put_manifest(key, data, transaction.uuid)
+        if location is None:
             return None
         if not is_detached(manifest.version):
             self._put_hint(manifest.version)
-        location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
         return replace(manifest, location=location, transaction_bytes=record)
 
     def discard(self) -> None:
@@ -109,21 +108,22 @@ class VersionWriter:
         self.store.put(transaction_key(transaction.file_name), record)
         self._transaction_file, self._record = transaction.file_name, record
 
-    def _put_manifest(self, key: str, data: bytes, uuid: str) -> bool:
-        """Put the manifest; False if another writer's is there."""
+    def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
+        """Put the manifest; None if another writer's is there."""
+        location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
         for attempt in range(1, _PUT_ATTEMPTS + 1):
             try:
-                self.store.put_if_absent(key, data, durable=self.durable)
+                e_tag = self.store.put_if_absent(key, data, durable=self.durable)
             except DatasetExistsError:
                 raise  # no other writer: trying the next number would meet it again
             except AlreadyExistsError:
                 try:
-                    return self._is_ours(key, uuid)
+                    return location if self._is_ours(key, uuid) else None
                 except ObjectNotFoundError:
-                    return False  # another's, and cleaned up already
+                    return None  # another's, and cleaned up already
             except OutcomeUnknownError:
                 try:
-                    return self._is_ours(key, uuid)
+                    return location if self._is_ours(key, uuid) else None
                 except ObjectNotFoundError:
                     # Not there yet: it may still arrive, so only the same bytes may be put under this key.
                     if attempt == _PUT_ATTEMPTS:
@@ -132,7 +132,7 @@ class VersionWriter:
                             f"shows in transaction {uuid}"
                         ) from None
             else:
-                return True
+                return replace(location, e_tag=e_tag)
         raise AssertionError("the last attempt returns or raises")
 
     def _is_ours(self, key: str, uuid: str) -> bool:

@@ -20,7 +20,13 @@ from lance_core.commit.listeners import tell
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.repair import repaired
 from lance_core.commit.tries import WriteTry, meet
-from lance_core.commit.versions import load_latest, load_manifest, load_transaction
+from lance_core.commit.versions import (
+    check_identity,
+    load_following,
+    load_latest,
+    load_manifest,
+    load_transaction,
+)
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -115,10 +121,11 @@ def commit(
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
             earlier try of the same write, `EarlierTryLandedError`.
         SupersededError: A later try of the same write has committed.
-        IncompatibleConflictError: Another writer's commit rules this one out, or the history has a gap.
+        IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
+            was dropped and made again since `base` was read.
         DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
             external manifest store still has its versions.
-        DatasetNotFoundError: The operation needs a dataset and there is none.
+        DatasetNotFoundError: The operation needs a dataset and there is none, or `base` was read of one that is gone.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
     work = _Commit(
@@ -151,7 +158,7 @@ class _Commit:
 
     def run(self) -> Committed:
         started = time.monotonic()
-        latest = load_latest(self.store, self.base)
+        latest = load_latest(self.store) if self.base is None else load_following(self.store, self.base)
         writer = self._writer(latest)
         slot_s = 0.0
         try:
@@ -164,7 +171,7 @@ class _Commit:
                 if time.monotonic() - started > self.options.timeout_s:
                     break
                 time.sleep(min(_MAX_PAUSE_S, slot_s * random.randrange(4 * 2**attempt)))  # noqa: S311 - no secret
-                latest = load_latest(self.store, latest)
+                latest = load_latest(self.store) if latest is None else load_following(self.store, latest)
         except OutcomeUnknownError:
             raise  # the transaction file may be in use
         except LanceError:
@@ -180,6 +187,8 @@ class _Commit:
         base = self.base
         if base is None or base.version != self.original.read_version:
             base = load_manifest(self.store, self.original.read_version)
+        else:
+            check_identity(self.store, base, latest=base.version)
         writer = self._writer(base)
         if writer.naming is not Naming.V2:
             raise InvalidInputError("detached commits need the V2 names of manifests")
@@ -234,6 +243,11 @@ class _Commit:
         for version in versions:
             if version not in self.seen:
                 self.seen[version] = self._recorded(version, latest)
+            if isinstance(self.seen[version].operation, Clone) and not self._creates:
+                raise IncompatibleConflictError(
+                    f"Incompatible transaction: {self.store.root} was dropped and made again, at version {version}, "
+                    f"since version {read_version} was read"
+                )
         return {version: self.seen[version] for version in versions}
 
     def _recorded(self, version: int, latest: Manifest) -> Transaction:

@@ -3,12 +3,23 @@
 The latest version is always found by listing, never by guessing the next number from one that is known: versions in
 between can have been cleaned up, and a guess would take the gap for the end of the history. With V2 names the newest
 version sorts first, so that the listing is one short request. Detached versions, hints and staging files are skipped.
+
+A dataset can be dropped and made again in its old place, and then has versions of the same numbers. What goes on from a
+version that was read before makes sure that it still is that one (`load_following`): by the e-tag that the listing
+shows anyway, and where that says nothing, or another one, by the time and the transaction of the manifest.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
-from lance_core.errors import CorruptFileError, ObjectNotFoundError, VersionNotFoundError
+from lance_core.errors import (
+    CorruptFileError,
+    DatasetNotFoundError,
+    IncompatibleConflictError,
+    ObjectNotFoundError,
+    VersionNotFoundError,
+)
 from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.manifest import Manifest, ManifestLocation
 from lance_core.table.operations import Clone
@@ -23,10 +34,12 @@ from lance_core.table.paths import (
 from lance_core.table.transaction import Transaction
 
 __all__ = [
+    "check_identity",
     "find_all_by_property",
     "find_by_property",
     "latest_version",
     "list_versions",
+    "load_following",
     "load_latest",
     "load_manifest",
     "load_transaction",
@@ -35,11 +48,20 @@ __all__ = [
 
 # A few staging files of running commits can come before the newest manifest.
 _SHORT_LISTING = 5
+# A version that others have followed since should be among them, too.
+_LONGER_LISTING = 20
 
 
-def locate_latest(store: ObjectStore) -> tuple[int, ManifestLocation] | None:
-    """Find the latest version and where its manifest lies; None if there is no dataset."""
-    for limit in (_SHORT_LISTING, None):
+def locate_latest(
+    store: ObjectStore, seen: dict[int, ManifestLocation] | None = None
+) -> tuple[int, ManifestLocation] | None:
+    """Find the latest version and where its manifest lies; None if there is no dataset.
+
+    Args:
+        store: The dataset's store.
+        seen: Takes the versions that the listing shows, the latest ones at least.
+    """
+    for limit in (_SHORT_LISTING if seen is None else _LONGER_LISTING, None):
         count = 0
         best: tuple[int, ManifestLocation] | None = None
         for found in store.list(VERSIONS_PREFIX, limit=limit):
@@ -47,13 +69,20 @@ def locate_latest(store: ObjectStore) -> tuple[int, ManifestLocation] | None:
             located = _located(found)
             if located is None:
                 continue
-            if located[1].naming is Naming.V2:
+            if seen is not None:
+                seen[located[0]] = located[1]
+            elif located[1].naming is Naming.V2:
                 return located
-            if best is None or located[0] > best[0]:
+            if best is None or _is_after(located, best):
                 best = located
-        if limit is None or count < limit:
+        if limit is None or count < limit or (best is not None and best[1].naming is Naming.V2):
             return best
     return None
+
+
+def _is_after(located: tuple[int, ManifestLocation], best: tuple[int, ManifestLocation]) -> bool:
+    """Whether a version is later than another; those with new names are, as readers take the first of them."""
+    return (located[1].naming is Naming.V2, located[0]) > (best[1].naming is Naming.V2, best[0])
 
 
 def latest_version(store: ObjectStore) -> int | None:
@@ -86,6 +115,77 @@ def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest |
             known = None
 
 
+def load_following(store: ObjectStore, known: Manifest) -> Manifest:
+    """Read the latest manifest of the dataset that a manifest was read of before.
+
+    Args:
+        store: The dataset's store.
+        known: The manifest that was read; it is returned if it still is the latest.
+
+    Raises:
+        DatasetNotFoundError: The dataset is gone.
+        IncompatibleConflictError: It was dropped and made again.
+    """
+    while True:
+        seen: dict[int, ManifestLocation] = {}
+        located = locate_latest(store, seen)
+        if located is None:
+            raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+        version, location = located
+        check_identity(store, known, latest=version, location=seen.get(known.version))
+        if version == known.version:
+            return replace(known, location=location)
+        try:
+            return _read(store, location)
+        except ObjectNotFoundError:
+            continue  # removed since it was listed: the next listing shows what came after it
+
+
+def check_identity(
+    store: ObjectStore, known: Manifest, *, latest: int, location: ManifestLocation | None = None
+) -> None:
+    """Make sure that a version still is what it was when it was read.
+
+    A version that was cleaned up meanwhile is taken for what it was.
+
+    Args:
+        store: The dataset's store.
+        known: The manifest that was read.
+        latest: Number of the latest version.
+        location: Where a listing showed that version; None if it did not.
+
+    Raises:
+        IncompatibleConflictError: The dataset was dropped and made again.
+    """
+    if known.location is None or is_detached(known.version):
+        return
+    if location is None:
+        try:
+            e_tag = store.head(known.location.key).e_tag
+        except ObjectNotFoundError:
+            e_tag = None
+    else:
+        e_tag = location.e_tag
+    if e_tag is not None and e_tag == known.location.e_tag:
+        return
+    try:
+        now = load_manifest(store, known.version)
+    except VersionNotFoundError:
+        is_same = latest > known.version
+    else:
+        is_same = _identity(now) == _identity(known)
+    if not is_same:
+        raise IncompatibleConflictError(
+            f"{store.root}: version {known.version}, which was read before, is no longer there: the dataset was "
+            f"dropped and made again meanwhile. Open it again and repeat the operation on what it is now"
+        )
+
+
+def _identity(manifest: Manifest) -> tuple[object, ...]:
+    """What two versions of different datasets do not share."""
+    return manifest.timestamp_ns, manifest.transaction_file, manifest.transaction_bytes
+
+
 def load_manifest(store: ObjectStore, version: int) -> Manifest:
     """Read the manifest of a version, detached ones included.
 
@@ -96,10 +196,11 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
     for naming in schemes if version >= 0 else ():
         key = manifest_key(version, naming)
         try:
-            data = store.get(key)
+            data, meta = store.read(key)
         except ObjectNotFoundError:
             continue
-        manifest = Manifest.from_bytes(data, ManifestLocation(key=key, size_bytes=len(data), naming=naming))
+        location = ManifestLocation(key=key, size_bytes=len(data), naming=naming, e_tag=meta.e_tag)
+        manifest = Manifest.from_bytes(data, location)
         if manifest.version != version:
             raise CorruptFileError(f"{key}: holds version {manifest.version}")
         return manifest
@@ -195,8 +296,11 @@ def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:
     name = parse_manifest_key(found.key)
     if name is None or is_detached(name.version):
         return None
-    return name.version, ManifestLocation(key=found.key, size_bytes=found.size, naming=name.naming)
+    location = ManifestLocation(key=found.key, size_bytes=found.size, naming=name.naming, e_tag=found.e_tag)
+    return name.version, location
 
 
 def _read(store: ObjectStore, location: ManifestLocation) -> Manifest:
-    return Manifest.from_bytes(store.get(location.key), location)
+    data, meta = store.read(location.key)
+    # What was read, should it have been written again since it was listed.
+    return Manifest.from_bytes(data, replace(location, size_bytes=len(data), e_tag=meta.e_tag or location.e_tag))

@@ -10,6 +10,7 @@ from lance_core.commit import (
     find_all_by_property,
     find_by_property,
     list_versions,
+    load_following,
     load_latest,
     load_manifest,
     load_transaction,
@@ -54,7 +55,7 @@ class HistoryVerbs(Handle):
 
     def restore(self) -> None:
         """Make this version the latest again, as a new version; the handle moves to it."""
-        latest = load_latest(self._store, self._manifest) or self._manifest
+        latest = load_following(self._store, self._manifest)
         transaction = records.Transaction(
             read_version=latest.version, operation=Restore(version=self._manifest.version)
         )

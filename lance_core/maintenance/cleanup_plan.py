@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.errors import CorruptFileError, InvalidInputError, ObjectNotFoundError
+from lance_core.commit import check_identity
+from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, ObjectNotFoundError
 from lance_core.maintenance.references import References
 from lance_core.store import ObjectMeta, ObjectStore, join_uri, open_store
 from lance_core.table.manifest import Manifest
@@ -145,11 +146,14 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
 
     Raises:
         InvalidInputError: A tagged version is taken, and that is an error.
+        DatasetNotFoundError: The dataset is gone.
+        IncompatibleConflictError: It was dropped and made again since the handle was opened.
     """
     removable = {meta.key: meta for meta in store.list_owned(VERSIONS_PREFIX)}
     listed = removable or {meta.key: meta for meta in store.list(VERSIONS_PREFIX)}
     manifests = _load_all(store, listed)
     numbers = sorted(version for version in manifests if not is_detached(version))
+    _check_same(store, current, listed, numbers)
     newest = numbers[-selectors.retain_versions :] if selectors.retain_versions else []
     taken = {
         version
@@ -177,6 +181,15 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         branches=tuple(branches),
         warnings=tuple(warnings),
     )
+
+
+def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, ObjectMeta], numbers: list[int]) -> None:
+    """Make sure that the versions are those of the dataset that the handle was opened on."""
+    if not numbers:
+        raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+    shown = listed.get(current.location.key) if current.location is not None else None
+    location = replace(current.location, e_tag=shown.e_tag) if current.location is not None and shown else None
+    check_identity(store, current, latest=numbers[-1], location=location)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lance_core.commit import commit
+from lance_core.commit import commit, load_following
 from lance_core.dataset.lance_dataset import LanceDataset
-from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
+from lance_core.errors import (
+    InvalidInputError,
+    LanceError,
+    OutcomeUnknownError,
+    RetryableConflictError,
+    UnsupportedError,
+)
 from lance_core.maintenance.facts import facts_of
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import bins
@@ -81,7 +87,7 @@ class Compaction:
             return CompactionMetrics()
         properties = transaction_properties or {}
         commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
-        dataset.checkout_latest()
+        _follow(dataset)
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
@@ -163,7 +169,7 @@ def compact(
     Raises:
         RetryableConflictError: The fragments of all tasks were changed meanwhile.
     """
-    dataset.checkout_latest()
+    _follow(dataset)
     plan = plan_of(dataset.source, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
     results, errors = [], []
@@ -202,7 +208,7 @@ def commit_what_fits(
         try:
             commit_rewrites(dataset.source, left, properties, deferred=deferred)
         except RetryableConflictError:
-            dataset.checkout_latest()
+            _follow(dataset)
             fitting = [result for result in left if _is_unchanged(dataset.source, result)]
             lost = [result for result in left if result not in fitting]
             for result in lost:
@@ -211,12 +217,23 @@ def commit_what_fits(
                 raise
             _logger.warning("%d tasks were dropped: a concurrent commit changed their fragments", len(lost))
             left, dropped = fitting, dropped + len(lost)
+        except OutcomeUnknownError:
+            raise  # the files may be in use
+        except LanceError:
+            for result in left:
+                discard(dataset.source.store, result.new_records)
+            raise
         else:
             break
     if results:
-        dataset.checkout_latest()
+        _follow(dataset)
     metrics = sum((result.metrics for result in left), CompactionMetrics())
     return replace(metrics, tasks_skipped=dropped)
+
+
+def _follow(dataset: LanceDataset) -> None:
+    """Move the handle to the latest version of the dataset that it was opened on."""
+    dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
 
 
 def _is_unchanged(source: Source, result: RewriteResult) -> bool:

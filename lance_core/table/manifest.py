@@ -70,11 +70,13 @@ class ManifestLocation:
         key: Its key below the dataset's root.
         size_bytes: Its size.
         naming: The scheme of its name.
+        e_tag: What a file that is written again under this name does not share; None if the storage did not tell.
     """
 
     key: str
     size_bytes: int
     naming: Naming
+    e_tag: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

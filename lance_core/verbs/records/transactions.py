@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from pyroaring import BitMap
 
-from lance_core.commit import CommitOptions, Committed, commit, load_latest
+from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
@@ -122,7 +122,7 @@ def commit_transaction(
     if read_version is None:
         if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
             raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
-        base = load_latest(store, base)
+        base = load_latest(store) if base is None else load_following(store, base)
         read_version = base.version if base is not None else 0
     record = records.Transaction(read_version=read_version, operation=to_record(operation), properties=properties)
     return commit(store, record, base=base, options=options)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from lance_core.commit import load_latest
+from lance_core.commit import load_following
 from lance_core.errors import InvalidInputError, RetryableConflictError
 from lance_core.verbs.version.source import Source
 
@@ -58,6 +58,4 @@ def retrying(
                 ) from error
         # Spread out those that collided: they have all just learnt of the same version.
         time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret
-        latest = load_latest(source.store, source.manifest)
-        if latest is not None:
-            source = Source(source.store, latest, source.options)
+        source = Source(source.store, load_following(source.store, source.manifest), source.options)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lance_core.commit import AffectedRows, commit
-from lance_core.errors import LanceError, OutcomeUnknownError
+from lance_core.commit import AffectedRows, commit, load_following
+from lance_core.errors import LanceError, ObjectNotFoundError, OutcomeUnknownError
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest import Manifest
@@ -89,8 +89,10 @@ def staged(source: Source) -> Iterator[Staged]:
         yield files
     except OutcomeUnknownError:
         raise
-    except LanceError:
+    except LanceError as error:
         files.discard()
+        if isinstance(error, ObjectNotFoundError):
+            load_following(source.store, source.manifest)  # says if the dataset is gone, or another one
         raise
     except BaseException:
         if not files.may_be_committed:

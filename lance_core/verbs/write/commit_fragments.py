@@ -31,6 +31,7 @@ from lance_core.commit import (
     WriteTry,
     commit,
     find_by_property,
+    load_following,
     load_latest,
     load_manifest,
     load_transaction,
@@ -324,8 +325,8 @@ class _Commit:
                 return self._commit(base, operation, removal, tries)
             except CommitConflictError as error:
                 files.discard()
-                latest = load_latest(self.store)
-                if latest is None or attempt + 1 == REPLACE_ATTEMPTS or not error.retryable:
+                latest = load_following(self.store, base)
+                if attempt + 1 == REPLACE_ATTEMPTS or not error.retryable:
                     raise
                 landed = landed_tries(self.store, self.write, base.version, latest)
                 if not isinstance(error, EarlierTryLandedError) and (

@@ -1,0 +1,161 @@
+"""A handle that outlives its table never writes into the one that came after it."""
+
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+import lance_core as lance
+from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError
+
+OLD = pa.table({"a": [1, 2, 3], "b": [10, 20, 30]})
+NEW = pa.table({"b": ["x", "y", "z"], "a": ["p", "q", "r"], "c": [1.0, 2.0, 3.0]})
+
+VERBS = {
+    "insert": lambda ds: ds.insert(OLD),
+    "overwrite": lambda ds: lance.write_dataset(OLD, ds, mode="overwrite"),
+    "delete": lambda ds: ds.delete("a = 1"),
+    "update": lambda ds: ds.update({"a": "5"}),
+    "merge": lambda ds: ds.merge_insert("a").when_matched_update_all().when_not_matched_insert_all().execute(OLD),
+    "add": lambda ds: ds.add_columns({"d": "a + 1"}),
+    "drop": lambda ds: ds.drop_columns(["b"]),
+    "alter": lambda ds: ds.alter_columns({"path": "b", "name": "bb"}),
+    "config": lambda ds: ds.update_config({"k": "v"}),
+    "restore": lambda ds: ds.restore(),
+    "truncate": lambda ds: ds.truncate_table(),
+    "cleanup": lambda ds: ds.cleanup_old_versions(timedelta(0), delete_unverified=True),
+    "compact": lambda ds: ds.optimize.compact_files(),
+    "commit": lambda ds: lance.LanceDataset.commit(
+        ds, lance.LanceOperation.Delete([], [0], "true"), read_version=ds.version
+    ),
+    "restore-op": lambda ds: lance.LanceDataset.commit(ds, lance.LanceOperation.Restore(1)),
+}
+
+
+@pytest.fixture(params=["disk", "memory"])
+def uri(request, tmp_path):
+    return str(tmp_path / "t") if request.param == "disk" else f"memory://identity/{tmp_path.name}/t"
+
+
+def make(uri, rows, versions=1):
+    dataset = lance.write_dataset(rows, uri, max_rows_per_file=2)
+    for _ in range(versions - 1):
+        dataset.insert(rows)
+    return dataset
+
+
+def drop(uri):
+    lance.LanceDataset.drop(uri)
+
+
+def state(uri):
+    dataset = lance.dataset(uri)
+    return dataset.version, dataset.to_table(), len(list(dataset.all_files().read_all()))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("old", "new"), [(1, 1), (2, 1), (1, 3), (2, 30)])
+def test_a_handle_of_a_table_that_was_made_again_changes_nothing(uri, verb, old, new):
+    if new == 30 and verb not in ("insert", "delete", "cleanup"):
+        pytest.skip("one verb of a kind is enough for long histories")
+    handle = make(uri, OLD, old)
+    drop(uri)
+    make(uri, NEW, new)
+    before = state(uri)
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        VERBS[verb](handle)
+    version, rows, files = state(uri)
+    assert (version, rows) == before[:2]
+    assert files == before[2]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_handle_of_a_table_that_is_gone_says_so(uri, verb):
+    handle = make(uri, OLD, 2)
+    drop(uri)
+    with pytest.raises(DatasetNotFoundError, match="gone"):
+        VERBS[verb](handle)
+
+
+def test_a_folder_that_was_removed_and_filled_again(tmp_path):
+    uri = tmp_path / "t"
+    handle = make(uri, OLD)
+    shutil.rmtree(uri)
+    make(uri, NEW)
+    with pytest.raises(CommitConflictError, match="dropped and made again"):
+        handle.insert(OLD)
+    assert lance.dataset(uri).to_table() == NEW
+
+
+def test_the_handle_finds_the_new_table_when_it_looks(uri):
+    handle = make(uri, OLD)
+    drop(uri)
+    make(uri, NEW)
+    handle.checkout_latest()
+    handle.insert(NEW)
+    assert lance.dataset(uri).count_rows() == 6
+
+
+def test_a_table_that_was_put_back_from_a_copy_is_the_same(tmp_path):
+    uri = tmp_path / "t"
+    handle = make(uri, OLD, 3)
+    shutil.copytree(uri, tmp_path / "copy")
+    shutil.rmtree(uri)
+    shutil.copytree(tmp_path / "copy", uri, copy_function=shutil.copyfile)
+    handle.insert(OLD)
+    assert lance.dataset(uri).count_rows() == 12
+
+
+def test_names_of_manifests_may_change_under_a_handle(tmp_path):
+    uri = tmp_path / "t"
+    handle = lance.write_dataset(OLD, uri, enable_v2_manifest_paths=False)
+    lance.dataset(uri).insert(OLD)
+    lance.dataset(uri).migrate_manifest_paths_v2()
+    handle.insert(OLD)
+    assert lance.dataset(uri).count_rows() == 9
+
+
+def test_a_version_that_was_cleaned_up_can_be_followed(uri):
+    handle = make(uri, OLD)
+    other = lance.dataset(uri)
+    for _ in range(3):
+        other.insert(OLD)
+    lance.dataset(uri).cleanup_old_versions(retain_versions=1, delete_unverified=False)
+    other.insert(OLD)
+    with pytest.raises(CommitConflictError, match="missing from the history"):
+        handle.insert(OLD)
+    assert lance.dataset(uri).count_rows() == 15
+
+
+def test_without_tags_the_manifests_are_compared(uri):
+    handle = make(uri, OLD)
+    other = lance.dataset(uri)
+    other.insert(OLD)
+    for known in (handle, other):
+        manifest = known.source.manifest
+        known.move_to(replace(manifest, location=replace(manifest.location, e_tag=None)))
+        known.insert(OLD)
+    assert lance.dataset(uri).count_rows() == 12
+
+
+def test_a_branch_that_was_made_again_is_another(tmp_path):
+    dataset = make(tmp_path / "t", OLD)
+    branch = dataset.create_branch("b")
+    dataset.branches.delete("b")
+    dataset.insert(OLD)
+    again = dataset.create_branch("b")
+    with pytest.raises(CommitConflictError):
+        branch.insert(OLD)
+    assert again.count_rows() == 6
+    dataset.checkout_version(("b", None)).insert(OLD)
+
+
+def test_a_detached_commit_on_a_table_that_was_made_again(uri):
+    handle = make(uri, OLD)
+    drop(uri)
+    make(uri, NEW)
+    operation = lance.LanceOperation.Delete([], [0], "true")
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        lance.LanceDataset.commit(handle, operation, read_version=1, detached=True)
