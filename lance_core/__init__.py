@@ -14,6 +14,7 @@ from lance_core import udf as udf
 from lance_core.commit import WriteTry
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
+from lance_core.dataset.writing import CommitResult, commit_fragments, write_dataset
 from lance_core.store import canonical_uri
 from lance_core.table.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
@@ -29,8 +30,6 @@ from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.version.bases import DatasetBasePath
-from lance_core.verbs.write.commit_fragments import CommitResult, commit_fragments
-from lance_core.verbs.write.write_dataset import write_dataset
 from lance_core.verbs.write.write_fragments import write_fragments
 
 __version__ = WRITER.version

@@ -1,6 +1,7 @@
 """The shape of the tree: layers, sizes, docstrings."""
 
 import ast
+import graphlib
 import sys
 from pathlib import Path
 
@@ -55,6 +56,64 @@ def test_imports_flow_straight_down():
     linter = Path(sys.executable).with_name("lint-imports")
     done = processes.run([linter])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def named(path: Path) -> str:
+    """The name by which a module is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return {named(path): ast.parse(path.read_text()) for path in MODULES}
+
+
+def imported(tree: ast.Module, known) -> set[str]:
+    """The modules that a module imports: at its head, in functions, and for type checkers alone."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            within = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= within if within <= known.keys() else {node.module, *within}
+    return found & known.keys()
+
+
+def test_no_module_imports_itself_by_way_of_others(trees):
+    graph = {name: imported(tree, trees) - {name} for name, tree in trees.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def definitions(tree: ast.Module) -> set[str]:
+    """The names that a module makes itself."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_names_are_imported_from_their_home(trees):
+    """Packages and front doors pass names on; modules do not."""
+    made = {name: definitions(tree) for name, tree in trees.items()}
+    doors = {named(path) for path in MODULES if path.name == "__init__.py"}
+    doors |= {f"lance_core.{name}" for name in ("fragment", "optimize", "progress", "udf")}
+    elsewhere = [
+        f"{name}: {alias.name} of {node.module}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in trees and node.module not in doors
+        for alias in node.names
+        if alias.name not in made[node.module]
+    ]
+    assert elsewhere == []
 
 
 def test_generated_code_is_what_the_protos_generate():

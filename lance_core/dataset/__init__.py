@@ -8,6 +8,7 @@ from typing import Final
 from lance_core.dataset.commits import BulkCommitResult
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.dataset.rows import DeleteResult, UpdateResult
+from lance_core.dataset.writing import write_dataset
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.inspect.statistics import DatasetStats, DataStatistics, FieldStatistics, LanceStats
 from lance_core.verbs.records.indices import Index, IndexFile
@@ -18,7 +19,6 @@ from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.ordering import ColumnOrdering
 from lance_core.verbs.scan.scanner import LanceScanner
-from lance_core.verbs.write.write_dataset import write_dataset
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",

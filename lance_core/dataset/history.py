@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 from lance_core.commit import (
     commit,
@@ -11,7 +11,6 @@ from lance_core.commit import (
     find_by_property,
     list_versions,
     load_following,
-    load_latest,
     load_manifest,
     load_transaction,
     migrate_to_v2_names,
@@ -22,7 +21,6 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Restore
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.handle import Handle
-from lance_core.verbs.version.references import Reference
 
 __all__ = ["HistoryVerbs", "Timestamp"]
 
@@ -37,21 +35,6 @@ class HistoryVerbs(Handle):
         """All versions, oldest first: number, local time of the commit, and counters as texts."""
         manifests = (load_manifest(self._store, number) for number in list_versions(self._store))
         return [_describe(manifest) for manifest in manifests]
-
-    def checkout_version(self, version: Reference) -> Self:
-        """A handle on another version.
-
-        Args:
-            version: A number on this branch, a tag, or (branch, number): None or "main" stands for the main branch,
-                None as number for the branch's latest version.
-
-        Raises:
-            VersionNotFoundError: There is none.
-        """
-        resolved = self._place.resolve(version)
-        if (resolved.branch, resolved.version) == (self.branch, self.version):
-            return type(self)(self._uri, storage_options=self._options, manifest=self._manifest)
-        return type(self)(resolved.store.root, storage_options=self._options, manifest=resolved.manifest())
 
     def restore(self) -> None:
         """Make this version the latest again, as a new version; the handle moves to it."""
@@ -68,10 +51,6 @@ class HistoryVerbs(Handle):
     def version_refs(self) -> list[dict[str, int]]:
         """The numbers of all versions of this branch, oldest first, without reading them."""
         return [{"version": number} for number in list_versions(self._store)]
-
-    def checkout_latest(self) -> None:
-        """Move this handle to the latest version."""
-        self._manifest = load_latest(self._store, self._manifest) or self._manifest
 
     def migrate_manifest_paths_v2(self) -> None:
         """Give the manifests of this branch the names that sort newest first.

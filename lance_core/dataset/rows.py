@@ -12,8 +12,11 @@ from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.rows.delete import delete_rows, truncate
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.rows.update import update_rows
+from lance_core.verbs.version.destination import destination
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.retry import CONFLICT_RETRIES, RETRY_TIMEOUT
+from lance_core.verbs.write.prepare import WriteOptions
+from lance_core.verbs.write.write_dataset import write_dataset
 
 __all__ = ["ChangingVerbs", "DeleteResult", "UpdateResult"]
 
@@ -39,9 +42,14 @@ class ChangingVerbs(Handle):
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
         """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
-        from lance_core.verbs.write.write_dataset import write_dataset  # noqa: PLC0415 - it makes datasets
-
-        self.move_to(write_dataset(data, self, mode=mode, **options).source.manifest)
+        schema, storage_options, commit_lock = (
+            options.pop(name, None) for name in ("schema", "storage_options", "commit_lock")
+        )
+        options.pop("max_rows_per_group", None)  # it changes no result
+        place = destination(self, storage_options, commit_lock)
+        made = write_dataset(data, schema, place, WriteOptions.of(mode, options))
+        assert made.base is not None  # the version that was made
+        self.move_to(made.base)
 
     def delete(
         self,

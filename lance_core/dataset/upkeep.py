@@ -1,8 +1,7 @@
 """Verbs of upkeep, which `lance_core.maintenance` carries out.
 
-That package stands above this one and is imported when a verb is used: a dataset has pylance's methods, and reading and
-writing do not load what they do not need. Automatic cleanup, where a table's configuration asks for it, is one of them:
-this module has it run after each commit.
+That package is imported when a verb is used: reading and writing do not load what they do not need. Automatic cleanup,
+where a table's configuration asks for it, runs after each commit: this module registers it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class MaintainingVerbs(Handle):
         """Compaction; see `DatasetOptimizer`."""
         from lance_core.maintenance.optimizer import DatasetOptimizer  # noqa: PLC0415 - see the module's text
 
-        return DatasetOptimizer(self)  # type: ignore[arg-type]  # every handle with verbs is a LanceDataset
+        return DatasetOptimizer(self)
 
     def cleanup_old_versions(
         self,
@@ -78,7 +77,7 @@ class MaintainingVerbs(Handle):
         from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text
 
         return cleanup.cleanup_old_versions(
-            self,  # type: ignore[arg-type]  # every handle with verbs is a LanceDataset
+            self,
             cleanup.select(older_than, retain_versions, **selectors),
             delete_rate_limit=delete_rate_limit,
             delete_concurrency=delete_concurrency,
@@ -108,7 +107,7 @@ class MaintainingVerbs(Handle):
 
         del delete_rate_limit
         return cleanup.explain_cleanup_old_versions(
-            self,  # type: ignore[arg-type]  # every handle with verbs is a LanceDataset
+            self,
             cleanup.select(older_than, retain_versions, **selectors),
             include_files=include_files,
             max_files=max_files,

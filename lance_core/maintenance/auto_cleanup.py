@@ -17,13 +17,13 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_root
 from lance_core.table.refs import BranchRef
+from lance_core.verbs.version.handle import Handle
 
 __all__ = ["auto_cleanup", "auto_cleanup_after", "parse_age"]
 
@@ -66,10 +66,10 @@ def parse_age(text: str) -> timedelta:
 
 def auto_cleanup_after(store: ObjectStore, manifest: Manifest) -> None:
     """Clean up after a commit of this process, if the configuration asks for it."""
-    auto_cleanup(LanceDataset(store.root, storage_options=store.options, manifest=manifest))
+    auto_cleanup(Handle(store.root, storage_options=store.options, manifest=manifest))
 
 
-def auto_cleanup(dataset: LanceDataset) -> CleanupStats | None:
+def auto_cleanup(dataset: Handle) -> CleanupStats | None:
     """Clean up if the configuration asks for it after the handle's version.
 
     Returns:
@@ -107,7 +107,7 @@ def auto_cleanup(dataset: LanceDataset) -> CleanupStats | None:
         return None
 
 
-def _clean_branches(dataset: LanceDataset) -> None:
+def _clean_branches(dataset: Handle) -> None:
     """Clean the branches that were forked from main."""
     source = dataset.source
     if source.manifest.branch is not None:
@@ -115,4 +115,4 @@ def _clean_branches(dataset: LanceDataset) -> None:
     for meta in source.store.list(BRANCHES_PREFIX):
         name = branch_of_ref_key(meta.key)
         if name is not None and BranchRef.from_bytes(source.store.get(meta.key)).parent_branch is None:
-            auto_cleanup(LanceDataset(f"{dataset.uri}/{branch_root(name)}", storage_options=source.options))
+            auto_cleanup(Handle(f"{dataset.uri}/{branch_root(name)}", storage_options=source.options))

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
+from lance_core.verbs.version.handle import Handle
 
 __all__ = [
     "CleanupExplanation",
@@ -113,7 +113,7 @@ def select(
 
 
 def cleanup_old_versions(
-    dataset: LanceDataset,
+    dataset: Handle,
     selectors: Selectors,
     *,
     delete_rate_limit: int | None = None,
@@ -149,7 +149,7 @@ def cleanup_old_versions(
 
 
 def explain_cleanup_old_versions(
-    dataset: LanceDataset, selectors: Selectors, *, include_files: bool = False, max_files: int = 1000
+    dataset: Handle, selectors: Selectors, *, include_files: bool = False, max_files: int = 1000
 ) -> CleanupExplanation:
     """Say what `cleanup_old_versions` would remove, and remove nothing.
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 from lance_core.commit import commit, load_following
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import (
     InvalidInputError,
     LanceError,
@@ -34,6 +33,7 @@ from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Compaction", "compact"]
@@ -45,7 +45,7 @@ class Compaction:
     """The three steps of a compaction, for those who run the tasks themselves."""
 
     @staticmethod
-    def plan(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionPlan:
+    def plan(dataset: Handle, options: Mapping[str, Any] | None = None) -> CompactionPlan:
         """Say what there is to do in the dataset's version.
 
         Args:
@@ -58,13 +58,13 @@ class Compaction:
         return plan_of(dataset.source, options)
 
     @staticmethod
-    def execute(dataset: LanceDataset, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
+    def execute(dataset: Handle, options: Mapping[str, Any] | None = None) -> CompactionMetrics:
         """Plan, run all tasks on this machine, and commit; see `compact`."""
         return compact(dataset, options)
 
     @staticmethod
     def commit(
-        dataset: LanceDataset,
+        dataset: Handle,
         rewrites: Sequence[RewriteResult],
         options: Mapping[str, Any] | None = None,
         *,
@@ -149,7 +149,7 @@ def _numbered(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
 
 
 def compact(
-    dataset: LanceDataset,
+    dataset: Handle,
     options: Mapping[str, Any] | None = None,
     *,
     transaction_properties: Mapping[str, str] | None = None,
@@ -190,7 +190,7 @@ def compact(
 
 
 def commit_what_fits(
-    dataset: LanceDataset, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
+    dataset: Handle, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
 ) -> CompactionMetrics:
     """Commit results, leaving out those whose fragments were changed meanwhile and removing their files.
 
@@ -231,7 +231,7 @@ def commit_what_fits(
     return replace(metrics, tasks_skipped=dropped)
 
 
-def _follow(dataset: LanceDataset) -> None:
+def _follow(dataset: Handle) -> None:
     """Move the handle to the latest version of the dataset that it was opened on."""
     dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
 

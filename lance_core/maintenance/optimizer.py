@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import UnsupportedError
 from lance_core.maintenance.compaction import compact
 from lance_core.maintenance.results import CompactionMetrics
+from lance_core.verbs.version.handle import Handle
 
 __all__ = ["DatasetOptimizer"]
 
@@ -20,7 +20,7 @@ class DatasetOptimizer:
         dataset: The handle, which moves to the versions that are made.
     """
 
-    def __init__(self, dataset: LanceDataset) -> None:
+    def __init__(self, dataset: Handle) -> None:
         self._dataset = dataset
 
     def compact_files(  # noqa: PLR0913 - pylance's signature

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import StoreError
 from lance_core.maintenance.results import RewriteResult
 from lance_core.maintenance.tasks import CompactionTask
 from lance_core.maintenance.worker import receive, send
+from lance_core.verbs.version.handle import Handle
 
 __all__ = ["Outcome", "run_tasks", "worker_count"]
 
@@ -36,7 +36,7 @@ def worker_count(tasks: Sequence[CompactionTask], num_threads: int | None) -> in
 
 
 def run_tasks(
-    dataset: LanceDataset, tasks: Sequence[CompactionTask], workers: int = 1
+    dataset: Handle, tasks: Sequence[CompactionTask], workers: int = 1
 ) -> Iterator[tuple[CompactionTask, Outcome]]:
     """Yield each task with what became of it, as they finish.
 
@@ -68,7 +68,7 @@ def run_tasks(
             thread.join()
 
 
-def _run_here(dataset: LanceDataset, task: CompactionTask) -> Outcome:
+def _run_here(dataset: Handle, task: CompactionTask) -> Outcome:
     try:
         return task.execute(dataset)
     except Exception as error:  # noqa: BLE001 - the caller decides what an error of one task means for the others
@@ -86,7 +86,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 def _serve(
     process: subprocess.Popen[bytes],
-    dataset: LanceDataset,
+    dataset: Handle,
     waiting: queue.SimpleQueue[CompactionTask],
     done: queue.SimpleQueue[tuple[CompactionTask, Outcome]],
 ) -> None:

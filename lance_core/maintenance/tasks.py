@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_core._proto import table_pb2
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import RewriteResult, fragments_from_json, fragments_to_json
 from lance_core.maintenance.rewrite import rewrite
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.version.handle import Handle
 
 __all__ = ["CompactionPlan", "CompactionTask"]
 
@@ -57,7 +57,7 @@ class CompactionTask:
         """Bytes of their data files, as far as the manifest says."""
         return sum(file.file_size_bytes for message in self._messages() for file in message.files)
 
-    def execute(self, dataset: LanceDataset) -> RewriteResult:
+    def execute(self, dataset: Handle) -> RewriteResult:
         """Write the new fragments; nothing is committed.
 
         Args:

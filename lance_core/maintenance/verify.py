@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import decode_row_ids, decode_versions
+from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Problem", "verify"]
@@ -42,7 +42,7 @@ class Problem:
     message: str
 
 
-def verify(dataset: LanceDataset, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
     """Check all files of the handle's version.
 
     Args:

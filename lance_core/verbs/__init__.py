@@ -1,4 +1,4 @@
 """Functions on one version of a dataset. Each package imports those after it only.
 
-write columns rows files inspect scan records expressions refs version
+refs write columns rows files inspect scan records expressions version
 """

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike, fspath
 
-from lance_core.commit import load_latest
 from lance_core.store import CommitLock, ObjectStore, StorageOptions, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.version.handle import Handle
 
-__all__ = ["Destination", "destination", "opened_destination"]
+__all__ = ["Destination", "destination"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +54,3 @@ def destination(
     options = StorageOptions(source.options if storage_options is None else storage_options, commit_lock=lock)
     store = source.store if commit_lock is None else open_store(where.uri, options)
     return Destination(uri=where.uri, store=store, options=options, base=source.manifest)
-
-
-def opened_destination(
-    where: str | PathLike[str] | Handle,
-    storage_options: Mapping[str, str] | None,
-    commit_lock: CommitLock | None = None,
-) -> Destination:
-    """The same; the base of a URI is the latest version, if there is a dataset."""
-    place = destination(where, storage_options, commit_lock)
-    return place if place.base is not None else replace(place, base=load_latest(place.store))

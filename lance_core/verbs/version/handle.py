@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_byt
 from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import branch_root
-from lance_core.verbs.version.references import Place
+from lance_core.verbs.version.references import Place, Reference
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Handle"]
@@ -150,6 +150,25 @@ class Handle:
     def source(self) -> Source:
         """What readers of this version need."""
         return Source(self._store, self._manifest, self._options, self._index_cache)
+
+    def checkout_version(self, version: Reference) -> Self:
+        """A handle on another version.
+
+        Args:
+            version: A number on this branch, a tag, or (branch, number): None or "main" stands for the main branch,
+                None as number for the branch's latest version.
+
+        Raises:
+            VersionNotFoundError: There is none.
+        """
+        resolved = self._place.resolve(version)
+        if (resolved.branch, resolved.version) == (self.branch, self.version):
+            return type(self)(self._uri, storage_options=self._options, manifest=self._manifest)
+        return type(self)(resolved.store.root, storage_options=self._options, manifest=resolved.manifest())
+
+    def checkout_latest(self) -> None:
+        """Move this handle to the latest version."""
+        self._manifest = load_latest(self._store, self._manifest) or self._manifest
 
     def move_to(self, manifest: Manifest) -> None:
         """See another version of the dataset from now on."""

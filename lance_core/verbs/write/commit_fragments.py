@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Final
 
 import pyarrow as pa
@@ -36,12 +35,11 @@ from lance_core.commit import (
     load_manifest,
     load_transaction,
 )
-from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError, RetryableConflictError
 from lance_core.file import FileVersion
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, StorageOptions, canonical_uri
-from lance_core.table.fragment import BasePath, Fragment
+from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming
@@ -53,27 +51,49 @@ from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.rows.removal import Removal
 from lance_core.verbs.version.bases import DatasetBasePath, numbered
-from lance_core.verbs.version.destination import Destination, destination
-from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
 from lance_core.verbs.write.earlier_tries import Rows, landed_tries, recorded, rows_of_tries
 from lance_core.verbs.write.replace import remove_slices
 
-__all__ = ["CommitResult", "commit_fragments"]
+__all__ = ["CommitFacts", "CommitRequest", "commit_fragments"]
 
 MODES: Final = ("create", "append", "overwrite", "replace")
 
 REPLACE_ATTEMPTS: Final = 10
 """How often a replacement is worked out anew before its conflict is reported."""
 
+_Outcome = tuple[Manifest, "CommitFacts"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResult:
+class CommitRequest:
+    """What to commit: the arguments of `lance_core.commit_fragments` of these names, which describes them."""
+
+    fragments: Sequence[FragmentMetadata]
+    schema: pa.Schema
+    mode: str = "append"
+    slices: Slices | None = None
+    read_version: int | None = None
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    once: tuple[str, str] | None = None
+    write_try: WriteTry | None = None
+    data_storage_version: str | None = None
+    enable_stable_row_ids: bool = False
+    table_config: Mapping[str, str] | None = None
+    add_columns: bool = False
+    max_retries: int = 20
+    initial_bases: Sequence[DatasetBasePath] = ()
+    enable_v2_manifest_paths: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFacts:
     """What a commit did.
 
     Attributes:
-        dataset: The dataset at the version that was committed.
         operation: Name of the operation.
         transaction_uuid: Names the transaction.
         read_version: Version that it was worked out from; 0 for a new dataset.
@@ -87,7 +107,6 @@ class CommitResult:
         replaced_versions: What earlier tries of the same write had committed, and what this commit takes the place of.
     """
 
-    dataset: LanceDataset
     operation: str
     transaction_uuid: str
     read_version: int
@@ -99,116 +118,56 @@ class CommitResult:
     deduplicated: bool
     replaced_versions: tuple[int, ...] = ()
 
-    @property
-    def version(self) -> int:
-        """Number of the version that was committed."""
-        return self.dataset.version
 
-
-def commit_fragments(
-    uri: str | PathLike[str] | Handle,
-    fragments: Sequence[FragmentMetadata],
-    schema: pa.Schema,
-    *,
-    mode: str = "append",
-    slices: Slices | None = None,
-    read_version: int | None = None,
-    transaction_properties: Mapping[str, str] | None = None,
-    commit_message: str | None = None,
-    once: tuple[str, str] | None = None,
-    write_try: WriteTry | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    data_storage_version: str | None = None,
-    enable_stable_row_ids: bool = False,
-    table_config: Mapping[str, str] | None = None,
-    add_columns: bool = False,
-    max_retries: int = 20,
-    initial_bases: Sequence[DatasetBasePath] = (),
-    enable_v2_manifest_paths: bool = True,
-) -> CommitResult:
-    """Make fragments part of a dataset.
+def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manifest, CommitFacts]:
+    """Make fragments part of a dataset; see `lance_core.commit_fragments`.
 
     Args:
-        uri: The dataset's root, or a dataset, whose version then need not be read again.
-        fragments: What `FragmentWriter.finish` or `write_fragments` gave; all must have the same schema.
-        schema: The Arrow schema they were written with.
-        mode: "create", "append", "overwrite" or "replace".
-        slices: For "replace": the rows that go.
-        read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
-            latest now, or that of the dataset given. 0: there was no dataset yet.
-        transaction_properties: Texts for the history, by key.
-        commit_message: A text for the history.
-        once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
-            `read_version` does, it is adopted and nothing is committed. It is set on the commit.
-        write_try: Which try of which write this is, if the write may be tried several times: what earlier tries
-            committed is replaced, and a later one that has committed stops this one.
-        storage_options: Where and who, under object_store's names; None for those of the dataset given.
-        data_storage_version: Version of the files; for a dataset that is created.
-        enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-        table_config: Table configuration to set; keys that are there with that value are left alone.
-        add_columns: Add the columns that the dataset lacks, as nulls for the rows that are there, in a version of
-            their own before. The fragments were written with `LanceDataset.lance_schema_with`.
-        max_retries: How often a commit that loses a race is rebased and put again.
-        initial_bases: Base paths of a dataset that is created.
-        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
+        place: Where to; its base need not be read again.
+        request: What to commit.
 
-    Raises:
-        DatasetExistsError: `mode` is "create" and there is a dataset.
-        RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
-        IncompatibleConflictError: A concurrent commit leaves no place for this one.
-        SupersededError: A later try of the same write has committed.
-        EarlierTryError: The rows that an earlier try appended cannot be told from others any more.
-        SchemaError: The fragments do not fit the dataset.
+    Returns:
+        The version that was committed, and what the commit did.
     """
-    properties = _properties(transaction_properties, commit_message, once, write_try)
-    properties |= _checked(schema, mode, slices)
+    properties = _properties(request) | _checked(request)
     work = _Commit(
-        place=destination(uri, storage_options),
-        fragments=tuple(fragment.to_record() for fragment in fragments),
-        arrow_schema=schema,
-        mode=mode,
-        slices=slices,
+        place=place,
+        request=request,
+        fragments=tuple(fragment.to_record() for fragment in request.fragments),
         properties=properties,
-        once=once,
-        write=write_try,
-        table_config=dict(table_config or {}),
-        add_columns=add_columns,
-        initial_bases=numbered(initial_bases),
+        table_config=dict(request.table_config or {}),
         settings=CommitOptions(
-            naming=Naming.V2 if enable_v2_manifest_paths else Naming.V1,
-            max_retries=max_retries,
-            once=once,
-            write=write_try,
-            data_storage_version=data_storage_version and FileVersion.from_string(data_storage_version).value,
-            stable_row_ids=enable_stable_row_ids,
+            naming=Naming.V2 if request.enable_v2_manifest_paths else Naming.V1,
+            max_retries=request.max_retries,
+            once=request.once,
+            write=request.write_try,
+            data_storage_version=request.data_storage_version
+            and FileVersion.from_string(request.data_storage_version).value,
+            stable_row_ids=request.enable_stable_row_ids,
         ),
     )
-    return work.run(read_version)
+    return work.run()
 
 
-def _checked(schema: pa.Schema, mode: str, slices: Slices | None) -> dict[str, str]:
+def _checked(request: CommitRequest) -> dict[str, str]:
     """The property that says which slices are replaced, if any are."""
-    if mode not in MODES:
-        raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    if (mode == "replace") != (slices is not None):
+    if request.mode not in MODES:
+        raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {request.mode!r}")
+    if (request.mode == "replace") != (request.slices is not None):
         raise InvalidInputError('slices belong to mode "replace", and it needs them')
-    if slices is None:
+    if request.slices is None:
         return {}
-    slices.check(schema)
-    return {SLICES_KEY: json.dumps(slices.identities())}
+    request.slices.check(request.schema)
+    return {SLICES_KEY: json.dumps(request.slices.identities())}
 
 
-def _properties(
-    given: Mapping[str, str] | None,
-    commit_message: str | None,
-    once: tuple[str, str] | None,
-    write: WriteTry | None,
-) -> dict[str, str]:
+def _properties(request: CommitRequest) -> dict[str, str]:
+    once, write = request.once, request.write_try
     if once is not None and write is not None:
         raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
-    properties = dict(given or {}) | ({} if write is None else write.properties)
-    if commit_message is not None:
-        properties[COMMIT_MESSAGE_KEY] = commit_message
+    properties = dict(request.transaction_properties or {}) | ({} if write is None else write.properties)
+    if request.commit_message is not None:
+        properties[COMMIT_MESSAGE_KEY] = request.commit_message
     if once is not None:
         properties[once[0]] = once[1]
     return properties
@@ -219,17 +178,21 @@ class _Commit:
     """One call of `commit_fragments`."""
 
     place: Destination
+    request: CommitRequest
     fragments: tuple[Fragment, ...]
-    arrow_schema: pa.Schema
-    mode: str
-    slices: Slices | None
     properties: Mapping[str, str]
-    once: tuple[str, str] | None
-    write: WriteTry | None
     table_config: Mapping[str, str]
-    add_columns: bool
-    initial_bases: tuple[BasePath, ...]
     settings: CommitOptions
+
+    @property
+    def mode(self) -> str:
+        """What is done with the rows that are there."""
+        return self.request.mode
+
+    @property
+    def write(self) -> WriteTry | None:
+        """Which try of which write this is."""
+        return self.request.write_try
 
     @property
     def uri(self) -> str:
@@ -246,9 +209,9 @@ class _Commit:
         """Storage options."""
         return self.place.options
 
-    def run(self, read_version: int | None) -> CommitResult:
+    def run(self) -> _Outcome:
         """Commit, on the dataset that is there or as a new one."""
-        base = self._base(read_version)
+        base = self._base()
         tries = set(self.write.earlier if self.write is not None else ())
         if base is None:
             try:
@@ -267,12 +230,12 @@ class _Commit:
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
         base = self._with_new_columns(self._configured(base))
         if self.mode in ("append", "replace"):
-            lance_schema(self.arrow_schema, base.schema)
+            lance_schema(self.request.schema, base.schema)
             check_dictionaries(base.schema, self.fragments, self.store)
         return self._follow(base, tries)
 
-    def _base(self, read_version: int | None) -> Manifest | None:
-        known = self.place.base
+    def _base(self) -> Manifest | None:
+        known, read_version = self.place.base, self.request.read_version
         if known is not None and read_version in (None, known.version):
             return known
         if read_version is None:
@@ -288,13 +251,13 @@ class _Commit:
         if self.mode in ("create", "overwrite"):
             return
         own = _field_ids(self._new_schema())
-        if own != _field_ids(lance_schema(self.arrow_schema, schema_to_bytes(latest.schema))):
+        if own != _field_ids(lance_schema(self.request.schema, schema_to_bytes(latest.schema))):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with columns in another order")
         if self.mode == "replace" and self._clashes(0, latest, tries):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with rows in the same slices")
 
-    def _create(self) -> CommitResult:
-        operation = replace(self._overwrite(), initial_bases=self.initial_bases)
+    def _create(self) -> _Outcome:
+        operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
         return self._result(None, commit(self.store, transaction, base=None, options=self.settings))
 
@@ -311,9 +274,9 @@ class _Commit:
         for fragment in self.fragments[:1]:
             for file in fragment.files[:1]:
                 version = FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
-        return lance_schema(self.arrow_schema, None, version)
+        return lance_schema(self.request.schema, None, version)
 
-    def _follow(self, base: Manifest, tries: set[int]) -> CommitResult:
+    def _follow(self, base: Manifest, tries: set[int]) -> _Outcome:
         """Commit on top of a version; work it out again when rows were merely moved, or an earlier try landed."""
         for attempt in range(REPLACE_ATTEMPTS):
             source = Source(self.store, base, self.options)
@@ -339,7 +302,7 @@ class _Commit:
 
     def _worked_out(
         self, source: Source, files: Staged, tries: set[int]
-    ) -> tuple[CommitResult | None, Operation, Removal | None]:
+    ) -> tuple[_Outcome | None, Operation, Removal | None]:
         """What to commit on top of a version, or the commit of an earlier try that is kept instead."""
         if self.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
@@ -351,7 +314,7 @@ class _Commit:
                 return self._kept(kept), append, None
         if self.mode == "append" and not tries:
             return None, append, None
-        removal = remove_slices(source, self.slices, files, rows)
+        removal = remove_slices(source, self.request.slices, files, rows)
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
@@ -359,13 +322,13 @@ class _Commit:
         )
         return None, operation, removal
 
-    def _kept(self, version: int) -> CommitResult:
+    def _kept(self, version: int) -> _Outcome:
         manifest = load_manifest(self.store, version)
         transaction = load_transaction(self.store, manifest)
         assert transaction is not None  # it was found by its properties
         return self._result(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
 
-    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, tries: set[int]) -> CommitResult:
+    def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, tries: set[int]) -> _Outcome:
         replaced = tuple(sorted(tries))
         properties = dict(self.properties)
         if replaced:
@@ -417,8 +380,8 @@ class _Commit:
             RetryableConflictError: The dataset has changed since `base`, so that the files may name other columns.
         """
         known = set(base.schema.names)
-        new = [field for field in self.arrow_schema if field.name not in known]
-        if not new or not self.add_columns or self.mode == "overwrite":
+        new = [field for field in self.request.schema if field.name not in known]
+        if not new or not self.request.add_columns or self.mode == "overwrite":
             return base
         latest = load_latest(self.store, base)
         if latest is not None and latest.version != base.version:
@@ -427,15 +390,15 @@ class _Commit:
 
     def _side_properties(self) -> dict[str, str]:
         """What describes a version that is made on the way: all but what stands for the write itself."""
-        own = {SLICES_KEY, *(self.once[:1] if self.once is not None else ())}
+        own = {SLICES_KEY, *(self.request.once[:1] if self.request.once is not None else ())}
         own |= set(self.write.properties if self.write is not None else ())
         return {key: value for key, value in self.properties.items() if key not in own}
 
-    def _adopt(self, latest: Manifest) -> CommitResult | None:
+    def _adopt(self, latest: Manifest) -> _Outcome | None:
         """The commit that carries our `once` property, if one does."""
-        if self.once is None:
+        if self.request.once is None:
             return None
-        found = find_by_property(self.store, *self.once, newest=latest)
+        found = find_by_property(self.store, *self.request.once, newest=latest)
         if found is None:
             return None
         return self._result(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))
@@ -446,7 +409,7 @@ class _Commit:
         done: Committed,
         removal: Removal | None = None,
         replaced: tuple[int, ...] = (),
-    ) -> CommitResult:
+    ) -> _Outcome:
         operation = done.transaction.operation
         added = operation.new_fragments if isinstance(operation, Update) else ()
         if isinstance(operation, Append | Overwrite):
@@ -460,8 +423,7 @@ class _Commit:
         elif isinstance(operation, Overwrite) and base is not None:
             rows_deleted = sum(fragment.num_rows for fragment in base.fragments)
             removed = len(base.fragments)
-        return CommitResult(
-            dataset=LanceDataset(self.uri, storage_options=self.options, manifest=done.manifest),
+        return done.manifest, CommitFacts(
             operation=operation.name,
             transaction_uuid=done.transaction.uuid,
             read_version=done.transaction.read_version,

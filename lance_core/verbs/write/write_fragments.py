@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError
 from lance_core.file import FileVersion
 from lance_core.schema.lance_schema import LanceSchema
-from lance_core.table.manifest import Manifest
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
     MAX_ROWS_PER_FILE,
-    FragmentWriter,
     ReaderLike,
     lance_schema,
-    to_batches,
 )
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.records.operations import LanceOperation
 from lance_core.verbs.records.transactions import Transaction
-from lance_core.verbs.version.bases import DatasetBasePath, WriteTarget, numbered, write_targets
-from lance_core.verbs.version.destination import Destination, opened_destination
+from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.version.destination import destination
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.write.prepare import WriteOptions, prepare
 
-__all__ = ["check_mode", "data_version", "targets_of", "write_fragments", "write_rows"]
-
-MODES = ("create", "append", "overwrite")
+__all__ = ["write_fragments"]
 
 
 def write_fragments(
@@ -82,88 +77,27 @@ def write_fragments(
     """
     del max_rows_per_group, enable_stable_row_ids
     refuse("write_fragments", others)
-    check_mode(mode)
-    place = opened_destination(dataset_uri, storage_options)
-    base = place.base if mode == "append" else None
-    version = data_version(data_storage_version, use_legacy_format, place.base)
-    found, fragments = write_rows(
-        place,
-        to_batches(data, schema),
-        data_storage_version=version,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        dataset_schema=base.schema if base is not None and dataset_schema is None else dataset_schema,
-        targets=targets_of(place, initial_bases or (), target_bases, target_all_bases),
-        progress=progress,
+    prepared = prepare(
+        destination(dataset_uri, storage_options),
+        WriteOptions(
+            mode=mode,
+            max_rows_per_file=max_rows_per_file,
+            max_bytes_per_file=max_bytes_per_file,
+            progress=progress,
+            data_storage_version=data_storage_version,
+            use_legacy_format=use_legacy_format,
+            initial_bases=initial_bases,
+            target_bases=target_bases,
+            target_all_bases=target_all_bases,
+        ),
     )
+    found, fragments = prepared.write_rows(data, schema, dataset_schema)
     if not return_transaction:
         return fragments
-    if base is not None:
-        return Transaction(read_version=base.version, operation=LanceOperation.Append(fragments))
+    if prepared.appended_to is not None:
+        return Transaction(read_version=prepared.base_version, operation=LanceOperation.Append(fragments))
+    version = FileVersion.from_string(prepared.data_storage_version)
     overwrite = LanceOperation.Overwrite(
-        LanceSchema(lance_schema(found, None, FileVersion.from_string(version))),
-        fragments,
-        list(initial_bases) if initial_bases else None,
+        LanceSchema(lance_schema(found, None, version)), fragments, list(initial_bases) if initial_bases else None
     )
-    return Transaction(read_version=place.base.version if place.base is not None else 0, operation=overwrite)
-
-
-def write_rows(
-    place: Destination, rows: tuple[pa.Schema, Iterable[pa.RecordBatch | pa.Table]], **options: Any
-) -> tuple[pa.Schema, list[FragmentMetadata]]:
-    """Write rows into new fragments; nothing is left if that fails.
-
-    Args:
-        place: Where to.
-        rows: Their schema, and the rows.
-        **options: For `FragmentWriter`.
-
-    Returns:
-        The schema, and the fragments.
-    """
-    schema, batches = rows
-    with FragmentWriter(place.uri, schema, storage_options=place.options, **options) as writer:
-        for batch in batches:
-            writer.write(batch)
-        return schema, writer.finish()
-
-
-def check_mode(mode: str) -> None:
-    """Refuse a mode that there is not.
-
-    Raises:
-        InvalidInputError: It is none of the three.
-    """
-    if mode not in MODES:
-        raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {mode!r}')
-
-
-def data_version(version: str | None, use_legacy_format: bool | None, base: Manifest | None) -> str | None:
-    """Version of new data files: as asked for, or the dataset's; None for the default."""
-    if use_legacy_format is not None:
-        version = "legacy" if use_legacy_format else "stable"
-    if version is None and base is not None:
-        return base.data_storage_version
-    return version
-
-
-def targets_of(
-    place: Destination,
-    initial_bases: Sequence[DatasetBasePath],
-    target_bases: Sequence[str] | None,
-    target_all_bases: bool | None,
-) -> list[WriteTarget]:
-    """Where the files of a write go, in turns.
-
-    Raises:
-        InvalidInputError: A base is not known, or base paths are given for a dataset that exists.
-    """
-    if place.base is not None and initial_bases:
-        raise InvalidInputError("initial_bases can be given only when a dataset is created")
-    return write_targets(
-        place.store,
-        place.base.base_paths if place.base is not None else numbered(initial_bases),
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
-        options=place.options or {},
-    )
+    return Transaction(read_version=prepared.base_version, operation=overwrite)

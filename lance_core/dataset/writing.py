@@ -1,0 +1,198 @@
+"""`write_dataset` and `commit_fragments`: functions that make a version, and give the dataset at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any
+
+import pyarrow as pa
+
+from lance_core.commit import WriteTry
+from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.store import CommitLock
+from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
+from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.version.destination import destination
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.write.commit_fragments import CommitFacts, CommitRequest
+from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
+from lance_core.verbs.write.prepare import WriteOptions
+from lance_core.verbs.write.write_dataset import write_dataset as write_version
+
+__all__ = ["CommitResult", "commit_fragments", "write_dataset"]
+
+
+def write_dataset(
+    data_obj: ReaderLike,
+    uri: str | PathLike[str] | Handle,
+    schema: pa.Schema | None = None,
+    mode: str = "create",
+    *,
+    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_rows_per_group: int | None = None,  # noqa: ARG001 - see below
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    commit_lock: CommitLock | None = None,
+    progress: FragmentWriteProgress | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    data_storage_version: str | None = None,
+    use_legacy_format: bool | None = None,
+    enable_v2_manifest_paths: bool = True,
+    enable_stable_row_ids: bool = False,
+    auto_cleanup_options: Mapping[str, int] | None = None,
+    commit_message: str | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+    initial_bases: Sequence[DatasetBasePath] | None = None,
+    target_bases: Sequence[str] | None = None,
+    target_all_bases: bool | None = None,
+    **others: Any,
+) -> LanceDataset:
+    """Write rows to a dataset, in one version.
+
+    Args:
+        data_obj: A table, batch, reader, frame, dataset, or an iterable of batches with `schema`.
+        uri: The dataset's root, or a dataset, whose version the write is then based on.
+        schema: Schema of the rows; needed only for an iterable of batches.
+        mode: "create", "append" or "overwrite"; the latter two create a dataset that does not exist.
+        max_rows_per_file: Rows after which a new fragment is begun.
+        max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
+        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        commit_lock: Given the version that is about to be committed, a context to put its manifest in; the dataset
+            that is returned keeps it. None for that of the dataset given.
+        progress: Told when a file is begun and when it is complete.
+        storage_options: Where and who, under object_store's names.
+        data_storage_version: Version of the files; None for the default, or the dataset's own.
+        use_legacy_format: The older spelling of that.
+        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
+        enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
+        auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
+            that is created; pylance's writers act on it.
+        commit_message: A text for the history.
+        transaction_properties: Texts for the history, by key.
+        initial_bases: Base paths of a dataset that is created.
+        target_bases: Base paths, by name or URI, that files go to in turns; the dataset's URI stands for itself.
+        target_all_bases: All base paths; with True the dataset itself comes first.
+        **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
+
+    Returns:
+        The dataset at the version that was written.
+
+    Raises:
+        DatasetExistsError: `mode` is "create" and there is a dataset.
+        SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
+    """
+    refuse("write_dataset", others)
+    options = WriteOptions(
+        mode=mode,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        progress=progress,
+        data_storage_version=data_storage_version,
+        use_legacy_format=use_legacy_format,
+        enable_v2_manifest_paths=enable_v2_manifest_paths,
+        enable_stable_row_ids=enable_stable_row_ids,
+        auto_cleanup_options=auto_cleanup_options,
+        commit_message=commit_message,
+        transaction_properties=transaction_properties,
+        initial_bases=initial_bases,
+        target_bases=target_bases,
+        target_all_bases=target_all_bases,
+    )
+    made = write_version(data_obj, schema, destination(uri, storage_options, commit_lock), options)
+    return LanceDataset(made.uri, storage_options=made.options, manifest=made.base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult(CommitFacts):
+    """What a commit did, and the dataset at the version that was committed."""
+
+    dataset: LanceDataset
+
+    @property
+    def version(self) -> int:
+        """Number of the version that was committed."""
+        return self.dataset.version
+
+
+def commit_fragments(
+    uri: str | PathLike[str] | Handle,
+    fragments: Sequence[FragmentMetadata],
+    schema: pa.Schema,
+    *,
+    mode: str = "append",
+    slices: Slices | None = None,
+    read_version: int | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
+    once: tuple[str, str] | None = None,
+    write_try: WriteTry | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    data_storage_version: str | None = None,
+    enable_stable_row_ids: bool = False,
+    table_config: Mapping[str, str] | None = None,
+    add_columns: bool = False,
+    max_retries: int = 20,
+    initial_bases: Sequence[DatasetBasePath] = (),
+    enable_v2_manifest_paths: bool = True,
+) -> CommitResult:
+    """Make fragments part of a dataset.
+
+    Args:
+        uri: The dataset's root, or a dataset, whose version then need not be read again.
+        fragments: What `FragmentWriter.finish` or `write_fragments` gave; all must have the same schema.
+        schema: The Arrow schema they were written with.
+        mode: "create", "append", "overwrite" or "replace".
+        slices: For "replace": the rows that go.
+        read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
+            latest now, or that of the dataset given. 0: there was no dataset yet.
+        transaction_properties: Texts for the history, by key.
+        commit_message: A text for the history.
+        once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
+            `read_version` does, it is adopted and nothing is committed. It is set on the commit.
+        write_try: Which try of which write this is, if the write may be tried several times: what earlier tries
+            committed is replaced, and a later one that has committed stops this one.
+        storage_options: Where and who, under object_store's names; None for those of the dataset given.
+        data_storage_version: Version of the files; for a dataset that is created.
+        enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
+        table_config: Table configuration to set; keys that are there with that value are left alone.
+        add_columns: Add the columns that the dataset lacks, as nulls for the rows that are there, in a version of
+            their own before. The fragments were written with `LanceDataset.lance_schema_with`.
+        max_retries: How often a commit that loses a race is rebased and put again.
+        initial_bases: Base paths of a dataset that is created.
+        enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
+
+    Raises:
+        DatasetExistsError: `mode` is "create" and there is a dataset.
+        RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
+        IncompatibleConflictError: A concurrent commit leaves no place for this one.
+        SupersededError: A later try of the same write has committed.
+        EarlierTryError: The rows that an earlier try appended cannot be told from others any more.
+        SchemaError: The fragments do not fit the dataset.
+    """
+    request = CommitRequest(
+        fragments=fragments,
+        schema=schema,
+        mode=mode,
+        slices=slices,
+        read_version=read_version,
+        transaction_properties=transaction_properties,
+        commit_message=commit_message,
+        once=once,
+        write_try=write_try,
+        data_storage_version=data_storage_version,
+        enable_stable_row_ids=enable_stable_row_ids,
+        table_config=table_config,
+        add_columns=add_columns,
+        max_retries=max_retries,
+        initial_bases=initial_bases,
+        enable_v2_manifest_paths=enable_v2_manifest_paths,
+    )
+    place = destination(uri, storage_options)
+    manifest, facts = commit_request(place, request)
+    opened = LanceDataset(place.uri, storage_options=place.options, manifest=manifest)
+    return CommitResult(dataset=opened, **asdict(facts))

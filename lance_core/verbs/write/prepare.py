@@ -1,0 +1,148 @@
+"""What a write needs to know before it writes: where its files go, of which version they are, what they must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from lance_core.commit import load_latest
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Schema
+from lance_core.table.manifest import Manifest
+from lance_core.verbs.files.fragment_writer import (
+    MAX_BYTES_PER_FILE,
+    MAX_ROWS_PER_FILE,
+    FragmentWriter,
+    ReaderLike,
+    to_batches,
+)
+from lance_core.verbs.files.progress import FragmentWriteProgress
+from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.version.bases import DatasetBasePath, WriteTarget, numbered, write_targets
+from lance_core.verbs.version.destination import Destination
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["PreparedWrite", "WriteOptions", "prepare"]
+
+MODES: Final = ("create", "append", "overwrite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How rows are written: the arguments of `lance_core.write_dataset` of these names, which describes them."""
+
+    mode: str = "create"
+    max_rows_per_file: int = MAX_ROWS_PER_FILE
+    max_bytes_per_file: int = MAX_BYTES_PER_FILE
+    progress: FragmentWriteProgress | None = None
+    data_storage_version: str | None = None
+    use_legacy_format: bool | None = None
+    enable_v2_manifest_paths: bool = True
+    enable_stable_row_ids: bool = False
+    auto_cleanup_options: Mapping[str, int] | None = None
+    commit_message: str | None = None
+    transaction_properties: Mapping[str, str] | None = None
+    initial_bases: Sequence[DatasetBasePath] | None = None
+    target_bases: Sequence[str] | None = None
+    target_all_bases: bool | None = None
+
+    @classmethod
+    def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
+        """The options among arguments of `write_dataset`.
+
+        Raises:
+            UnsupportedError: An argument is not offered.
+        """
+        known = {field.name for field in fields(cls)}
+        refuse("write_dataset", {name: value for name, value in arguments.items() if name not in known})
+        return cls(mode=mode, **{name: value for name, value in arguments.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedWrite:
+    """A write that was checked and can begin.
+
+    Attributes:
+        place: Where it goes; its base is the latest version if the caller named no version.
+        options: How.
+        data_storage_version: Version of the new files; None for the default.
+        targets: Where files go, in turns.
+    """
+
+    place: Destination
+    options: WriteOptions
+    data_storage_version: str | None
+    targets: Sequence[WriteTarget]
+
+    @property
+    def base_version(self) -> int:
+        """Number of the version that the write is based on; 0 if there is no dataset."""
+        return 0 if self.place.base is None else self.place.base.version
+
+    @property
+    def appended_to(self) -> Manifest | None:
+        """The version whose columns the rows must fit; None if they bring their own."""
+        return self.place.base if self.options.mode == "append" else None
+
+    def write_rows(
+        self, data: ReaderLike, schema: pa.Schema | None, dataset_schema: bytes | Schema | None = None
+    ) -> tuple[pa.Schema, list[FragmentMetadata]]:
+        """Write rows into new fragments; nothing is left if that fails.
+
+        Args:
+            data: The rows.
+            schema: Their schema; needed only for an iterable of batches.
+            dataset_schema: What they must fit, if that is not the schema of `appended_to`.
+
+        Returns:
+            The schema of the rows, and the fragments.
+        """
+        if dataset_schema is None and self.appended_to is not None:
+            dataset_schema = self.appended_to.schema
+        found, batches = to_batches(data, schema)
+        with FragmentWriter(
+            self.place.uri,
+            found,
+            storage_options=self.place.options,
+            data_storage_version=self.data_storage_version,
+            max_rows_per_file=self.options.max_rows_per_file,
+            max_bytes_per_file=self.options.max_bytes_per_file,
+            dataset_schema=dataset_schema,
+            targets=self.targets,
+            progress=self.options.progress,
+        ) as writer:
+            for batch in batches:
+                writer.write(batch)
+            return found, writer.finish()
+
+
+def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
+    """Look up what a write is based on, and check it.
+
+    Raises:
+        InvalidInputError: The mode is none of the three, a base is not known, or base paths are given for a dataset
+            that exists.
+    """
+    if options.mode not in MODES:
+        raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
+    if place.base is None:
+        place = replace(place, base=load_latest(place.store))
+    if place.base is not None and options.initial_bases:
+        raise InvalidInputError("initial_bases can be given only when a dataset is created")
+    version = options.data_storage_version
+    if options.use_legacy_format is not None:
+        version = "legacy" if options.use_legacy_format else "stable"
+    if version is None and place.base is not None:
+        version = place.base.data_storage_version
+    bases = place.base.base_paths if place.base is not None else numbered(options.initial_bases or ())
+    targets = write_targets(
+        place.store,
+        bases,
+        target_bases=options.target_bases,
+        target_all_bases=options.target_all_bases,
+        options=place.options,
+    )
+    return PreparedWrite(place=place, options=options, data_storage_version=version, targets=targets)
