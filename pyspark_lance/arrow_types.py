@@ -3,6 +3,10 @@
 Spark 4.1 leaves out the metadata of columns, which newer ones carry as JSON in one key of the Arrow field:
 
     StructField(metadata={"arrow.fixed-size-list.size": 32})   <->   {"SPARK::metadata::json": '{"arrow.fixed...": 32}'}
+
+What Arrow's types do not tell, the collation of a text and the precision of a time, stands in a key of its own:
+
+    StringType("UTF8_LCASE")                                   <->   {"spark.type": "string collate UTF8_LCASE"}
 """
 
 from __future__ import annotations
@@ -16,10 +20,34 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["SPARK_METADATA", "from_arrow", "to_arrow"]
+__all__ = ["SPARK_METADATA", "SPARK_TYPE", "from_arrow", "full_type", "to_arrow"]
 
 SPARK_METADATA: Final = b"SPARK::metadata::json"
 """The key of an Arrow field in which the metadata of Spark's travels."""
+
+SPARK_TYPE: Final = b"spark.type"
+"""The key of an Arrow field that holds Spark's name of the type, where Arrow's type says less."""
+
+
+def full_type(kind: DataType) -> str | None:
+    """Spark's name of a type of which Arrow's says less; None for others."""
+    from pyspark.sql import types
+
+    name = kind.simpleString()
+    if isinstance(kind, types.StringType):
+        return name if " collate " in name else None
+    return name if name.startswith("time(") and name != "time(6)" else None
+
+
+def _typed(name: str, found: DataType) -> DataType:
+    """The type of a name that `full_type` gave; what was found if this Spark has no such type."""
+    from pyspark.sql import types
+
+    if isinstance(found, types.StringType):
+        return types.StringType(name.rpartition(" ")[2])
+    if type(found).__name__ == "TimeType" and (digits := name.removeprefix("time(").rstrip(")")).isdecimal():
+        return type(found)(int(digits))  # type: ignore[call-arg]  # a class of Spark 4.1
+    return found
 
 
 def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:
@@ -54,6 +82,8 @@ def _marked(own: StructField, field: pa.Field) -> pa.Field:
     metadata = dict(field.metadata or {})
     if own.metadata:
         metadata[SPARK_METADATA] = json.dumps(own.metadata).encode()
+    if (name := full_type(own.dataType)) is not None:
+        metadata[SPARK_TYPE] = name.encode()
     return field.with_type(_marked_type(own.dataType, field.type)).with_metadata(metadata or None)
 
 
@@ -76,6 +106,8 @@ def _with_metadata(own: StructField, field: pa.Field) -> StructField:
 
     text = (field.metadata or {}).get(SPARK_METADATA)
     kind = _type_with_metadata(own.dataType, field.type)
+    if (name := (field.metadata or {}).get(SPARK_TYPE)) is not None:
+        kind = _typed(name.decode(), kind)
     return StructField(own.name, kind, own.nullable, json.loads(text) if text else {})
 
 

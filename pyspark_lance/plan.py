@@ -8,7 +8,8 @@
     overwrite     refused                                                     its schema becomes the table's
 
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of
-dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width.
+dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width. Numbers also
+fit into wider ones: int into bigint, float into double, decimal(10, 2) into decimal(12, 2).
 """
 
 from __future__ import annotations
@@ -173,4 +174,25 @@ def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
         if not types.is_struct(wanted) or {f.name for f in given} != {f.name for f in wanted}:
             return False
         return all(_same_shape(f.type, wanted.field(f.name).type) for f in given)
-    return bool(spark_view(given, "") == wanted)
+    return bool(spark_view(given, "") == wanted) or _widens(given, wanted)
+
+
+def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether each value of a number's type has its place in another one."""
+    types = pa.types
+    if types.is_decimal(wanted):
+        digits = _DIGITS.get(given) if types.is_integer(given) else None
+        whole = given.precision - given.scale if types.is_decimal(given) else digits
+        scale = given.scale if types.is_decimal(given) else 0
+        return whole is not None and whole <= wanted.precision - wanted.scale and scale <= wanted.scale
+    if types.is_integer(given) and types.is_integer(wanted):
+        return bool(given.bit_width < wanted.bit_width)
+    if types.is_floating(wanted):
+        exact = 24 if wanted == pa.float32() else 53
+        narrower = types.is_floating(given) and given.bit_width < wanted.bit_width
+        return bool(narrower or (types.is_integer(given) and given.bit_width < exact))
+    return False
+
+
+_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+"""Digits of the largest number of a type."""

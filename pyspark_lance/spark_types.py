@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import SchemaError, UnsupportedError
-from pyspark_lance.arrow_types import SPARK_METADATA, from_arrow, to_arrow
+from pyspark_lance.arrow_types import SPARK_METADATA, SPARK_TYPE, from_arrow, full_type, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -104,8 +104,11 @@ def _check_type(kind: DataType, path: str) -> None:
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):
+        _check_items(kind.elementType, f"{path}[]")
         _check_type(kind.elementType, f"{path}[]")
     elif isinstance(kind, types.MapType):
+        _check_items(kind.keyType, f"{path}.key")
+        _check_items(kind.valueType, f"{path}.value")
         _check_type(kind.keyType, f"{path}.key")
         _check_type(kind.valueType, f"{path}.value")
     elif isinstance(kind, types.StructType):
@@ -115,6 +118,15 @@ def _check_type(kind: DataType, path: str) -> None:
     elif isinstance(kind, types.YearMonthIntervalType | types.CalendarIntervalType):
         raise UnsupportedError(
             f"column {path!r}: type {kind.simpleString()} cannot be stored; cast it to a number of months or days"
+        )
+
+
+def _check_items(kind: DataType, path: str) -> None:
+    """Items of arrays and maps have no metadata that could say what Arrow's type does not."""
+    if (name := full_type(kind)) is not None:
+        plain = "string collate UTF8_BINARY" if name.startswith("string") else "time(6)"
+        raise UnsupportedError(
+            f"column {path!r}: {name} cannot be stored inside of an array or map; cast it to {plain}"
         )
 
 
@@ -168,6 +180,8 @@ def _stored_type(kind: pa.DataType, path: str) -> pa.DataType:
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
     if types.is_list(kind) or types.is_large_list(kind):
+        if types.is_null(kind.value_type):
+            raise SchemaError(f"column {path!r}: an array of nothing has no type of items; cast it to array<...>")
         return pa.list_(pa.field("item", _stored_type(kind.value_type, f"{path}[]")))
     if types.is_map(kind):
         return pa.map_(_stored_type(kind.key_type, f"{path}.key"), _stored_type(kind.item_type, f"{path}.value"))
@@ -258,11 +272,11 @@ def _view_field(field: pa.Field, path: str) -> pa.Field:
     own = field.metadata or {}
     texts: dict[str, Any] = {}
     for key, value in own.items():
-        if not key.startswith((b"ARROW:", b"SPARK::")):
+        if not key.startswith((b"ARROW:", b"SPARK::")) and key != SPARK_TYPE:
             texts[key.decode(errors="replace")] = value.decode(errors="replace")
     if pa.types.is_fixed_size_list(field.type):
         texts[VECTOR_WIDTH] = field.type.list_size
-    metadata = {**own, SPARK_METADATA: json.dumps(texts).encode()} if texts else None
+    metadata = {**own, SPARK_METADATA: json.dumps(texts).encode()} if texts else own or None
     return pa.field(field.name, spark_view(field.type, path), nullable=True, metadata=metadata)
 
 

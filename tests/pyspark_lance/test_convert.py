@@ -1,5 +1,7 @@
 """Lists to fixed-size lists and back: equal values, no copies, nulls, slices, wrong lengths."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -133,3 +135,18 @@ def test_an_error_in_a_nested_vector_names_its_path():
     source = pa.struct([("v", ELEMENTS)])
     with pytest.raises(LanceError, match=r"c\.v"):
         convert(pa.array([{"v": [1]}], source), pa.struct([("v", VECTORS)]))
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target"),
+    [
+        ([1, None], pa.int32(), pa.int64()),
+        ([1.5, None], pa.float32(), pa.float64()),
+        ([7, None], pa.int32(), pa.decimal128(12, 2)),
+        ([Decimal("1.25"), None], pa.decimal128(10, 2), pa.decimal128(12, 3)),
+        ([[1], None], pa.list_(pa.int32()), pa.list_(pa.int64())),
+    ],
+)
+def test_numbers_are_widened(values, source, target):
+    change = converter(source, target, "c")
+    assert change(pa.array(values, source)).to_pylist() == pa.array(values, target).to_pylist()

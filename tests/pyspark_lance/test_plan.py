@@ -65,6 +65,51 @@ def test_every_stored_type_goes_back_to_the_spark_type_that_made_it():
     assert plan_write(handed_over(schema), stored).stored == stored
 
 
+def test_collations_and_precisions_are_kept():
+    kinds = [t.StringType("UTF8_LCASE"), t.TimeType(3), t.StructType().add("s", t.StringType("UNICODE_CI"))]
+    schema = t.StructType()
+    for number, kind in enumerate(kinds):
+        schema = schema.add(f"c{number}", kind)
+    back = spark_schema(plan_write(handed_over(schema), None).stored)
+    assert [field.dataType for field in back] == kinds
+    assert all(not field.metadata for field in back)
+    with pytest.raises(UnsupportedError, match=r"column 'l\[\]': string collate UTF8_LCASE"):
+        frame(l=t.ArrayType(t.StringType("UTF8_LCASE")))
+
+
+def test_an_array_of_nothing_is_refused_by_name_unless_the_table_knows_its_items():
+    nothing = frame(l=t.ArrayType(t.NullType()))
+    with pytest.raises(SchemaError, match="column 'l': an array of nothing"):
+        plan_write(nothing, None)
+    assert plan_write(nothing, pa.schema([("l", pa.list_(pa.int64()))])).stored.field("l").type == pa.list_(pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "fits"),
+    [
+        (t.IntegerType(), pa.int64(), True),
+        (t.LongType(), pa.int32(), False),
+        (t.FloatType(), pa.float64(), True),
+        (t.DoubleType(), pa.float32(), False),
+        (t.IntegerType(), pa.float64(), True),
+        (t.LongType(), pa.float64(), False),
+        (t.DecimalType(10, 2), pa.decimal128(12, 2), True),
+        (t.DecimalType(10, 2), pa.decimal128(12, 3), True),
+        (t.DecimalType(10, 2), pa.decimal128(10, 3), False),
+        (t.IntegerType(), pa.decimal128(12, 2), True),
+        (t.LongType(), pa.decimal128(20, 2), False),
+        (t.ArrayType(t.IntegerType()), pa.list_(pa.int64()), True),
+    ],
+    ids=str,
+)
+def test_numbers_fit_into_wider_ones(kind, stored, fits):
+    if fits:
+        assert plan_write(frame(c=kind), pa.schema([("c", stored)])).stored.field("c").type == stored
+    else:
+        with pytest.raises(SchemaError, match="column 'c': the DataFrame has"):
+            plan_write(frame(c=kind), pa.schema([("c", stored)]))
+
+
 def test_metadata_of_columns_is_kept_as_texts():
     field = plan_write(
         frame(c=(t.LongType(), {"comment": "n", "__CHAR_VARCHAR_TYPE_STRING": "char(3)", "n": 1})), None
@@ -150,7 +195,7 @@ def test_order_and_nullability_do_not_matter():
         ({"id": t.LongType(), "name": t.StringType()}, r"lacks the columns \['x'\]"),
         ({"id": t.LongType(), "name": t.StringType(), "x": t.DoubleType(), "y": t.LongType()}, r"has the columns \['y'\]"),
         ({"id": t.LongType(), "name": t.StringType(), "X": t.DoubleType()}, "'X' is called 'x' in the table"),
-        ({"id": t.IntegerType(), "name": t.StringType(), "x": t.DoubleType()}, "column 'id': the DataFrame has int32, the table int64"),
+        ({"id": t.DecimalType(20, 0), "name": t.StringType(), "x": t.DoubleType()}, r"column 'id': the DataFrame has decimal128\(20, 0\), the table int64"),
         ({"id": t.LongType(), "name": t.BinaryType(), "x": t.DoubleType()}, "column 'name': the DataFrame has binary"),
         ({"id": t.LongType(), "name": t.ArrayType(t.StringType()), "x": t.DoubleType()}, "column 'name'"),
     ],

@@ -359,6 +359,25 @@ def test_types_that_spark_lacks_are_read_and_written_back(spark, uri, lance):
     assert sorted(map(str, again.to_pylist())) == sorted(map(str, table.to_pylist() * 2))
 
 
+def test_collations_and_precisions_come_back(spark, uri):
+    frame = spark.sql(
+        "select id, 'A' collate UTF8_LCASE as name, cast(time'01:02:03.456' as time(3)) as at from range(2)"
+    )
+    pyspark_lance.write(frame, uri)
+    for back in (pyspark_lance.read(spark, uri), spark.read.format("lance").load(uri)):
+        assert [field.dataType for field in back.schema] == [field.dataType for field in frame.schema]
+        assert back.where("name = 'a'").count() == 2
+        assert back.collect() == frame.collect()
+    pyspark_lance.write(back, uri)
+
+
+def test_secrets_of_options_are_not_shown_in_plans(spark, uri):
+    pyspark_lance.write(spark.range(3), uri)
+    frame = spark.read.format("lance").option("storage.account_key", "canary").load(uri)
+    frame.createOrReplaceTempView("secret_view")
+    assert "canary" not in spark.sql("explain extended select * from secret_view").collect()[0][0]
+
+
 def test_variants_come_back_as_variants(spark, uri, lance):
     frame = spark.sql("select id, parse_json('{\"a\": 1}') as v from range(3)")
     pyspark_lance.write(frame, uri)

@@ -31,7 +31,7 @@ OUTSIDE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The column has this value (never null)."""
+    """The column has this value; with None it is null."""
 
     value: Any
 
@@ -106,7 +106,9 @@ class Slices:
         self._lookup(schema)
 
     def assign(self, batch: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int32]:
-        """The position of the slice that each row lies in, `OUTSIDE` (-1) for none; nulls lie in none.
+        """The position of the slice that each row lies in, `OUTSIDE` (-1) for none.
+
+        Nulls lie in no slice but that of `Equals(None)`.
 
         Raises:
             SchemaError, InvalidInputError: As `check`.
@@ -193,8 +195,9 @@ class _Ranges:
 def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]) -> _Equal | _Ranges:
     kind = _column_type(schema, name)
     if all(isinstance(c, Equals) for c in conditions):
-        values = pa.array([_exact(c.value, kind, name) for c in conditions if isinstance(c, Equals)], type=kind)
-        encoded = values.dictionary_encode()
+        given = [c.value for c in conditions if isinstance(c, Equals)]
+        values = pa.array([v if v is None else _exact(v, kind, name) for v in given], type=kind)
+        encoded = values.dictionary_encode("encode")
         return _Equal(name, encoded.dictionary, _numpy(encoded.indices).astype(np.int64))
     if not all(isinstance(c, Between) for c in conditions):
         raise InvalidInputError(f"column {name!r}: some slices give a value and others a range")
@@ -281,9 +284,11 @@ def _expression(fields: list[pa.Field], rows: list[tuple[Condition, ...]]) -> pc
 def _any_of(field: pa.Field, conditions: list[Condition]) -> pc.Expression:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     column = pc.field(field.name)
-    values = [c.value for c in conditions if isinstance(c, Equals)]
-    if values:
-        return column.isin(pa.array(values, type=kind))
+    given = [c.value for c in conditions if isinstance(c, Equals)]
+    if given:
+        values = [value for value in given if value is not None]
+        terms = [column.isin(pa.array(values, type=kind))] if values else []
+        return reduce(or_, [*terms, *([column.is_null()] if len(values) < len(given) else [])])
     merged: list[tuple[Any, Any]] = []
     for start, end in sorted((c.start, c.end) for c in conditions if isinstance(c, Between)):
         if merged and merged[-1][1] == start:

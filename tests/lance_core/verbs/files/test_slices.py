@@ -131,8 +131,6 @@ def test_slices_must_be_disjoint_and_alike() -> None:
         Slices([Slice(name="a", conditions={"k": Equals(1)}), Slice(name="b", conditions={"j": Equals(1)})])
     with pytest.raises(InvalidInputError, match="no slice"):
         Slices([])
-    with pytest.raises(InvalidInputError, match="null"):
-        equals("k", None).check(schema)
 
 
 def test_identities_tell_types_apart_and_survive_pickling() -> None:
@@ -142,3 +140,12 @@ def test_identities_tell_types_apart_and_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(one)).identities() == one.identities()
     utc = equals("k", dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC))
     assert equals("k", dt.datetime(2013, 1, 1, 0, tzinfo=ZoneInfo("America/New_York"))).identities() == utc.identities()
+
+
+def test_null_is_a_slice_of_its_own() -> None:
+    slices = equals("k", None, 1)
+    table = pa.table({"k": pa.array([1, None, 3, None], pa.int64())})
+    assert slices.assign(table).tolist() == [1, 0, -1, 0]
+    assert table.filter(slices.expression(table.schema)).column("k").to_pylist() == [1, None, None]
+    assert table.filter(equals("k", None).expression(table.schema)).num_rows == 2
+    assert equals("k", 1, 2).assign(table).tolist() == [0, -1, -1, -1]
