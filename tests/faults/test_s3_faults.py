@@ -11,8 +11,9 @@ import botocore.exceptions
 import pytest
 
 from lance_core.commit import CommitOptions, commit, load_latest
-from lance_core.errors import AlreadyExistsError, OutcomeUnknownError, StoreError
+from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store import open_store
+from lance_core.store import s3 as s3_module
 from lance_core.store import s3_client as client_module
 from lance_core.store.s3_client import S3Client
 from lance_core.table import DataFile, Fragment
@@ -141,3 +142,53 @@ def test_the_secret_shows_nowhere(s3, store, inject, caplog):
     texts += [str(pickle.dumps(part)) for part in (done.manifest, done.transaction, done)]
     texts += [str(bytes(store.get(found.key))) for found in store.list("")]
     assert not [text for text in texts if canary in text]
+
+
+class TestUploadsInParts:
+    @pytest.fixture
+    def calls(self, monkeypatch):
+        """The names of the requests that are made; those in `failing` are answered by its error, after their effect."""
+        real, made, failing = S3Client._once, [], {}
+
+        async def once(self, method, parameters):
+            made.append(method)
+            answer = await real(self, method, parameters)
+            if method in failing:
+                raise failing.pop(method)
+            return answer
+
+        monkeypatch.setattr(S3Client, "_once", once)
+        monkeypatch.setattr(s3_module, "PART_BYTES", 5 << 20)
+        return made, failing
+
+    def test_a_writer_that_fails_drops_its_parts(self, store, calls):
+        made, _ = calls
+
+        def fail():
+            with store.open_writer("data/x") as writer:
+                writer.write(bytes(6 << 20))
+                raise ValueError("no more")
+
+        with pytest.raises(ValueError, match="no more"):
+            fail()
+        assert made[-1] == "abort_multipart_upload"
+        assert not [found for found in store.list("data/") if found.key == "data/x"]
+
+    def test_a_lost_answer_of_the_end_is_told_by_the_object(self, store, calls):
+        made, failing = calls
+        failing["complete_multipart_upload"] = http_error(500, "InternalError")
+        with store.open_writer("data/x") as writer:
+            writer.write(bytes(6 << 20))
+        assert made.count("complete_multipart_upload") == 2
+        assert store.head("data/x").size == 6 << 20
+
+    def test_an_object_of_another_size_is_not_ours(self, store, calls, monkeypatch):
+        _, failing = calls
+        failing["complete_multipart_upload"] = http_error(404, "NoSuchUpload")
+        store.put("data/x", b"somebody else's")
+        writer = store.open_writer("data/x")
+        writer.write(bytes(6 << 20))
+        monkeypatch.setattr(writer, "_size", 5)
+        with pytest.raises(ObjectNotFoundError):
+            writer.close()
+        writer.abort()

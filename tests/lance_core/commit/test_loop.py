@@ -17,6 +17,7 @@ from lance_core.commit import (
     load_transaction,
 )
 from lance_core.commit import loop as loop_module
+from lance_core.commit.handler import VersionWriter
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -273,6 +274,66 @@ def test_a_transaction_without_inline_section_is_read_from_its_file(path):
     manifest = load_latest(store)
     store.put(manifest.location.key, manifest.to_bytes())
     assert load_transaction(store, load_latest(store)).operation.name == "Overwrite"
+
+
+def test_the_file_of_a_transaction_that_followed_another_says_what_was_committed(path):
+    store = open_store(path)
+    base = load_latest(store)
+    first, rows = delete_rows(store, base, {0: [1]})
+    second, other_rows = delete_rows(store, base, {0: [2]})
+    commit(store, first, affected_rows=rows)
+    followed = commit(store, second, affected_rows=other_rows)
+    (updated,) = followed.transaction.operation.updated_fragments
+    assert updated.deletion_file.num_deleted_rows == 2
+    inline = load_transaction(store, followed.manifest)
+    store.put(followed.manifest.location.key, followed.manifest.to_bytes())
+    filed = load_transaction(store, load_latest(store))
+    assert filed.operation == inline.operation == followed.transaction.operation
+    assert lance.dataset(path).read_transaction(3).read_version == filed.read_version
+
+
+def test_what_an_attempt_wrote_goes_when_another_was_faster(path, monkeypatch):
+    """Merged deletion vectors are written for each attempt: those of lost ones are nobody's."""
+    store = open_store(path)
+    base = load_latest(store)
+    mine, rows = delete_rows(store, base, {0: [1]})
+    others = [delete_rows(store, base, {0: [row]}) for row in (2, 3)]
+    commit(store, others[0][0], affected_rows=others[0][1])
+    put = VersionWriter.put
+    turns = []
+
+    def put_second(writer, manifest, transaction):
+        turns.append(manifest.version)
+        if len(turns) == 1:
+            commit(store, others[1][0], affected_rows=others[1][1])
+            return None
+        return put(writer, manifest, transaction)
+
+    monkeypatch.setattr(VersionWriter, "put", put_second)
+    done = commit(store, mine, affected_rows=rows)
+    assert load_deletion_vector(store, done.manifest, done.manifest.fragments.get(0)) == DeletionVector([1, 2, 3])
+    named = {
+        fragment.deletion_file.key(fragment.id)
+        for version in list_versions(store)
+        for fragment in load_manifest(store, version).fragments
+        if fragment.deletion_file is not None
+    }
+    given = {
+        fragment.deletion_file.key(fragment.id)
+        for transaction in (mine, others[0][0], others[1][0])
+        for fragment in transaction.operation.updated_fragments
+    }
+    assert {found.key for found in store.list("_deletions/")} - given <= named
+
+
+def test_no_attempt_begins_after_the_time_is_up(path, monkeypatch):
+    store = open_store(path)
+    attempts = []
+    monkeypatch.setattr(VersionWriter, "put", lambda *_: attempts.append(1))
+    options = CommitOptions(timeout_s=1e-9, max_retries=50)
+    with pytest.raises(RetryableConflictError, match="other writers were faster"):
+        commit(store, appending(1, fragment_of(0, 3, path)), options=options)
+    assert len(attempts) == 1
 
 
 def test_memory_serves_as_well():

@@ -11,7 +11,7 @@ import pytest
 
 import lance_core
 from lance_core.commit import commit, list_versions, load_latest
-from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, StoreError
+from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, OutcomeUnknownError, StoreError
 from lance_core.store import join_uri, open_store
 from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
 from lance_core.store.local import LocalStore
@@ -230,3 +230,23 @@ def test_uris_with_a_query():
     for bad in ("s3+ddb://b/t", "s3+ddb://b/t?ddbTableName=T&x=1"):
         with pytest.raises(InvalidInputError, match="ddbTableName"):
             open_store(bad)
+
+
+@pytest.mark.parametrize(("status", "unknown"), [(500, True), (503, True), (400, False)])
+def test_whether_a_row_was_put_is_not_known_after_a_failure_of_the_server(dynamodb, monkeypatch, status, unknown):
+    import botocore.client
+    import botocore.exceptions
+
+    uri, options, _ = dynamodb
+    real = botocore.client.BaseClient._make_api_call
+
+    def answer(self, method, parameters):
+        if method == "PutItem":
+            response = {"Error": {"Code": "Injected"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            raise botocore.exceptions.ClientError(response, method)
+        return real(self, method, parameters)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", answer)
+    with pytest.raises(StoreError, match="did not answer" if unknown else f"HTTP {status}") as found:
+        lance_core.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
+    assert isinstance(found.value, OutcomeUnknownError) == unknown

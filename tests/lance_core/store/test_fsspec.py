@@ -1,6 +1,6 @@
 import pytest
 
-from lance_core.errors import UnsupportedError
+from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store import open_store
 from lance_core.store.fsspec import FsspecStore
 from tests.lance_core.store.conformance import StoreConformance
@@ -30,3 +30,36 @@ class TestFsspecStore(StoreConformance):
 def test_unknown_schemes_are_named():
     with pytest.raises(UnsupportedError, match="nonsense"):
         open_store("nonsense://a/b")
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (FileNotFoundError("secret=1"), ObjectNotFoundError),
+        (FileExistsError("secret=1"), AlreadyExistsError),
+        (PermissionError("secret=1"), StoreError),
+        (RuntimeError("secret=1"), StoreError),
+        (KeyError("secret=1"), StoreError),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+@pytest.mark.parametrize("verb", ["get", "size", "list", "copy", "put"])
+def test_errors_of_a_file_system_become_ours_without_their_text(tmp_path, monkeypatch, raised, expected, verb):
+    store = FsspecStore(f"local://{tmp_path}", open_store("/").options)
+
+    def fail(*_, **__):
+        raise raised
+
+    for name in ("cat_file", "info", "find", "cp_file", "pipe_file", "open", "size"):
+        monkeypatch.setattr(store._files, name, fail)
+    verbs = {
+        "get": lambda: store.get("k"),
+        "size": lambda: store.head("k"),
+        "list": lambda: list(store.list("")),
+        "copy": lambda: store.copy("k", "l"),
+        "put": lambda: store.put("k", b"x"),
+    }
+    with pytest.raises(expected) as found:
+        verbs[verb]()
+    assert "secret" not in str(found.value)
+    assert str(tmp_path) in str(found.value)

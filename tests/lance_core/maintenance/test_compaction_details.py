@@ -1,0 +1,34 @@
+"""What compaction and cleanup must not get wrong by one batch, one file or one moment."""
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.commit import load_manifest
+from lance_core.maintenance.cleanup_plan import Selectors
+from lance_core.store import open_store
+
+
+@pytest.mark.parametrize("batch_size", [100, 8192, None])
+def test_deleted_rows_are_left_out_of_each_batch(tmp_path, batch_size):
+    uri = str(tmp_path / "t")
+    lance_core.write_dataset(pa.table({"id": np.arange(30_000)}), uri, max_rows_per_file=15_000)
+    dataset = lance_core.dataset(uri)
+    dataset.delete("id % 7 = 3 OR id BETWEEN 400 AND 950 OR id >= 29990")
+    expected = [i for i in range(30_000) if not (i % 7 == 3 or 400 <= i <= 950 or i >= 29_990)]
+    dataset.optimize.compact_files(batch_size=batch_size, compaction_mode="reencode")
+    assert len(dataset.get_fragments()) == 1
+    assert dataset.to_table()["id"].to_pylist() == expected
+    assert lance.dataset(uri).to_table()["id"].to_pylist() == expected
+
+
+def test_a_version_of_exactly_the_time_that_is_named_stays(tmp_path):
+    uri = str(tmp_path / "t")
+    for i in range(3):
+        lance_core.write_dataset(pa.table({"id": [i]}), uri, mode="overwrite")
+    store = open_store(uri)
+    manifests = [load_manifest(store, version) for version in (1, 2, 3)]
+    selectors = Selectors(before=manifests[1].timestamp)
+    assert [selectors.takes(manifest, ()) for manifest in manifests] == [True, False, False]
