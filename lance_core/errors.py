@@ -15,6 +15,7 @@
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
     `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
         |-- RetryableConflictError              do the operation again on the latest version
+        |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation makes no sense any more
             |-- SupersededError                 a later try of the same write has committed
             `-- EarlierTryError                 rows of an earlier try cannot be told from others any more
@@ -25,6 +26,7 @@ Several classes also derive from the builtin that pylance raises in the same pla
 
 __all__ = [
     "AlreadyExistsError",
+    "BranchConflictError",
     "CommitConflictError",
     "CorruptFileError",
     "DatasetExistsError",
@@ -155,3 +157,9 @@ class EarlierTryError(IncompatibleConflictError):
     """An earlier try of the same write has committed rows that cannot be told from others any more."""
 
     code = "earlier-try"
+
+
+class BranchConflictError(CommitConflictError):
+    """A branch cannot be promoted: its parent changed the same rows since the fork."""
+
+    code = "branch-conflict"

@@ -2,9 +2,9 @@
 
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.listeners import Listener, on_commit
-from lance_core.commit.loop import CommitOptions, Committed, commit
+from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
-from lance_core.commit.rebase import load_deletion_vector
+from lance_core.commit.rebase import Rebased, load_deletion_vector
 from lance_core.commit.tries import REPLACES_KEY, EarlierTryLandedError, OnEarlierTry, WriteTry, refuse_superseded
 from lance_core.commit.versions import (
     check_identity,
@@ -29,6 +29,8 @@ __all__ = [
     "EarlierTryLandedError",
     "Listener",
     "OnEarlierTry",
+    "Prepare",
+    "Rebased",
     "Verdict",
     "WriteTry",
     "affected_fragments",

@@ -11,8 +11,9 @@ known any more.
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
@@ -43,7 +44,10 @@ from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming
 from lance_core.table.transaction import Transaction
 
-__all__ = ["CommitOptions", "Committed", "commit"]
+__all__ = ["CommitOptions", "Committed", "Prepare", "commit"]
+
+Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
+"""Completes a transaction with what only the version that it is to follow can tell, such as ids of fragments."""
 
 _logger = logging.getLogger(__name__)
 
@@ -106,6 +110,7 @@ def commit(
     options: CommitOptions | None = None,
     affected_rows: AffectedRows | None = None,
     source: Manifest | None = None,
+    prepare: Prepare | None = None,
 ) -> Committed:
     """Commit a transaction as the next version.
 
@@ -116,6 +121,7 @@ def commit(
         options: How to commit.
         affected_rows: The rows that a Delete or Update takes away, so that it can follow others on the same fragment.
         source: The manifest that a Clone copies.
+        prepare: Is called in each attempt with the transaction and the version that it is to follow.
 
     Raises:
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
@@ -135,6 +141,7 @@ def commit(
         options=options if options is not None else CommitOptions(),
         affected_rows=affected_rows or {},
         source=source,
+        prepare=prepare,
     )
     if work.options.detached:
         return work.detached()
@@ -154,6 +161,7 @@ class _Commit:
     options: CommitOptions
     affected_rows: AffectedRows
     source: Manifest | None
+    prepare: Prepare | None
     seen: dict[int, Transaction] = field(default_factory=dict)
 
     def run(self) -> Committed:
@@ -310,7 +318,15 @@ class _Commit:
     def _rebased(self, latest: Manifest | None, earlier: Mapping[int, Transaction]) -> Rebased:
         if latest is None:
             return Rebased(transaction=self.original)
-        return rebase(self.store, self.original, latest, list(earlier.values()), self.affected_rows)
+        rebased = rebase(self.store, self.original, latest, list(earlier.values()), self.affected_rows)
+        if self.prepare is None:
+            return rebased
+        try:
+            prepared = self.prepare(rebased.transaction, latest)
+        except LanceError:
+            self._drop(rebased)
+            raise
+        return Rebased(transaction=prepared.transaction, written=(*rebased.written, *prepared.written))
 
     def _version_after(self, latest: Manifest | None) -> int:
         if latest is not None:

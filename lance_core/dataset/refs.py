@@ -32,7 +32,7 @@ class BranchingVerbs(Handle):
     @property
     def branches(self) -> Branches:
         """The branches of the dataset, but for main."""
-        return Branches(self._place)
+        return Branches(self._place, self.move_to)
 
     def create_branch(
         self, branch: str, reference: Reference = None, storage_options: Mapping[str, str] | None = None

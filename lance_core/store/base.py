@@ -176,6 +176,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove a folder and those below it as far as they hold no file; storages without folders have none."""
+        ...
+
     def remove_link(self, folder: str) -> bool:
         """Remove a folder's name if it is a symbolic link, and leave what it leads to; returns whether it was one.
 
@@ -203,6 +207,9 @@ class LinklessStore:
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield what deleting all that starts with `prefix` may delete."""
         return self.list(prefix)
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """Do nothing: there are no folders."""
 
     def remove_link(self, folder: str) -> bool:
         """Whether a folder was a link, and is removed: never."""

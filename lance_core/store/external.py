@@ -193,6 +193,10 @@ class ExternallyCommittedStore:
         """Yield what deleting all that starts with `prefix` may delete."""
         return self._store.list_owned(prefix)
 
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove folders that hold no file; the index is left as it is."""
+        self._store.remove_empty_folders(folder)
+
     def remove_link(self, folder: str) -> bool:
         """Remove a folder's name if it is a symbolic link; the index is left as it is."""
         return self._store.remove_link(folder)

@@ -9,7 +9,7 @@ down a link that it meets, and nothing is deleted behind one (`list_owned`).
 """
 
 # Descriptors, links and fsync are the business of this module; pathlib offers half of them.
-# ruff: noqa: PTH100, PTH108, PTH114, PTH116, PTH120
+# ruff: noqa: PTH100, PTH106, PTH108, PTH114, PTH116, PTH120
 import contextlib
 import ctypes
 import errno
@@ -157,6 +157,12 @@ class LocalStore:
         if any(os.path.islink(f"{self._path}/{'/'.join(parts[: end + 1])}") for end in range(len(parts))):
             return
         yield from self._walk(folder, prefix, owned=True)
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove a folder and those below it as far as they hold no file; links are not followed."""
+        for path, _, _ in os.walk(self.path_of(folder), topdown=False):
+            with contextlib.suppress(OSError):  # not empty, or gone already
+                os.rmdir(path)
 
     def remove_link(self, folder: str) -> bool:
         """Remove a folder's name if it is a link."""

@@ -19,13 +19,16 @@ from lance_core.table.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Clone, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
-__all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "Transaction", "is_early"]
+__all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "SLICE_NAMES_KEY", "Transaction", "is_early"]
 
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
 
 SLICES_KEY = "lance.slices"
 """Property that names the parts of the table that a replacement fills, as a JSON list of texts."""
+
+SLICE_NAMES_KEY = "lance.slice_names"
+"""Property that says what people call these parts, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

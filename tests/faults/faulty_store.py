@@ -6,7 +6,7 @@ from lance_core.errors import OutcomeUnknownError, StoreError
 
 _CALLS = (
     *("get", "get_range", "get_tail", "get_ranges", "read", "head", "list", "list_owned"),
-    *("put", "put_if_absent", "delete", "copy", "remove_link"),
+    *("put", "put_if_absent", "delete", "copy", "remove_link", "remove_empty_folders"),
 )
 
 

@@ -11,8 +11,9 @@ and delete it if somebody spelled the URI in another way.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.commit import commit
@@ -23,6 +24,9 @@ from lance_core.table.operations import Clone
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_ref_key, branch_root, tag_ref_key
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, new_identifier
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
+from lance_core.verbs.refs.promotion import Promotion, promote
+from lance_core.verbs.refs.sweep import ZOMBIE_AGE, Sweep, find_stale, find_zombies
 from lance_core.verbs.refs.tags import checked_order, load_tags, manifest_size, write_tag
 from lance_core.verbs.version.references import Place, Reference, load_branch
 
@@ -33,6 +37,7 @@ FORK_TAG_PREFIX: Final = "fork."
 
 _FORKED_KEY: Final = "lance.branch"
 
+Names = list[str]
 Ordered = list[tuple[str, dict[str, Any]]]
 
 
@@ -41,10 +46,12 @@ class Branches:
 
     Args:
         place: Where references are resolved.
+        moved: Is told of a version that a promotion made on the branch that one is on.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, moved: Callable[[Manifest], None] | None = None) -> None:
         self._place = place
+        self._moved = moved
 
     def list(self) -> dict[str, dict[str, Any]]:
         """All branches by name: parent, lineage, fork version, time, size of the first manifest, metadata."""
@@ -68,6 +75,100 @@ class Branches:
         """
         old = load_branch(self._place.root, branch)
         self._place.root.put(branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
+
+    def diff(self, name: str, *, partition_by: Sequence[str] | None = None) -> BranchDiff:
+        """What a branch changed since it was forked: fragments, rows, partitions, columns.
+
+        Manifests are compared and no data is read, unless `partition_by` asks for it.
+
+        Args:
+            name: The branch.
+            partition_by: Columns that tell partitions apart: those that the changed rows have are read, counted on
+                both sides. None: the partitions that the branch's commits name.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+            IncompatibleConflictError: The fork version is gone.
+            SchemaError: There is no such column.
+        """
+        return branch_diff(self._place, name, partition_by)
+
+    def promote(
+        self,
+        name: str,
+        *,
+        tag: str | bool = True,
+        commit_message: str | None = None,
+        transaction_properties: Mapping[str, str] | None = None,
+    ) -> Promotion:
+        """Let a branch's parent have what the branch changed, in one version; the branch stays as it is.
+
+        The branch's own files are copied, within object storage by the storage. What others appended to the parent
+        since the fork stays, and so does what they changed elsewhere; what they compacted is followed. Running it
+        again makes no second version. A handle on the parent moves to the new version.
+
+        Args:
+            name: The branch.
+            tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.
+            commit_message: A text for the history.
+            transaction_properties: More texts for the history, besides those of the branch's commits.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+            BranchConflictError: The parent changed the same rows, or filled the same partition, since the fork.
+            IncompatibleConflictError: The fork version, or one since then, is gone.
+            SchemaError: The branch has other columns than its parent.
+            InvalidInputError: The tag exists, or the branch was promoted and changed since then.
+        """
+        done, version = promote(
+            self._place,
+            name,
+            tag=tag,
+            commit_message=commit_message,
+            transaction_properties=transaction_properties,
+        )
+        if self._moved is not None and version.branch == self._place.branch:
+            self._moved(version)
+        return done
+
+    def discard(self, name: str) -> bool:
+        """Throw a branch away with all that it wrote; a branch that is not there is fine.
+
+        Returns:
+            Whether there was anything.
+
+        Raises:
+            InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
+        """
+        try:
+            self.delete(name)
+        except VersionNotFoundError:
+            return False
+        return True
+
+    def zombies(self, older_than: timedelta = ZOMBIE_AGE) -> Names:
+        """Names below `tree/` that no reference makes known: of branches whose creation or removal was cut short.
+
+        Args:
+            older_than: How long nothing was written there; a branch that is being made just now is none.
+        """
+        return find_zombies(self._place, dict(_load_all(self._place)), older_than)
+
+    def sweep(self, older_than: timedelta, *, dry_run: bool = False) -> Sweep:
+        """Discard the branches that nothing was committed to for a while, and what zombies are as old.
+
+        A branch that another one was forked from, or that a tag names a version of, stays.
+
+        Args:
+            older_than: How long.
+            dry_run: Only say what would go.
+        """
+        refs = dict(_load_all(self._place))
+        stale, kept = find_stale(self._place, refs, older_than)
+        zombies = find_zombies(self._place, refs, older_than)
+        for name in () if dry_run else (*stale, *zombies):
+            self.discard(name)
+        return Sweep(stale=tuple(stale), zombies=tuple(zombies), kept=kept)
 
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
@@ -107,6 +208,7 @@ class Branches:
         if not root.remove_link(branch_root(branch)):
             for key in _own_files(root, branch, refs):
                 root.delete(key)
+            root.remove_empty_folders(branch_root(branch))
         if index is not None:
             index.clear()
         for tag in fork_tags:

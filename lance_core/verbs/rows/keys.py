@@ -15,7 +15,7 @@ from lance_core._proto import transaction_pb2
 from lance_core.errors import UnsupportedError
 from lance_core.table.operations import KeyExistenceFilter
 
-__all__ = ["KeyIndex", "inserted_keys"]
+__all__ = ["KeyIndex", "any_keys", "inserted_keys"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -82,16 +82,21 @@ def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[i
         field_ids: Its fields.
     """
     if table.num_rows > MAX_EXACT_KEYS:
-        bloom = transaction_pb2.Transaction.KeyExistenceFilter.BloomFilter(
-            bitmap=b"\xff" * _BLOOM_BYTES,
-            num_bits=8 * _BLOOM_BYTES,
-            number_of_items=_BLOOM_ITEMS,
-            probability=_BLOOM_PROBABILITY,
-        )
-        return KeyExistenceFilter(field_ids=tuple(field_ids), bloom=bloom.SerializeToString())
+        return any_keys(field_ids)
     rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
     hashes = {int.from_bytes(blake2b(repr(row).encode(), digest_size=8).digest(), "little") for row in rows}
     return KeyExistenceFilter(field_ids=tuple(field_ids), key_hashes=frozenset(hashes))
+
+
+def any_keys(field_ids: Sequence[int]) -> KeyExistenceFilter:
+    """What says that any key may have been inserted: a Bloom filter all bits of which are set."""
+    bloom = transaction_pb2.Transaction.KeyExistenceFilter.BloomFilter(
+        bitmap=b"\xff" * _BLOOM_BYTES,
+        num_bits=8 * _BLOOM_BYTES,
+        number_of_items=_BLOOM_ITEMS,
+        probability=_BLOOM_PROBABILITY,
+    )
+    return KeyExistenceFilter(field_ids=tuple(field_ids), bloom=bloom.SerializeToString())
 
 
 def _unique(column: pa.ChunkedArray) -> pa.Array:

@@ -43,7 +43,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.columns.add import add_null_columns
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
@@ -158,7 +158,8 @@ def _checked(request: CommitRequest) -> dict[str, str]:
     if request.slices is None:
         return {}
     request.slices.check(request.schema)
-    return {SLICES_KEY: json.dumps(request.slices.identities())}
+    slices = request.slices
+    return {SLICES_KEY: json.dumps(slices.identities()), SLICE_NAMES_KEY: json.dumps(slices.names)}
 
 
 def _properties(request: CommitRequest) -> dict[str, str]:
@@ -390,7 +391,7 @@ class _Commit:
 
     def _side_properties(self) -> dict[str, str]:
         """What describes a version that is made on the way: all but what stands for the write itself."""
-        own = {SLICES_KEY, *(self.request.once[:1] if self.request.once is not None else ())}
+        own = {SLICES_KEY, SLICE_NAMES_KEY, *(self.request.once[:1] if self.request.once is not None else ())}
         own |= set(self.write.properties if self.write is not None else ())
         return {key: value for key, value in self.properties.items() if key not in own}
 

@@ -1,0 +1,187 @@
+"""What a branch changed, told by the manifests of both ends, and on request by its partition columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.commit import latest_version
+from lance_core.schema import Schema
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.refs.changes import Branch, Changes, load_branch_ends
+from lance_core.verbs.refs.promotion_files import OwnFiles
+from lance_core.verbs.refs.promotion_record import commits_between, merged_properties, slice_names
+from lance_core.verbs.rows.removal import live_rows
+from lance_core.verbs.version.references import Place
+from lance_core.verbs.version.source import Source
+
+__all__ = ["BranchDiff", "FragmentChanges", "RowChanges", "SchemaChanges", "branch_diff"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentChanges:
+    """Ids of fragments; those of new ones are the branch's own, the parent will give others."""
+
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    updated: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanges:
+    """Numbers of rows.
+
+    Attributes:
+        at_fork: Rows of the fork version.
+        on_branch: Rows of the branch.
+        added: Rows in new fragments, those that merely moved there included.
+        removed: Rows that are gone from the parent's fragments.
+    """
+
+    at_fork: int
+    on_branch: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChanges:
+    """Names of top-level columns. A branch with any cannot be promoted."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.added or self.removed or self.changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchDiff:
+    """What a branch changed since it was forked.
+
+    Attributes:
+        branch: The branch.
+        parent: The branch that it was forked from; "main" for main.
+        fork_version: Version of the parent that it was forked from.
+        branch_version: Its latest version.
+        parent_version: Latest version of the parent.
+        fragments: Changes of fragments.
+        rows: Changes of rows.
+        partitions: Names of the partitions that changed, sorted: those that the branch's commits name, or with
+            `partition_by` those that the changed rows are in.
+        partition_rows: With `partition_by`: rows (removed, added) of each.
+        schema: Changes of columns.
+        num_bytes: Bytes of the files that a promotion copies.
+        commits: Commits on the branch.
+        committed: When the latest of them was made.
+    """
+
+    branch: str
+    parent: str
+    fork_version: int
+    branch_version: int
+    parent_version: int
+    fragments: FragmentChanges
+    rows: RowChanges
+    partitions: tuple[str, ...]
+    partition_rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    schema: SchemaChanges
+    num_bytes: int
+    commits: int
+    committed: datetime
+
+    @property
+    def drift(self) -> int:
+        """Commits on the parent since the fork."""
+        return self.parent_version - self.fork_version
+
+
+def branch_diff(place: Place, name: str, partition_by: Sequence[str] | None = None) -> BranchDiff:
+    """Compare a branch with the version that it was forked from; arguments as `Branches.diff`."""
+    branch = load_branch_ends(place, name)
+    changes = Changes.of(branch)
+    fork, head = branch.parent.manifest, branch.head.manifest
+    rows: Mapping[str, tuple[int, int]] = {}
+    if partition_by is not None:
+        rows = _partition_rows(branch, changes, list(partition_by))
+        names = list(rows)
+    else:
+        made = commits_between(branch.head.store, fork.version, head.version)
+        names = sorted(slice_names(merged_properties(made.values())).values())
+    return BranchDiff(
+        branch=name,
+        parent=branch.parent_name,
+        fork_version=fork.version,
+        branch_version=head.version,
+        parent_version=latest_version(branch.parent.store) or fork.version,
+        fragments=FragmentChanges(
+            added=tuple(fragment.id for fragment in changes.added),
+            removed=tuple(fragment.id for fragment in changes.removed),
+            updated=tuple(before.id for before, _ in changes.updated),
+        ),
+        rows=RowChanges(
+            at_fork=sum(fragment.num_rows for fragment in fork.fragments),
+            on_branch=sum(fragment.num_rows for fragment in head.fragments),
+            added=changes.rows_added,
+            removed=changes.rows_removed,
+        ),
+        partitions=tuple(names),
+        partition_rows=rows,
+        schema=_schema_changes(fork.schema, head.schema),
+        num_bytes=OwnFiles.of(place.root, branch, changes).num_bytes,
+        commits=head.version - fork.version,
+        committed=head.timestamp,
+    )
+
+
+def _schema_changes(before: Schema, after: Schema) -> SchemaChanges:
+    old, new = ({top.name: top for top in schema.fields} for schema in (before, after))
+    return SchemaChanges(
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+        changed=tuple(name for name in new if name in old and new[name] != old[name]),
+    )
+
+
+def _partition_rows(branch: Branch, changes: Changes, columns: list[str]) -> dict[str, tuple[int, int]]:
+    """Rows that went and rows that came, by the values of columns."""
+    branch.head.manifest.schema.project(columns)
+    branch.parent.manifest.schema.project(columns)
+    taken = changes.rows_taken(branch)
+    gone: Counter[str] = Counter()
+    came: Counter[str] = Counter()
+    for fragment in changes.removed:
+        gone += _count(branch.parent, fragment, columns, None)
+    for before, after in changes.updated:
+        if branch.as_seen(before).files == after.files:
+            gone += _count(branch.parent, before, columns, taken[before.id])
+        else:
+            gone += _count(branch.parent, before, columns, None)
+            came += _count(branch.head, after, columns, None)
+    for fragment in changes.added:
+        came += _count(branch.head, fragment, columns, None)
+    return {name: (gone[name], came[name]) for name in sorted(gone.keys() | came.keys())}
+
+
+def _count(source: Source, fragment: Fragment, columns: Sequence[str], only: BitMap | None) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for batch, offsets in live_rows(source, fragment, columns):
+        rows = batch
+        if only is not None:
+            wanted = np.isin(np.asarray(offsets), np.frombuffer(only.to_array(), np.uint32))
+            rows = batch.filter(pa.array(wanted))
+        found.update(_names(rows, columns))
+    return found
+
+
+def _names(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
+    for values in zip(*(rows.column(name).to_pylist() for name in columns), strict=True):
+        yield "|".join(map(str, values))

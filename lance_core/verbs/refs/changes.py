@@ -1,0 +1,217 @@
+"""What a branch changed since it was forked, by the manifests of both ends.
+
+    fork   the parent's version that the branch began with      fragments 0 1 2 3
+    head   the branch's latest version                          fragments 0 1'  3 4 5
+
+    removed   2       added   4 5       updated   1 -> 1' (a deletion file, or columns in other files)
+
+A branch begins as a shallow clone: its manifest finds the parent's files by a base path, and its own without one. So
+whether a fragment is the parent's is told by its id and its files. A fragment that has the parent's id and none of its
+files (an overwrite may use ids again) was removed and added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap
+
+from lance_core.commit import load_latest, load_manifest
+from lance_core.errors import IncompatibleConflictError, InvalidInputError, SchemaError, VersionNotFoundError
+from lance_core.schema import Schema
+from lance_core.store import canonical_uri
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.refs import MAIN, BranchRef
+from lance_core.verbs.version.references import Place, load_branch
+from lance_core.verbs.version.source import Source
+
+__all__ = ["Branch", "Changes", "check_schemas", "load_branch_ends"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A branch and both ends of it.
+
+    Attributes:
+        name: Its name.
+        ref: Where it comes from.
+        parent: The parent's fork version, in the parent's store.
+        head: The branch's latest version, in its own.
+    """
+
+    name: str
+    ref: BranchRef
+    parent: Source
+    head: Source
+
+    @property
+    def fork_version(self) -> int:
+        """Version of the parent that the branch began with."""
+        return self.ref.parent_version
+
+    @property
+    def parent_name(self) -> str:
+        """The parent, for messages."""
+        return self.ref.parent_branch or MAIN
+
+    @property
+    def base_id(self) -> int:
+        """The base path by which the branch finds its parent's files: the one that the clone added."""
+        return max((base.id for base in self.parent.manifest.base_paths), default=-1) + 1
+
+    def as_seen(self, fragment: Fragment) -> Fragment:
+        """A fragment of the parent as the branch's first manifest had it."""
+        return _with_base(fragment, {None: self.base_id})
+
+    def as_parents(self, fragment: Fragment) -> Fragment:
+        """A fragment of the branch as the parent will have it once the branch's own files lie there too."""
+        return _with_base(fragment, {self.base_id: None})
+
+    def check_bases(self, latest: Manifest) -> None:
+        """Make sure that the parent finds the files that lie in other places.
+
+        Raises:
+            InvalidInputError: The branch has a base path that the parent has not.
+        """
+        known = {base.id: canonical_uri(base.path) for base in latest.base_paths}
+        for base in self.head.manifest.base_paths:
+            if base.id != self.base_id and known.get(base.id) != canonical_uri(base.path):
+                raise InvalidInputError(
+                    f"branch {self.name!r} has the base path {base.path!r} (id {base.id}), which {self.parent_name} "
+                    "has not: deep_clone the branch, or write its rows without target_bases"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a branch changed; fragments as their own manifests have them.
+
+    Attributes:
+        removed: The parent's fragments that are gone.
+        updated: The parent's fragments that changed, each with what became of it.
+        added: New fragments.
+    """
+
+    removed: tuple[Fragment, ...]
+    updated: tuple[tuple[Fragment, Fragment], ...]
+    added: tuple[Fragment, ...]
+
+    @classmethod
+    def of(cls, branch: Branch) -> Changes:
+        """Compare both ends of a branch."""
+        head = branch.head.manifest.fragments
+        removed, updated, known = [], [], set()
+        for before in branch.parent.manifest.fragments:
+            after = head.get(before.id)
+            if after is None or not _is_same(branch.as_seen(before), after):
+                removed.append(before)
+                continue
+            known.add(before.id)
+            if _content(branch.as_seen(before)) != _content(after):
+                updated.append((before, after))
+        added = tuple(fragment for fragment in head if fragment.id not in known)
+        return cls(removed=tuple(removed), updated=tuple(updated), added=added)
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.removed or self.updated or self.added)
+
+    @property
+    def rows_added(self) -> int:
+        """Rows in new fragments, those that merely moved there included."""
+        return sum(fragment.num_rows for fragment in self.added)
+
+    @property
+    def rows_removed(self) -> int:
+        """Rows of the parent that are gone from their fragments."""
+        lost = sum(before.num_rows - after.num_rows for before, after in self.updated)
+        return lost + sum(fragment.num_rows for fragment in self.removed)
+
+    def rows_taken(self, branch: Branch) -> dict[int, BitMap]:
+        """Offsets of the rows that are gone from updated fragments, by fragment."""
+        taken = {}
+        for before, after in self.updated:
+            old, new = branch.parent.deletions(before), branch.head.deletions(after)
+            gone = (BitMap() if new is None else new.bitmap) - (BitMap() if old is None else old.bitmap)
+            taken[before.id] = gone
+        return taken
+
+
+def load_branch_ends(place: Place, name: str) -> Branch:
+    """Read a branch's reference, its latest version, and the version that it was forked from.
+
+    Raises:
+        VersionNotFoundError: There is no such branch.
+        IncompatibleConflictError: The fork version is gone.
+    """
+    ref = load_branch(place.root, name)
+    store, parent = place.store_of(name), place.store_of(ref.parent_branch)
+    head = load_latest(store)
+    if head is None:
+        raise VersionNotFoundError(
+            f"branch {name!r} has a reference and no version: branches.delete({name!r}) removes what is left of it"
+        )
+    try:
+        fork = load_manifest(parent, ref.parent_version)
+    except VersionNotFoundError as error:
+        raise IncompatibleConflictError(
+            f"version {ref.parent_version} of {ref.parent_branch or MAIN}, which branch {name!r} was forked from, is "
+            "gone, so what the branch changed is not known: read the branch and write its rows instead"
+        ) from error
+    options = place.root.options
+    return Branch(name=name, ref=ref, parent=Source(parent, fork, options), head=Source(store, head, options))
+
+
+def check_schemas(branch: Branch) -> None:
+    """Make sure that a branch has the columns that it was forked with.
+
+    Raises:
+        SchemaError: It has others; names them.
+    """
+    before, after = _columns(branch.parent.manifest.schema), _columns(branch.head.manifest.schema)
+    if before == after:
+        return
+    added, dropped = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
+    changed = sorted(name for name in after.keys() & before.keys() if after[name] != before[name])
+    raise SchemaError(
+        f"branch {branch.name!r} has other columns than version {branch.fork_version} of {branch.parent_name}: added "
+        f"{added}, dropped {dropped}, changed {changed}. Change the columns of {branch.parent_name}, fork again and "
+        "write the rows to the new branch"
+    )
+
+
+def _columns(schema: Schema) -> dict[str, list[tuple[object, ...]]]:
+    """What makes up each column."""
+    return {
+        top.name: [
+            (node.id, parent, node.name, node.logical_type, node.nullable, dict(node.metadata))
+            for node, parent in top.walk()
+        ]
+        for top in schema.fields
+    }
+
+
+def _with_base(fragment: Fragment, change: dict[int | None, int | None]) -> Fragment:
+    deletion = fragment.deletion_file
+    return replace(
+        fragment,
+        files=tuple(replace(file, base_id=change.get(file.base_id, file.base_id)) for file in fragment.files),
+        deletion_file=deletion and replace(deletion, base_id=change.get(deletion.base_id, deletion.base_id)),
+    )
+
+
+def _is_same(before: Fragment, after: Fragment) -> bool:
+    """Whether two fragments of one id hold the same rows: they share a file that holds a column."""
+    files = {(file.path, file.base_id) for file in before.files}
+    shared = any(
+        (file.path, file.base_id) in files and any(field != TOMBSTONE for field in file.fields) for file in after.files
+    )
+    return shared and before.physical_rows == after.physical_rows
+
+
+def _content(fragment: Fragment) -> tuple[object, ...]:
+    """What tells whether a fragment changed; sizes and row versions are filled in by later writers."""
+    deletion = fragment.deletion_file
+    files = tuple((f.path, f.base_id, f.fields, f.column_indices) for f in fragment.files)
+    return files, deletion and (deletion.file_type, deletion.read_version, deletion.id, deletion.base_id)

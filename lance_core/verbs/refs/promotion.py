@@ -1,0 +1,408 @@
+"""Promotion: what a branch changed becomes one version of its parent.
+
+    1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
+    2  copy        the branch's own data and deletion files, under the same names, into the parent
+    3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed
+    4  tag, mark   the version of the parent; on the branch, that it was promoted
+
+A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
+the branch's identity, so that it lands once. The branch keeps its own files and stays as it is.
+
+Ids are given by the parent. A new fragment gets the next fragment id of the version that the commit follows, and its
+deletion file, which is named after the id, is written anew. With stable row ids rows that were there at the fork keep
+theirs, and rows that were born on the branch get new ones: the parent may have given the same ids to others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from lance_core.commit import (
+    AffectedRows,
+    CommitOptions,
+    Committed,
+    Rebased,
+    commit,
+    list_versions,
+    load_latest,
+    load_manifest,
+)
+from lance_core.errors import (
+    BranchConflictError,
+    CommitConflictError,
+    IncompatibleConflictError,
+    InvalidInputError,
+    NotFoundError,
+    RetryableConflictError,
+)
+from lance_core.table.deletion import new_deletion_file_id
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Update
+from lance_core.table.operations.base import next_fragment_id
+from lance_core.table.paths import branch_ref_key
+from lance_core.table.refs import check_tag_name
+from lance_core.table.rowids import decode_row_ids, encode_row_ids
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
+from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, load_branch_ends
+from lance_core.verbs.refs.promotion_files import OwnFiles
+from lance_core.verbs.refs.promotion_rebase import follow_rewrites
+from lance_core.verbs.refs.promotion_record import (
+    PROMOTED_FROM_KEY,
+    PROMOTED_VERSION_KEY,
+    PROMOTION_KEY,
+    commits_between,
+    inserted_keys_of,
+    merged_properties,
+    promotion_token,
+    slice_names,
+)
+from lance_core.verbs.refs.promotion_update import promotion_update
+from lance_core.verbs.refs.tags import write_tag
+from lance_core.verbs.version.references import Place, load_tag
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = ["Promotion", "promote"]
+
+REBASE_ATTEMPTS: Final = 5
+"""How often a promotion follows a parent that is compacted again and again."""
+
+MARK_VERSION: Final = "lance.promoted_version"
+MARK_BRANCH_VERSION: Final = "lance.promoted_branch_version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """What a promotion did.
+
+    Attributes:
+        branch: The branch.
+        branch_version: Its version that was promoted.
+        fork_version: Version of the parent that it was forked from.
+        version: Version of the parent that now has the branch's rows.
+        rows_added: Rows in new fragments, those that merely moved there included.
+        rows_removed: Rows that are gone from the parent's fragments.
+        fragments_added: New fragments.
+        fragments_removed: Fragments that went.
+        fragments_updated: Fragments that lost rows, or had columns rewritten.
+        files_copied: Files that were copied into the parent.
+        bytes_copied: Their bytes, as far as manifests tell.
+        tag: Tag on the version; None without one.
+        deduplicated: Whether an earlier promotion of this version of the branch, or the lack of any change, left
+            nothing to commit.
+    """
+
+    branch: str
+    branch_version: int
+    fork_version: int
+    version: int
+    rows_added: int = 0
+    rows_removed: int = 0
+    fragments_added: int = 0
+    fragments_removed: int = 0
+    fragments_updated: int = 0
+    files_copied: int = 0
+    bytes_copied: int = 0
+    tag: str | None = None
+    deduplicated: bool = False
+
+
+def promote(
+    place: Place,
+    name: str,
+    *,
+    tag: str | bool = True,
+    commit_message: str | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+) -> tuple[Promotion, Manifest]:
+    """Let a branch's parent have what the branch changed, in one version.
+
+    Args:
+        place: Where references are kept.
+        name: The branch.
+        tag: Name of the tag on the new version; True for one made of the branch's name, False for none.
+        commit_message: A text for the history.
+        transaction_properties: More texts for the history; they win over those of the branch's commits.
+
+    Returns:
+        What was done, and the parent's version that has the branch's rows.
+
+    Raises:
+        VersionNotFoundError: There is no such branch.
+        BranchConflictError: The parent changed the same rows or the same slices since the fork; names them.
+        IncompatibleConflictError: The fork version, or one since then, is gone.
+        SchemaError: The branch has other columns than its parent.
+        InvalidInputError: The tag exists, or the branch was promoted and changed since then.
+    """
+    branch = load_branch_ends(place, name)
+    work = _Promotion(
+        place=place,
+        branch=branch,
+        changes=Changes.of(branch),
+        tag=_tag_name(branch, tag),
+        extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
+    )
+    return work.run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Promotion:
+    """One call of `promote`."""
+
+    place: Place
+    branch: Branch
+    changes: Changes
+    tag: str | None
+    extra: Mapping[str, str]
+
+    def run(self) -> tuple[Promotion, Manifest]:
+        branch = self.branch
+        latest = self._latest()
+        landed = self._landed(latest)
+        if landed is None and not self.changes:
+            return replace(self._result(latest.version), deduplicated=True, tag=None), latest
+        self._check_tag(landed)
+        if landed is not None:
+            self._finish(landed)
+            return replace(self._result(landed.version), deduplicated=True), landed
+        check_schemas(branch)
+        branch.check_bases(latest)
+        files = OwnFiles.of(self.place.root, branch, self.changes)
+        files.copy()
+        try:
+            done = self._commit(latest)
+        except CommitConflictError:
+            files.discard()
+            raise
+        self._finish(done.manifest)
+        result = replace(self._result(done.manifest.version), files_copied=len(files), bytes_copied=files.num_bytes)
+        return replace(result, deduplicated=done.deduplicated), done.manifest
+
+    @property
+    def head_version(self) -> int:
+        """The branch's version that is promoted."""
+        return self.branch.head.manifest.version
+
+    @property
+    def token(self) -> str:
+        """Stands for this promotion in the parent's history."""
+        return promotion_token(self.branch, self.head_version)
+
+    def _latest(self) -> Manifest:
+        """The parent's latest version; all since the fork must be there."""
+        branch = self.branch
+        versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
+        missing = sorted(set(range(branch.fork_version, max(versions, default=0) + 1)).difference(versions))
+        if missing or not versions:
+            gone = missing[0] if missing else branch.fork_version
+            raise IncompatibleConflictError(
+                f"branch {branch.name!r} cannot be promoted: version {gone} of {branch.parent_name} was cleaned up "
+                f"since the branch was forked from version {branch.fork_version}, so what it changed is not known"
+            )
+        latest = load_latest(branch.parent.store, branch.parent.manifest)
+        assert latest is not None
+        return latest
+
+    def _landed(self, latest: Manifest) -> Manifest | None:
+        """The parent's version that an earlier promotion of this version of the branch has made.
+
+        Raises:
+            InvalidInputError: An earlier version of the branch was promoted.
+        """
+        branch = self.branch
+        unique = self.token.rpartition("@")[0]
+        for version, made in commits_between(branch.parent.store, branch.fork_version, latest.version).items():
+            found, _, promoted = made.properties.get(PROMOTION_KEY, "").rpartition("@")
+            if found != unique:
+                continue
+            if promoted != str(self.head_version):
+                raise InvalidInputError(
+                    f"branch {branch.name!r} was promoted to version {version} of {branch.parent_name} when it was at "
+                    f"version {promoted}, and has changed since: its version {self.head_version} cannot be promoted as "
+                    "well. Fork a new branch and write the later changes there"
+                )
+            return load_manifest(branch.parent.store, version)
+        return None
+
+    def _commit(self, latest: Manifest) -> Committed:
+        branch = self.branch
+        made = list(commits_between(branch.head.store, branch.fork_version, self.head_version).values())
+        operation = promotion_update(branch, self.changes, inserted_keys_of(made))
+        properties = merged_properties(made) | {
+            PROMOTED_FROM_KEY: branch.name,
+            PROMOTED_VERSION_KEY: str(self.head_version),
+            **self.extra,
+            PROMOTION_KEY: self.token,
+        }
+        transaction = Transaction(read_version=branch.fork_version, operation=operation, properties=properties)
+        try:
+            return self._put(transaction, self.changes.rows_taken(branch), latest)
+        except RetryableConflictError as error:
+            return self._put_again(transaction, error)
+        except IncompatibleConflictError as error:
+            raise self._conflict(properties, error) from error
+
+    def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
+        return commit(
+            self.branch.parent.store,
+            transaction,
+            base=base,
+            options=CommitOptions(once=(PROMOTION_KEY, self.token)),
+            affected_rows=affected,
+            prepare=self._prepared,
+        )
+
+    def _put_again(self, transaction: Transaction, error: CommitConflictError) -> Committed:
+        """Commit on top of the latest version, if what is in the way only moved the branch's rows."""
+        branch, parent = self.branch, self.branch.parent
+        for _ in range(REBASE_ATTEMPTS):
+            latest = self._latest()
+            landed = self._landed(latest)
+            if landed is not None:  # by somebody who promotes the same branch
+                return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
+            made = commits_between(parent.store, branch.fork_version, latest.version)
+            files = Staged(Source(parent.store, latest, parent.options))
+            try:
+                followed, affected = follow_rewrites(branch, self.changes, transaction, latest, made, files)
+            except RetryableConflictError as conflict:
+                raise self._conflict(transaction.properties, conflict) from conflict
+            try:
+                return self._put(followed, affected, latest)
+            except RetryableConflictError as again:
+                files.discard()
+                error = again
+        raise self._conflict(transaction.properties, error) from error
+
+    def _prepared(self, transaction: Transaction, latest: Manifest) -> Rebased:
+        """Give the new fragments ids of the version that they come into, and write their deletion files."""
+        operation = transaction.operation
+        assert isinstance(operation, Update)
+        written: list[str] = []
+        numbered = []
+        for number, (new, old) in enumerate(
+            zip(operation.new_fragments, self.changes.added, strict=True), next_fragment_id(latest)
+        ):
+            fragment = replace(new, id=number)
+            if old.deletion_file is not None:
+                fragment = self._with_deletions(fragment, old, latest)
+                assert fragment.deletion_file is not None
+                written.append(fragment.deletion_file.key(number))
+            numbered.append(fragment)
+        if latest.uses_stable_row_ids:
+            numbered = _with_own_row_ids(numbered, self.branch.parent.manifest.next_row_id, latest.next_row_id)
+        changed = replace(operation, new_fragments=tuple(numbered))
+        return Rebased(transaction=replace(transaction, operation=changed), written=tuple(written))
+
+    def _with_deletions(self, fragment: Fragment, old: Fragment, latest: Manifest) -> Fragment:
+        hidden = self.branch.head.deletions(old)
+        assert hidden is not None
+        assert old.deletion_file is not None
+        data, kind = hidden.to_bytes()
+        file = replace(
+            old.deletion_file,
+            file_type=kind,
+            read_version=latest.version,
+            id=new_deletion_file_id(),
+            num_deleted_rows=len(hidden),
+            base_id=None,
+        )
+        self.branch.parent.store.put(file.key(fragment.id), data)
+        return replace(fragment, deletion_file=file)
+
+    def _conflict(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
+        """Say what stands in the way, and where."""
+        branch = self.branch
+        own, where = slice_names(properties), ""
+        latest = load_latest(branch.parent.store)
+        until = latest.version if latest is not None else branch.fork_version
+        for version, other in commits_between(branch.parent.store, branch.fork_version, until).items():
+            both = sorted(own[digest] for digest in own.keys() & slice_names(other.properties).keys())
+            if both:
+                where = f": version {version} filled {', '.join(map(repr, both[:10]))} as well"
+                break
+        return BranchConflictError(
+            f"branch {branch.name!r} cannot be promoted: {branch.parent_name} changed the same rows since the branch "
+            f"was forked from its version {branch.fork_version}{where}. {branch.parent_name} is unchanged. Discard the "
+            f"branch, fork again and write again. ({error})"
+        )
+
+    def _check_tag(self, landed: Manifest | None) -> None:
+        """Make sure before anything is written that the tag can be made.
+
+        Raises:
+            InvalidInputError: It names another version.
+        """
+        if self.tag is None:
+            return
+        try:
+            found = load_tag(self.place.root, self.tag)
+        except NotFoundError:
+            return
+        if landed is None or (found.version, found.branch) != (landed.version, self.branch.ref.parent_branch):
+            raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {found.version}")
+
+    def _finish(self, landed: Manifest) -> None:
+        """Tag the version, and note on the branch that it was promoted."""
+        branch = self.branch
+        if self.tag is not None:
+            try:
+                write_tag(self.place, self.tag, branch.ref.parent_branch, landed, {PROMOTED_FROM_KEY: branch.name})
+            except InvalidInputError:
+                self._check_tag(landed)  # made by a promotion that died, or that runs beside this one
+        mark = {MARK_VERSION: str(landed.version), MARK_BRANCH_VERSION: str(self.head_version)}
+        if not mark.items() <= branch.ref.metadata.items():
+            marked = replace(branch.ref, metadata={**branch.ref.metadata, **mark})
+            self.place.root.put(branch_ref_key(branch.name), marked.to_bytes())
+
+    def _result(self, version: int) -> Promotion:
+        changes = self.changes
+        return Promotion(
+            branch=self.branch.name,
+            branch_version=self.head_version,
+            fork_version=self.branch.fork_version,
+            version=version,
+            rows_added=changes.rows_added,
+            rows_removed=changes.rows_removed,
+            fragments_added=len(changes.added),
+            fragments_removed=len(changes.removed),
+            fragments_updated=len(changes.updated),
+            tag=self.tag,
+        )
+
+
+def _tag_name(branch: Branch, tag: str | bool) -> str | None:
+    if isinstance(tag, str):
+        return check_tag_name(tag)
+    if not tag:
+        return None
+    slug = re.sub(r"[^A-Za-z0-9_]+", "-", branch.name).strip("-") or "branch"
+    unique = branch.ref.identifier[-1][1][:8] if branch.ref.identifier else str(branch.ref.created_at)
+    return f"promoted.{slug}.{unique}"
+
+
+def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
+    """Give rows that were born on the branch the next free row ids; others keep theirs.
+
+    Args:
+        fragments: New fragments, with the row ids of the branch.
+        born_from: The lowest row id that the branch gave.
+        next_row_id: The lowest row id that the parent has not given.
+    """
+    known = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
+    everyone = np.concatenate(known) if known else np.zeros(0, np.uint64)
+    born = np.unique(everyone[everyone >= np.uint64(born_from)])
+    result = []
+    for fragment in fragments:
+        if fragment.row_ids:
+            ids = decode_row_ids(fragment.row_ids, fragment.physical_rows).copy()
+            new = ids >= np.uint64(born_from)
+            ids[new] = np.searchsorted(born, ids[new]).astype(np.uint64) + np.uint64(next_row_id)
+            fragment = replace(fragment, row_ids=encode_row_ids(ids))  # noqa: PLW2901
+        result.append(fragment)
+    return result

@@ -1,0 +1,93 @@
+"""The files that a branch wrote and its parent needs: data files with their sidecars, and deletion files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from lance_core.encoding.paths import BLOB_V2_NAME
+from lance_core.schema import Schema
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import Fragment
+from lance_core.table.paths import DATA_PREFIX, branch_root, data_key
+from lance_core.verbs.refs.changes import Branch, Changes
+
+__all__ = ["OwnFiles"]
+
+COPIES_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFiles:
+    """Files below a branch's root that get the same names below its parent's.
+
+    Attributes:
+        root: The store of the dataset's root, which both lie below.
+        source: What the keys of the branch begin with.
+        target: What those of the parent begin with; empty for main.
+        keys: Keys below either.
+        num_bytes: Bytes of the data files, as far as the manifest tells.
+    """
+
+    root: ObjectStore
+    source: str
+    target: str
+    keys: tuple[str, ...]
+    num_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @classmethod
+    def of(cls, root: ObjectStore, branch: Branch, changes: Changes) -> OwnFiles:
+        """Find them."""
+        source = f"{branch_root(branch.name)}/"
+        parent = branch.ref.parent_branch
+        changed = [*changes.added, *(after for _, after in changes.updated)]
+        own = {file.path: file for fragment in changed for file in fragment.files if file.base_id is None}
+        keys = [data_key(path) for path in own]
+        if _has_sidecars(branch.head.manifest.schema):
+            folders = {data_key(path).removesuffix(".lance") for path in own}
+            keys += [key for key in _below(root, source, DATA_PREFIX) if key.rpartition("/")[0] in folders]
+        keys += [_deletion_key(after) for _, after in changes.updated if _has_own_deletions(after)]
+        return cls(
+            root=root,
+            source=source,
+            target="" if parent is None else f"{branch_root(parent)}/",
+            keys=tuple(keys),
+            num_bytes=sum(file.file_size_bytes for file in own.values()),
+        )
+
+    def copy(self) -> None:
+        """Copy them; within object storage the storage does it."""
+        if not self.keys:
+            return
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            for _ in pool.map(lambda key: self.root.copy(self.source + key, self.target + key), self.keys):
+                pass
+
+    def discard(self) -> None:
+        """Delete the copies."""
+        for key in self.keys:
+            self.root.delete(self.target + key)
+
+
+def _has_sidecars(schema: Schema) -> bool:
+    """Whether large values may lie in files beside the data files."""
+    return any(node.extension_name == BLOB_V2_NAME for node, _ in schema.walk())
+
+
+def _below(root: ObjectStore, prefix: str, folder: str) -> Iterator[str]:
+    for meta in root.list(prefix + folder):
+        yield meta.key.removeprefix(prefix)
+
+
+def _has_own_deletions(fragment: Fragment) -> bool:
+    return fragment.deletion_file is not None and fragment.deletion_file.base_id is None
+
+
+def _deletion_key(fragment: Fragment) -> str:
+    assert fragment.deletion_file is not None
+    return fragment.deletion_file.key(fragment.id)

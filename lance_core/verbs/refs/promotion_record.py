@@ -1,0 +1,124 @@
+"""What the commit of a promotion says: where it is from, and the properties of the branch's own commits.
+
+promoted_from       name of the branch
+promoted_version    the branch's version
+lance.promotion     "<uuid of the branch>@<its version>": at most one version of the parent carries it
+lance.slices        all slices that the branch filled: two writers of one slice meet (see `commit.conflict`)
+<any other key>     as the branch's commits have it: one value as it is, lists joined, several values as a JSON list
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from lance_core.commit import REPLACES_KEY, list_versions, load_manifest, load_transaction
+from lance_core.errors import VersionNotFoundError
+from lance_core.store import ObjectStore
+from lance_core.table.operations import KeyExistenceFilter, Update
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
+from lance_core.verbs.refs.changes import Branch
+from lance_core.verbs.rows.keys import any_keys
+
+__all__ = [
+    "PROMOTED_FROM_KEY",
+    "PROMOTED_VERSION_KEY",
+    "PROMOTION_KEY",
+    "commits_between",
+    "inserted_keys_of",
+    "merged_properties",
+    "promotion_token",
+    "slice_names",
+]
+
+PROMOTED_FROM_KEY: Final = "promoted_from"
+PROMOTED_VERSION_KEY: Final = "promoted_version"
+PROMOTION_KEY: Final = "lance.promotion"
+_NOT_KEPT: Final = (COMMIT_MESSAGE_KEY, REPLACES_KEY, SLICES_KEY, SLICE_NAMES_KEY)
+"""The message is the promotion's own, and versions of the branch mean nothing on its parent."""
+
+READ_AHEAD: Final = 8
+
+
+def promotion_token(branch: Branch, version: int) -> str:
+    """What stands for the promotion of one version of a branch, and of no other branch of the same name."""
+    unique = branch.ref.identifier[-1][1] if branch.ref.identifier else f"{branch.name}:{branch.ref.created_at}"
+    return f"{unique}@{version}"
+
+
+def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Transaction]:
+    """The transactions of the versions after one and up to another, as far as they are still there."""
+    if until <= after:
+        return {}
+    versions = [version for version in list_versions(store) if after < version <= until]
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
+        found = list(pool.map(lambda version: _transaction(store, version), versions))
+    return {version: one for version, one in zip(versions, found, strict=True) if one is not None}
+
+
+def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
+    """The properties of several commits as those of one."""
+    values: dict[str, dict[str, None]] = {}
+    slices: dict[str, str] = {}
+    for commit in commits:
+        slices |= slice_names(commit.properties)
+        for key, value in commit.properties.items():
+            if key not in _NOT_KEPT:
+                values.setdefault(key, {})[value] = None
+    merged = {key: _merged(list(found)) for key, found in values.items()}
+    if slices:
+        ordered = sorted(slices, key=lambda digest: slices[digest])
+        merged[SLICES_KEY] = json.dumps(ordered)
+        merged[SLICE_NAMES_KEY] = json.dumps([slices[digest] for digest in ordered])
+    return merged
+
+
+def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
+    """What people call the slices that a commit filled, by their digests; the digest itself where that is not known."""
+    digests, names = _texts(properties.get(SLICES_KEY)), _texts(properties.get(SLICE_NAMES_KEY))
+    return dict(zip(digests, names if len(names) == len(digests) else digests, strict=True))
+
+
+def inserted_keys_of(commits: Iterable[Transaction]) -> KeyExistenceFilter | None:
+    """The primary keys that commits inserted, so that another writer of the same keys is noticed; None for no trace.
+
+    Lists of keys are joined. Where there is no list, the filter says that any key may be among them.
+    """
+    filters = [
+        one.operation.inserted_rows
+        for one in commits
+        if isinstance(one.operation, Update) and one.operation.inserted_rows is not None
+    ]
+    if not filters:
+        return None
+    exact = [one.key_hashes for one in filters if one.key_hashes is not None]
+    if len(exact) == len(filters) and len({one.field_ids for one in filters}) == 1:
+        return KeyExistenceFilter(field_ids=filters[0].field_ids, key_hashes=frozenset[int]().union(*exact))
+    return any_keys(filters[0].field_ids)
+
+
+def _transaction(store: ObjectStore, version: int) -> Transaction | None:
+    try:
+        return load_transaction(store, load_manifest(store, version))
+    except VersionNotFoundError:
+        return None  # cleaned up since it was listed
+
+
+def _merged(values: Sequence[str]) -> str:
+    if len(values) == 1:
+        return values[0]
+    lists = [_texts(value) for value in values]
+    if all(lists):
+        return json.dumps(sorted({item for items in lists for item in items}))
+    return json.dumps(list(values))
+
+
+def _texts(value: str | None) -> list[str]:
+    """The texts of a JSON list; none of anything else."""
+    try:
+        found: Any = json.loads(value) if value else []
+    except ValueError:
+        return []
+    return [str(item) for item in found] if isinstance(found, list) else []

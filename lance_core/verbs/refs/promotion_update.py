@@ -1,0 +1,92 @@
+"""The Update that a promotion commits: a branch's changes in the parent's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.table.fragment import TOMBSTONE, Fragment
+from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
+from lance_core.table.rowids import decode_versions
+from lance_core.verbs.refs.changes import Branch, Changes
+
+__all__ = ["promotion_update"]
+
+
+def promotion_update(branch: Branch, changes: Changes, inserted: KeyExistenceFilter | None) -> Update:
+    """Say a branch's changes as an Update of the fork version.
+
+    New fragments come without ids and deletion files, which the commit gives, and with the branch's row ids.
+
+    Args:
+        branch: The branch.
+        changes: What it changed.
+        inserted: The primary keys that it inserted.
+    """
+    fields = {before.id: tuple(sorted(_changed_fields(branch, before, after))) for before, after in changes.updated}
+    modified = sorted({field for changed in fields.values() for field in changed})
+    only_columns = bool(modified) and not (changes.added or changes.removed or changes.rows_removed)
+    moved = any(fragment.row_ids is not None for fragment in changes.added)
+    schema = branch.parent.manifest.schema
+    return Update(
+        removed_fragment_ids=tuple(fragment.id for fragment in changes.removed),
+        updated_fragments=tuple(_updated(branch, before, after) for before, after in changes.updated),
+        new_fragments=tuple(_new(branch, fragment) for fragment in changes.added),
+        fields_modified=tuple(modified),
+        # Which columns of moved rows changed is not recorded: an index by row id must not go on covering them.
+        fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()) if moved else (),
+        update_mode=UpdateMode.REWRITE_COLUMNS if only_columns else UpdateMode.REWRITE_ROWS,
+        inserted_rows=inserted,
+        updated_fragment_fields={i: changed for i, changed in fields.items() if changed},
+        updated_fragment_offset_bitmaps=dict(_changed_offsets(branch, changes)),
+    )
+
+
+def _updated(branch: Branch, before: Fragment, after: Fragment) -> Fragment:
+    """A changed fragment as the parent will have it; its row ids and versions are the parent's own."""
+    return replace(
+        branch.as_parents(after),
+        row_ids=before.row_ids,
+        last_updated_at_versions=before.last_updated_at_versions,
+        created_at_versions=before.created_at_versions,
+    )
+
+
+def _new(branch: Branch, fragment: Fragment) -> Fragment:
+    return replace(
+        branch.as_parents(fragment),
+        id=0,
+        deletion_file=None,
+        last_updated_at_versions=None,
+        created_at_versions=None,
+    )
+
+
+def _changed_fields(branch: Branch, before: Fragment, after: Fragment) -> Iterator[int]:
+    """The fields that lie in other files than before."""
+    places = _places(branch.as_seen(before))
+    for field, place in _places(after).items():
+        if places.get(field) != place:
+            yield field
+
+
+def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
+    return {
+        field: (file.path, file.base_id, column)
+        for file in fragment.files
+        for field, column in file.columns()
+        if field != TOMBSTONE
+    }
+
+
+def _changed_offsets(branch: Branch, changes: Changes) -> Iterator[tuple[int, bytes]]:
+    """The rows whose values changed in place, where row versions are kept: those that the branch stamped."""
+    for before, after in changes.updated:
+        if after.last_updated_at_versions is None or not any(_changed_fields(branch, before, after)):
+            continue
+        versions = decode_versions(after.last_updated_at_versions, after.physical_rows)
+        stamped = np.flatnonzero(versions > branch.fork_version)
+        yield before.id, BitMap(stamped.astype(np.uint32)).serialize()

@@ -1,0 +1,111 @@
+"""Branches that nobody works on, and what is left of branches whose creation or removal was cut short.
+
+stale     a branch whose latest commit is old, that no branch was forked from and no tag names a version of
+zombie    files below tree/<name>/ without _refs/branches/<name>.json, none of them young
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from lance_core.commit import load_latest
+from lance_core.table.paths import (
+    DELETIONS_PREFIX,
+    INDICES_PREFIX,
+    TRANSACTIONS_PREFIX,
+    TREE_PREFIX,
+    VERSIONS_PREFIX,
+    branch_root,
+)
+from lance_core.table.refs import BranchRef, is_branch_name
+from lance_core.verbs.refs.tags import load_tags
+from lance_core.verbs.version.references import Place
+
+__all__ = ["ZOMBIE_AGE", "Sweep", "find_stale", "find_zombies"]
+
+ZOMBIE_AGE: Final = timedelta(hours=1)
+"""Making a branch takes seconds; what nobody has written to for so long is not about to become one."""
+
+_FOLDERS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, "data/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What a sweep removed, or would.
+
+    Attributes:
+        stale: Branches.
+        zombies: Names below `tree/` without a branch.
+        kept: Branches that are as old and stay, each with the reason.
+    """
+
+    stale: tuple[str, ...]
+    zombies: tuple[str, ...]
+    kept: Mapping[str, str]
+
+
+def find_stale(place: Place, refs: Mapping[str, BranchRef], older_than: timedelta) -> tuple[list[str], dict[str, str]]:
+    """The branches that nothing was committed to for a while, children first, and those that stay all the same."""
+    limit = datetime.now(UTC) - older_than
+    tagged = {ref.branch for ref in load_tags(place).values()}
+    stale: list[str] = []
+    kept: dict[str, str] = {}
+    for name in sorted(refs, key=lambda name: (-len(refs[name].identifier), name)):
+        if _last_commit(place, name, refs[name]) >= limit:
+            continue
+        children = sorted(
+            other
+            for other, ref in refs.items()
+            if other not in stale and (ref.parent_branch == name or ref.descends_from(refs[name]))
+        )
+        if children:
+            kept[name] = f"{children[0]} was forked from it"
+        elif name in tagged:
+            kept[name] = "a tag names one of its versions"
+        else:
+            stale.append(name)
+    return stale, kept
+
+
+def find_zombies(place: Place, refs: Mapping[str, BranchRef], older_than: timedelta) -> list[str]:
+    """Names below `tree/` that are no branches, and where nothing was written for a while."""
+    newest: dict[str, float] = {}
+    known = {branch_root(name) + "/" for name in refs}
+    for meta in place.root.list(TREE_PREFIX):
+        if any(meta.key.startswith(root + folder) for root in _roots_of(meta.key, known) for folder in _FOLDERS):
+            continue
+        name = _name_of(meta.key)
+        if name is not None and name not in refs:
+            newest[name] = max(newest.get(name, 0.0), meta.modified)
+    limit = time.time() - older_than.total_seconds()
+    return sorted(name for name, modified in newest.items() if modified <= limit)
+
+
+def _last_commit(place: Place, name: str, ref: BranchRef) -> datetime:
+    """When something was last committed to a branch; a clone carries its source's time, so not before it was made."""
+    made = datetime.fromtimestamp(ref.created_at, UTC)
+    latest = load_latest(place.store_of(name))
+    return made if latest is None else max(made, latest.timestamp)
+
+
+def _roots_of(key: str, known: set[str]) -> Iterator[str]:
+    """The branches that a key lies below."""
+    position = key.find("/", len(TREE_PREFIX))
+    while position >= 0:
+        if key[: position + 1] in known:
+            yield key[: position + 1]
+        position = key.find("/", position + 1)
+
+
+def _name_of(key: str) -> str | None:
+    """The branch that a key would belong to; None if it lies in no folder of a dataset."""
+    path = key.removeprefix(TREE_PREFIX)
+    for folder in _FOLDERS:
+        name, found, _ = path.rpartition("/" + folder) if folder == "data/" else path.partition("/" + folder)
+        if found and is_branch_name(name):
+            return name
+    return None
