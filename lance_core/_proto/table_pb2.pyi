@@ -465,6 +465,33 @@ class IndexSection(_message.Message):
 Global___IndexSection: _TypeAlias = IndexSection  # noqa: Y015
 
 @_typing.final
+class ExternalFile(_message.Message):
+    """A part of a file below the dataset's root."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    offset: _builtins.int
+    size: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "path", b"path", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExternalFile: _TypeAlias = ExternalFile  # noqa: Y015
+
+@_typing.final
 class DataFragment(_message.Message):
     """A horizontal slice of the dataset: files that hold different columns of the same rows."""
 
@@ -475,10 +502,13 @@ class DataFragment(_message.Message):
     DELETION_FILE_FIELD_NUMBER: _builtins.int
     PHYSICAL_ROWS_FIELD_NUMBER: _builtins.int
     INLINE_ROW_IDS_FIELD_NUMBER: _builtins.int
+    EXTERNAL_ROW_IDS_FIELD_NUMBER: _builtins.int
     SPILLED_ROW_IDS_FIELD_NUMBER: _builtins.int
     INLINE_LAST_UPDATED_AT_VERSIONS_FIELD_NUMBER: _builtins.int
+    EXTERNAL_LAST_UPDATED_AT_VERSIONS_FIELD_NUMBER: _builtins.int
     SPILLED_LAST_UPDATED_AT_VERSIONS_FIELD_NUMBER: _builtins.int
     INLINE_CREATED_AT_VERSIONS_FIELD_NUMBER: _builtins.int
+    EXTERNAL_CREATED_AT_VERSIONS_FIELD_NUMBER: _builtins.int
     SPILLED_CREATED_AT_VERSIONS_FIELD_NUMBER: _builtins.int
     OVERLAYS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
@@ -495,9 +525,17 @@ class DataFragment(_message.Message):
     @_builtins.property
     def deletion_file(self) -> Global___DeletionFile: ...
     @_builtins.property
+    def external_row_ids(self) -> Global___ExternalFile:
+        """As the specification has it; pylance 14.0.2 does not know it. Recognised so that it can be refused by name."""
+
+    @_builtins.property
     def spilled_row_ids(self) -> _empty_pb2.Empty: ...
     @_builtins.property
+    def external_last_updated_at_versions(self) -> Global___ExternalFile: ...
+    @_builtins.property
     def spilled_last_updated_at_versions(self) -> _empty_pb2.Empty: ...
+    @_builtins.property
+    def external_created_at_versions(self) -> Global___ExternalFile: ...
     @_builtins.property
     def spilled_created_at_versions(self) -> _empty_pb2.Empty: ...
     @_builtins.property
@@ -510,22 +548,25 @@ class DataFragment(_message.Message):
         deletion_file: Global___DeletionFile | None = ...,
         physical_rows: _builtins.int = ...,
         inline_row_ids: _builtins.bytes = ...,
+        external_row_ids: Global___ExternalFile | None = ...,
         spilled_row_ids: _empty_pb2.Empty | None = ...,
         inline_last_updated_at_versions: _builtins.bytes = ...,
+        external_last_updated_at_versions: Global___ExternalFile | None = ...,
         spilled_last_updated_at_versions: _empty_pb2.Empty | None = ...,
         inline_created_at_versions: _builtins.bytes = ...,
+        external_created_at_versions: Global___ExternalFile | None = ...,
         spilled_created_at_versions: _empty_pb2.Empty | None = ...,
         overlays: _abc.Iterable[Global___DataOverlayFile] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at_version_sequence", b"created_at_version_sequence", "deletion_file", b"deletion_file", "inline_created_at_versions", b"inline_created_at_versions", "inline_last_updated_at_versions", b"inline_last_updated_at_versions", "inline_row_ids", b"inline_row_ids", "last_updated_at_version_sequence", b"last_updated_at_version_sequence", "row_id_sequence", b"row_id_sequence", "spilled_created_at_versions", b"spilled_created_at_versions", "spilled_last_updated_at_versions", b"spilled_last_updated_at_versions", "spilled_row_ids", b"spilled_row_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at_version_sequence", b"created_at_version_sequence", "deletion_file", b"deletion_file", "external_created_at_versions", b"external_created_at_versions", "external_last_updated_at_versions", b"external_last_updated_at_versions", "external_row_ids", b"external_row_ids", "inline_created_at_versions", b"inline_created_at_versions", "inline_last_updated_at_versions", b"inline_last_updated_at_versions", "inline_row_ids", b"inline_row_ids", "last_updated_at_version_sequence", b"last_updated_at_version_sequence", "row_id_sequence", b"row_id_sequence", "spilled_created_at_versions", b"spilled_created_at_versions", "spilled_last_updated_at_versions", b"spilled_last_updated_at_versions", "spilled_row_ids", b"spilled_row_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_version_sequence", b"created_at_version_sequence", "deletion_file", b"deletion_file", "files", b"files", "id", b"id", "inline_created_at_versions", b"inline_created_at_versions", "inline_last_updated_at_versions", b"inline_last_updated_at_versions", "inline_row_ids", b"inline_row_ids", "last_updated_at_version_sequence", b"last_updated_at_version_sequence", "overlays", b"overlays", "physical_rows", b"physical_rows", "row_id_sequence", b"row_id_sequence", "spilled_created_at_versions", b"spilled_created_at_versions", "spilled_last_updated_at_versions", b"spilled_last_updated_at_versions", "spilled_row_ids", b"spilled_row_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_version_sequence", b"created_at_version_sequence", "deletion_file", b"deletion_file", "external_created_at_versions", b"external_created_at_versions", "external_last_updated_at_versions", b"external_last_updated_at_versions", "external_row_ids", b"external_row_ids", "files", b"files", "id", b"id", "inline_created_at_versions", b"inline_created_at_versions", "inline_last_updated_at_versions", b"inline_last_updated_at_versions", "inline_row_ids", b"inline_row_ids", "last_updated_at_version_sequence", b"last_updated_at_version_sequence", "overlays", b"overlays", "physical_rows", b"physical_rows", "row_id_sequence", b"row_id_sequence", "spilled_created_at_versions", b"spilled_created_at_versions", "spilled_last_updated_at_versions", b"spilled_last_updated_at_versions", "spilled_row_ids", b"spilled_row_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_created_at_version_sequence: _TypeAlias = _typing.Literal["inline_created_at_versions", "spilled_created_at_versions"]  # noqa: Y015
+    _WhichOneofReturnType_created_at_version_sequence: _TypeAlias = _typing.Literal["inline_created_at_versions", "external_created_at_versions", "spilled_created_at_versions"]  # noqa: Y015
     _WhichOneofArgType_created_at_version_sequence: _TypeAlias = _typing.Literal["created_at_version_sequence", b"created_at_version_sequence"]  # noqa: Y015
-    _WhichOneofReturnType_last_updated_at_version_sequence: _TypeAlias = _typing.Literal["inline_last_updated_at_versions", "spilled_last_updated_at_versions"]  # noqa: Y015
+    _WhichOneofReturnType_last_updated_at_version_sequence: _TypeAlias = _typing.Literal["inline_last_updated_at_versions", "external_last_updated_at_versions", "spilled_last_updated_at_versions"]  # noqa: Y015
     _WhichOneofArgType_last_updated_at_version_sequence: _TypeAlias = _typing.Literal["last_updated_at_version_sequence", b"last_updated_at_version_sequence"]  # noqa: Y015
-    _WhichOneofReturnType_row_id_sequence: _TypeAlias = _typing.Literal["inline_row_ids", "spilled_row_ids"]  # noqa: Y015
+    _WhichOneofReturnType_row_id_sequence: _TypeAlias = _typing.Literal["inline_row_ids", "external_row_ids", "spilled_row_ids"]  # noqa: Y015
     _WhichOneofArgType_row_id_sequence: _TypeAlias = _typing.Literal["row_id_sequence", b"row_id_sequence"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_created_at_version_sequence) -> _WhichOneofReturnType_created_at_version_sequence | None: ...

@@ -132,8 +132,11 @@ def commit(
         DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
             external manifest store still has its versions.
         DatasetNotFoundError: The operation needs a dataset and there is none, or `base` was read of one that is gone.
+        UnsupportedError: A version that is read, followed, restored or cloned has feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
+    if base is not None:
+        base.check_writable()
     work = _Commit(
         store=store,
         original=transaction,

@@ -79,8 +79,8 @@ _PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
 _EXTENSION_NAME: Final = "ARROW:extension:name"
 
 
-def schema_from_arrow(schema: pa.Schema) -> Schema:
-    """The Lance schema of an Arrow schema, with ids from 0 on.
+def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
+    """The Lance schema of an Arrow schema, with ids from 0 or another number on.
 
     Raises:
         SchemaError: Two columns have the same name, a name is empty, or a column cannot be part of the primary key.
@@ -91,7 +91,7 @@ def schema_from_arrow(schema: pa.Schema) -> Schema:
             raise SchemaError(f"column name {name!r} occurs twice")
     fields = tuple(field_from_arrow(f) for f in schema)
     check_primary_key(fields)
-    return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids()
+    return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids(first_id)
 
 
 def schema_to_arrow(schema: Schema) -> pa.Schema:

@@ -16,7 +16,7 @@ Bits 0 to 4 are worked out afresh for every manifest. All others (overlays 64, f
 return wrong rows.
 """
 
-from lance_core.errors import UnsupportedError
+from lance_core.errors import CorruptFileError, UnsupportedError
 
 __all__ = [
     "BASE_PATHS",
@@ -28,6 +28,7 @@ __all__ = [
     "NO_TRANSACTION_FILES",
     "STABLE_ROW_IDS",
     "V2_FORMAT",
+    "check_field_id_mark",
     "check_readable",
     "check_writable",
 ]
@@ -69,7 +70,7 @@ def check_readable(reader_flags: int) -> None:
     Raises:
         UnsupportedError: A reader flag is not known.
     """
-    _check(reader_flags & ~_READABLE, "read")
+    _check(reader_flags & ~_READABLE, "be read")
 
 
 def check_writable(reader_flags: int, writer_flags: int) -> None:
@@ -79,6 +80,19 @@ def check_writable(reader_flags: int, writer_flags: int) -> None:
         UnsupportedError: A flag is not known.
     """
     _check((reader_flags & ~_READABLE) | (writer_flags & ~_WRITABLE), "be written")
+
+
+def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
+    """Refuse a manifest one half of which says that field ids are never used again.
+
+    Raises:
+        CorruptFileError: The flag stands without `max_allocated_field_id`, or that without the flag.
+    """
+    if bool(writer_flags & NO_FIELD_ID_REUSE) != has_mark:
+        raise CorruptFileError(
+            f"max_allocated_field_id is {'there' if has_mark else 'missing'}, which writer flag {NO_FIELD_ID_REUSE} "
+            "contradicts"
+        )
 
 
 def _check(unknown: int, verb: str) -> None:

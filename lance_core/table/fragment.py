@@ -7,7 +7,7 @@ it is asked for, and hands the bytes on unchanged when the next manifest is writ
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -177,15 +177,13 @@ class Fragment:
         """Read the message of the wire.
 
         Raises:
-            UnsupportedError: The fragment has overlays, or row ids in a hidden column of a file.
+            UnsupportedError: The fragment has overlays, or row ids or versions of rows outside of the manifest.
         """
-        spilled = (
-            message.HasField("spilled_row_ids")
-            or message.HasField("spilled_last_updated_at_versions")
-            or message.HasField("spilled_created_at_versions")
-        )
-        if message.overlays or spilled:
-            raise UnsupportedError(f"fragment {message.id}: overlay files and spilled row ids are not read")
+        if message.overlays:
+            raise UnsupportedError(f"fragment {message.id}: overlay files are not read")
+        for name in _ELSEWHERE:
+            if message.HasField(name):
+                raise UnsupportedError(f"fragment {message.id}: {name} are not read, only those in the manifest")
         return cls(
             id=message.id,
             files=tuple(DataFile.from_protobuf(file) for file in message.files),
@@ -201,6 +199,17 @@ class Fragment:
             if message.HasField("inline_created_at_versions")
             else None,
         )
+
+
+_ELSEWHERE: Final = (
+    "external_row_ids",
+    "external_last_updated_at_versions",
+    "external_created_at_versions",
+    "spilled_row_ids",
+    "spilled_last_updated_at_versions",
+    "spilled_created_at_versions",
+)
+"""Where a fragment can say that what belongs to its rows lies in another file."""
 
 
 class FragmentList(Sequence[Fragment]):
@@ -298,6 +307,20 @@ class FragmentList(Sequence[Fragment]):
             ids, rows = np.array(found, np.int64).reshape(-1, 2).T
             self._sizes = (np.ascontiguousarray(ids), np.ascontiguousarray(rows))
         return self._sizes
+
+    def check_row_ids(self) -> None:
+        """Refuse fragments that do not say the ids of their rows, as all must in a dataset with stable row ids.
+
+        Raises:
+            CorruptFileError: One has none.
+            UnsupportedError: One keeps them in another file.
+        """
+        for message in self.messages():
+            if not message.HasField("inline_row_ids"):
+                Fragment.from_protobuf(message)
+                raise CorruptFileError(
+                    f"All fragments must have row ids in a dataset with stable row ids: fragment {message.id} has none"
+                )
 
     def live_counts(self) -> list[int | None]:
         """Rows of each fragment that are not deleted; None where the manifest does not tell."""

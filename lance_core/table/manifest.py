@@ -148,6 +148,19 @@ class Manifest:
                 highest = max(highest, *file.fields) if file.fields else highest
         return highest
 
+    @property
+    def first_new_field_id(self) -> int:
+        """Field id that the columns of an overwrite begin with: 0, unless the dataset uses no id again."""
+        return 0 if self.max_allocated_field_id is None else self.max_field_id + 1
+
+    def check_writable(self) -> None:
+        """Refuse to make a version of this one, or to delete what it refers to, without knowing what it says.
+
+        Raises:
+            UnsupportedError: A feature flag is not known.
+        """
+        flags.check_writable(self.reader_flags, self.writer_flags)
+
     def base_path(self, base_id: int) -> BasePath:
         """Return the base path of that id.
 
@@ -240,6 +253,7 @@ class Manifest:
             if not message.HasField("writer_version"):
                 fragments = [_without_counts(raw) for raw in fragments]
             flags.check_readable(message.reader_feature_flags)
+            flags.check_field_id_mark(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
             return cls._from_message(message, fragments, view, location)
         except (CorruptFileError, DecodeError, ValueError) as error:
             name = location.key if location is not None else "manifest"
@@ -255,10 +269,13 @@ class Manifest:
         )
         storage_version = _data_storage_version(message, raw)
         schema = schema_from_protobuf(message.fields, message.schema_metadata)
+        fragments = FragmentList(raw, has_deletions=has_deletions)
+        if message.reader_feature_flags & flags.STABLE_ROW_IDS:
+            fragments.check_row_ids()
         return cls(
             version=message.version,
             schema=read_dictionaries(schema, view) if storage_version == _LEGACY else schema,
-            fragments=FragmentList(raw, has_deletions=has_deletions),
+            fragments=fragments,
             timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
             tag=message.tag,
             reader_flags=message.reader_feature_flags,

@@ -48,13 +48,16 @@ class ManifestOutline:
 
         Raises:
             CorruptFileError: The bytes are no manifest file.
-            UnsupportedError: The manifest needs features that this library does not read.
+            UnsupportedError: The manifest needs features that this library does not know, so that what it refers to
+                is not known either.
         """
         try:
             view = memoryview(data)
             start, end = message_range(view)
             message = _Outline.FromString(bytes(view[start:end]))
-            flags.check_readable(message.reader_feature_flags)  # type: ignore[attr-defined]
+            reader, writer = message.reader_feature_flags, message.writer_feature_flags  # type: ignore[attr-defined]
+            flags.check_writable(reader, writer)
+            flags.check_field_id_mark(writer, has_mark=message.HasField("max_allocated_field_id"))
             return _outline_of(message, view)
         except (CorruptFileError, DecodeError, ValueError) as error:
             raise CorruptFileError(f"{key}: {error}") from error
@@ -86,6 +89,8 @@ def _outline_message_class() -> type[Message]:
         ("index_section", kinds.TYPE_UINT64),
         ("timestamp", kinds.TYPE_BYTES),
         ("reader_feature_flags", kinds.TYPE_UINT64),
+        ("writer_feature_flags", kinds.TYPE_UINT64),
+        ("max_allocated_field_id", kinds.TYPE_INT32),
         ("transaction_file", kinds.TYPE_STRING),
     ):
         number = table_pb2.Manifest.DESCRIPTOR.fields_by_name[name].number

@@ -14,9 +14,10 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import transaction_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.table import flags
+from lance_core.table.field_ids import check_field_ids
 from lance_core.table.fragment import data_file_version
 from lance_core.table.manifest import WRITER, Manifest, WriterVersion
-from lance_core.table.operations import OPERATIONS, ApplyContext, Clone, Operation, UnknownOperation
+from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
 __all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "SLICE_NAMES_KEY", "Transaction", "is_early"]
@@ -107,10 +108,11 @@ class Transaction:
         Raises:
             InvalidInputError: The operation does not fit the manifest.
             DatasetNotFoundError: The operation needs a dataset and there is none.
-            UnsupportedError: The manifest must not be continued by this library.
+            UnsupportedError: The manifest, or one that it is restored or cloned from, has flags that are not known.
         """
-        if manifest is not None:
-            flags.check_writable(manifest.reader_flags, manifest.writer_flags)
+        for known in (manifest, context.source):
+            if known is not None:
+                known.check_writable()
         result = self.operation.apply(manifest, context)
         highest = max(result.fragments.ids, default=-1)
         if result.max_fragment_id is not None:
@@ -119,7 +121,7 @@ class Transaction:
         result = replace(
             result,
             version=context.version,
-            timestamp_ns=result.timestamp_ns if isinstance(self.operation, Clone) else timestamp_ns,
+            timestamp_ns=timestamp_ns,
             tag=self.tag,
             max_fragment_id=highest if highest >= 0 else None,
             max_allocated_field_id=None if field_ids is None else max(field_ids, result.schema.max_field_id),
@@ -128,6 +130,8 @@ class Transaction:
             transaction_bytes=None,
             location=None,
         )
+        if manifest is not None:
+            check_field_ids(manifest, result, self.operation)
         return _with_flags(result)
 
 

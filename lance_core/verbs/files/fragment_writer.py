@@ -64,6 +64,7 @@ class FragmentWriter:
             ids are used and its types demanded. None numbers the fields of `schema` afresh.
         targets: Where files go, in turns; None for the dataset itself.
         progress: Told when a file is begun and when it is complete.
+        first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -82,12 +83,13 @@ class FragmentWriter:
         dataset_schema: bytes | Schema | None = None,
         targets: Sequence[WriteTarget] | None = None,
         progress: FragmentWriteProgress | None = None,
+        first_field_id: int = 0,
     ) -> None:
         for name, value in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
             if value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
         self._version = FileVersion.from_string(data_storage_version)
-        self._schema = lance_schema(schema, dataset_schema, self._version)
+        self._schema = lance_schema(schema, dataset_schema, self._version, first_field_id)
         self._targets = list(targets or [WriteTarget(store=open_store(uri, storage_options))])
         self._progress = progress
         self._max_rows = max_rows_per_file
@@ -247,7 +249,10 @@ def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
 
 
 def lance_schema(
-    schema: pa.Schema, dataset_schema: bytes | Schema | None, version: FileVersion = DEFAULT_VERSION
+    schema: pa.Schema,
+    dataset_schema: bytes | Schema | None,
+    version: FileVersion = DEFAULT_VERSION,
+    first_field_id: int = 0,
 ) -> Schema:
     """Fields with ids for data of an Arrow schema: the dataset's, or new ones for a dataset of some version.
 
@@ -256,7 +261,7 @@ def lance_schema(
     """
     check_new_columns(schema)
     if dataset_schema is None:
-        return schema_from_arrow(with_blob_types(schema, version))
+        return schema_from_arrow(with_blob_types(schema, version), first_field_id)
     return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
@@ -119,6 +121,10 @@ def commit_transaction(
         return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
     if not isinstance(operation, LanceOperation.BaseOperation):
         raise TypeError(f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}")
+    if isinstance(operation, LanceOperation.Overwrite) and isinstance(operation.new_schema, pa.Schema):
+        base = base or load_latest(store)
+        first_id = 0 if base is None else base.first_new_field_id
+        operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema, first_id)))
     if read_version is None:
         if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
             raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")

@@ -10,14 +10,15 @@ and delete it if somebody spelled the URI in another way.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from lance_core.commit import commit
-from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, VersionNotFoundError
+from lance_core.commit import commit, load_latest
+from lance_core.errors import CorruptFileError, DatasetExistsError, InvalidInputError, LanceError, VersionNotFoundError
 from lance_core.store import ObjectStore, manifest_index
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
@@ -36,6 +37,8 @@ FORK_TAG_PREFIX: Final = "fork."
 """Start of the names of tags that keep fork versions; the branch and its identifier follow."""
 
 _FORKED_KEY: Final = "lance.branch"
+
+_logger = logging.getLogger(__name__)
 
 Names = list[str]
 Ordered = list[tuple[str, dict[str, Any]]]
@@ -179,6 +182,7 @@ class Branches:
         Raises:
             VersionNotFoundError: There is no such branch.
             InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
+            UnsupportedError: Its latest version has feature flags that are not known.
         """
         check_branch_name(branch)
         root = self._place.root
@@ -204,6 +208,8 @@ class Branches:
             raise InvalidInputError(
                 f"Ref conflict error: Branch {branch} is referenced by tags {named}, can not delete"
             )
+        if own is not None:
+            _check_deletable(self._place.store_of(branch))
         root.delete(branch_ref_key(branch))
         if not root.remove_link(branch_root(branch)):
             for key in _own_files(root, branch, refs):
@@ -228,6 +234,7 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
         raise InvalidInputError(f"Ref conflict error: branch {branch} already exists")
     fork = place.resolve(reference)
     source = fork.manifest()
+    source.check_writable()
     parent = None if fork.branch is None else load_branch(place.root, fork.branch)
     ref = BranchRef(
         parent_version=source.version,
@@ -258,6 +265,21 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
         place.root.delete(tag_ref_key(tag))
         raise
     return first
+
+
+def _check_deletable(store: ObjectStore) -> None:
+    """Refuse to delete a branch that says by feature flags what is not known here; nothing is said by what is broken.
+
+    Raises:
+        UnsupportedError: Its latest version does.
+    """
+    try:
+        latest = load_latest(store)
+    except CorruptFileError as error:
+        _logger.warning("%s: its latest version cannot be read: %s", store.root, error)
+        return
+    if latest is not None:
+        latest.check_writable()
 
 
 def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:

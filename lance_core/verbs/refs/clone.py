@@ -45,6 +45,7 @@ def deep_clone(version: Resolved, target: str | PathLike[str], options: Mapping[
         VersionNotFoundError: There is no such version.
     """
     manifest = version.manifest()
+    manifest.check_writable()
     store = open_store(target, options)
     if latest_version(store) is not None:
         raise DatasetExistsError(f"Dataset already exists: {store.root}")

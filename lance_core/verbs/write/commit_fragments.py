@@ -262,20 +262,20 @@ class _Commit:
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
         return self._result(None, commit(self.store, transaction, base=None, options=self.settings))
 
-    def _overwrite(self) -> Overwrite:
+    def _overwrite(self, first_field_id: int = 0) -> Overwrite:
         return Overwrite(
             fragments=self.fragments,
-            schema=with_dictionaries(self._new_schema(), self.fragments, self.store),
+            schema=with_dictionaries(self._new_schema(first_field_id), self.fragments, self.store),
             config_upserts=self.table_config,
         )
 
-    def _new_schema(self) -> Schema:
+    def _new_schema(self, first_field_id: int = 0) -> Schema:
         """The schema of a new dataset of these fragments."""
         version = FileVersion.from_string(self.settings.data_storage_version)
         for fragment in self.fragments[:1]:
             for file in fragment.files[:1]:
                 version = FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
-        return lance_schema(self.request.schema, None, version)
+        return lance_schema(self.request.schema, None, version, first_field_id)
 
     def _follow(self, base: Manifest, tries: set[int]) -> _Outcome:
         """Commit on top of a version; work it out again when rows were merely moved, or an earlier try landed."""
@@ -306,7 +306,7 @@ class _Commit:
     ) -> tuple[_Outcome | None, Operation, Removal | None]:
         """What to commit on top of a version, or the commit of an earlier try that is kept instead."""
         if self.mode in ("create", "overwrite"):
-            return None, self._overwrite(), None
+            return None, self._overwrite(source.manifest.first_new_field_id), None
         append = Append(fragments=self.fragments)
         rows: Rows = {}
         if self.write is not None and (self.mode == "append" or self.write.whole):

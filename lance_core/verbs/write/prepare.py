@@ -83,6 +83,11 @@ class PreparedWrite:
         return 0 if self.place.base is None else self.place.base.version
 
     @property
+    def first_field_id(self) -> int:
+        """Id of the first field where the rows bring their own columns."""
+        return 0 if self.place.base is None else self.place.base.first_new_field_id
+
+    @property
     def appended_to(self) -> Manifest | None:
         """The version whose columns the rows must fit; None if they bring their own."""
         return self.place.base if self.options.mode == "append" else None
@@ -113,6 +118,7 @@ class PreparedWrite:
             dataset_schema=dataset_schema,
             targets=self.targets,
             progress=self.options.progress,
+            first_field_id=self.first_field_id,
         ) as writer:
             for batch in batches:
                 writer.write(batch)
@@ -125,11 +131,14 @@ def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
     Raises:
         InvalidInputError: The mode is none of the three, a base is not known, or base paths are given for a dataset
             that exists.
+        UnsupportedError: The version that the write is based on has feature flags that are not known.
     """
     if options.mode not in MODES:
         raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
     if place.base is None:
         place = replace(place, base=load_latest(place.store))
+    if place.base is not None:
+        place.base.check_writable()
     if place.base is not None and options.initial_bases:
         raise InvalidInputError("initial_bases can be given only when a dataset is created")
     version = options.data_storage_version

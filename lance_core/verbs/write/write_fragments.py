@@ -98,6 +98,8 @@ def write_fragments(
         return Transaction(read_version=prepared.base_version, operation=LanceOperation.Append(fragments))
     version = FileVersion.from_string(prepared.data_storage_version)
     overwrite = LanceOperation.Overwrite(
-        LanceSchema(lance_schema(found, None, version)), fragments, list(initial_bases) if initial_bases else None
+        LanceSchema(lance_schema(found, None, version, prepared.first_field_id)),
+        fragments,
+        list(initial_bases) if initial_bases else None,
     )
     return Transaction(read_version=prepared.base_version, operation=overwrite)

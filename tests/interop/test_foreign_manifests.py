@@ -1,0 +1,275 @@
+"""Manifests with what other tools may write: refused or kept wherever pylance does so."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
+from tests.interop.wire import (
+    edit_latest,
+    edit_manifest,
+    latest_message,
+    latest_transaction,
+    manifest_paths,
+    read_manifest,
+)
+
+UNKNOWN = 1 << 20
+NO_REUSE = 32768
+REFUSED = (OSError, ValueError, LanceError)
+BOTH = pytest.mark.parametrize("library", [lance, lance_core])
+
+
+def rows(*values):
+    return pa.table({"a": list(values)})
+
+
+@pytest.fixture
+def uri(tmp_path):
+    """A table of three versions."""
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(1, 2, 3), uri)
+    for value in (4, 5):
+        lance.write_dataset(rows(value), uri, mode="append")
+    return uri
+
+
+def files_below(uri):
+    return sorted(str(path) for path in Path(uri).parent.rglob("*") if path.is_file())
+
+
+# Row ids that are not there.
+
+
+def _none(fragment):
+    fragment.ClearField("inline_row_ids")
+
+
+def _external(fragment):
+    size = len(fragment.inline_row_ids)
+    fragment.external_row_ids.path = "data/ids.bin"  # takes the place of the inline ones
+    fragment.external_row_ids.size = size
+
+
+@BOTH
+@pytest.mark.parametrize("change", [_none, _external])
+@pytest.mark.parametrize("position", [0, 1])
+def test_stable_row_ids_that_are_not_in_the_manifest_are_refused(tmp_path, library, change, position):
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(1, 2), uri, enable_stable_row_ids=True)
+    lance.write_dataset(rows(3), uri, mode="append")
+    edit_latest(uri, lambda message: change(message.fragments[position]))
+    before = files_below(uri)
+    with pytest.raises(REFUSED, match=r"row ids|row_ids"):
+        library.dataset(uri).to_table(with_row_id=True)
+    with pytest.raises(REFUSED, match=r"row ids|row_ids"):
+        library.write_dataset(rows(4), uri, mode="append")
+    if library is lance_core:
+        assert files_below(uri) == before
+
+
+# Unknown writer flags.
+
+
+def flag(uri, version, flags=UNKNOWN):
+    def change(message):
+        message.writer_feature_flags |= flags
+
+    edit_manifest(manifest_paths(uri)[version - 1], change)
+
+
+USES = {
+    "append": lambda library, uri, v: library.write_dataset(rows(9), library.dataset(uri, version=v), mode="append"),
+    "overwrite": lambda library, uri, v: library.write_dataset(
+        rows(9), library.dataset(uri, version=v), mode="overwrite"
+    ),
+    "restore": lambda library, uri, v: library.dataset(uri, version=v).restore(),
+    "shallow clone": lambda library, uri, v: library.dataset(uri).shallow_clone(uri + "-clone", v),
+    "deep clone": lambda library, uri, v: library.dataset(uri).deep_clone(uri + "-clone", v),
+    "branch": lambda library, uri, v: library.dataset(uri).create_branch("work", v),
+    "cleanup": lambda library, uri, v: library.dataset(uri).cleanup_old_versions(timedelta(microseconds=1)),  # noqa: ARG005
+    "explain": lambda library, uri, v: library.dataset(uri).explain_cleanup_old_versions(timedelta(microseconds=1)),  # noqa: ARG005
+}
+
+
+@BOTH
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("use", USES)
+def test_a_version_with_an_unknown_writer_flag_is_no_source_of_a_write(uri, library, version, use):
+    flag(uri, version)
+    before = files_below(uri)
+    with pytest.raises(REFUSED, match=r"(?s)written by this version of .*Flags: 1048576"):
+        USES[use](library, uri, version)
+    if library is lance_core:
+        assert files_below(uri) == before
+    assert latest_message(uri).version == 3
+    assert library.dataset(uri, version=version).to_table().num_rows == version + 2
+
+
+def test_verbs_that_change_a_version_with_an_unknown_writer_flag_are_refused(uri):
+    flag(uri, 3)
+    dataset = lance_core.dataset(uri)
+    for change in (
+        lambda: dataset.delete("a = 1"),
+        lambda: dataset.update({"a": "7"}),
+        lambda: dataset.add_columns({"b": "a + 1"}),
+        dataset.optimize.compact_files,
+        lambda: dataset.merge_insert("a").when_not_matched_insert_all().execute(rows(9)),
+    ):
+        with pytest.raises(UnsupportedError, match="cannot be written by this version"):
+            change()
+    assert latest_message(uri).version == 3
+
+
+def test_a_branch_with_an_unknown_writer_flag_is_not_deleted(uri):
+    lance_core.dataset(uri).create_branch("work")
+    flag(f"{uri}/tree/work", 1)
+    before = files_below(uri)
+    with pytest.raises(UnsupportedError, match="1048576"):
+        lance_core.dataset(uri).branches.delete("work")
+    with pytest.raises(UnsupportedError, match="1048576"):
+        lance_core.dataset(uri).cleanup_old_versions(timedelta(microseconds=1))
+    assert files_below(uri) == before
+
+
+def test_the_sentence_of_an_unknown_reader_flag(uri):
+    edit_latest(uri, lambda message: setattr(message, "reader_feature_flags", UNKNOWN))
+    with pytest.raises(UnsupportedError, match="the dataset cannot be read by this version of lance_core"):
+        lance_core.dataset(uri)
+
+
+# Field ids that are never used again.
+
+
+def activate(uri, version, mark=7):
+    def change(message):
+        message.writer_feature_flags |= NO_REUSE
+        message.max_allocated_field_id = mark
+
+    edit_manifest(manifest_paths(uri)[version - 1], change)
+
+
+@BOTH
+def test_the_flag_and_the_mark_stand_together(uri, library):
+    flag(uri, 3, NO_REUSE)
+    with pytest.raises(REFUSED):
+        library.dataset(uri)
+    with pytest.raises(REFUSED):
+        library.dataset(uri, version=2).restore()
+    with pytest.raises(REFUSED):
+        library.dataset(uri, version=2).cleanup_old_versions(timedelta(microseconds=1))
+    edit_latest(uri, lambda message: setattr(message, "max_allocated_field_id", 7))
+    assert library.dataset(uri).count_rows() == 5
+    edit_latest(uri, lambda message: setattr(message, "writer_feature_flags", 0))
+    with pytest.raises(REFUSED):
+        library.dataset(uri)
+
+
+def numbering(uri):
+    """Version, mark, ids of fields and of files; and those of the transaction's schema."""
+    message = latest_message(uri)
+    transaction = latest_transaction(uri)
+    operation = getattr(transaction, transaction.WhichOneof("operation"))
+    return (
+        (message.version, message.max_allocated_field_id, message.writer_feature_flags),
+        [(field.name, field.id, field.parent_id) for field in message.fields],
+        [list(file.fields) for fragment in message.fragments for file in fragment.files],
+        [(field.name, field.id) for field in getattr(operation, "schema", ())],
+    )
+
+
+def _raw_overwrite(library, uri):
+    fragments = library.fragment.write_fragments(rows(9), uri, mode="overwrite")
+    operation = library.LanceOperation.Overwrite(rows(9).schema, fragments)
+    library.LanceDataset.commit(uri, operation, read_version=3)
+
+
+NESTED = pa.table({"a": [9], "s": [{"x": 1}], "b": ["q"]})
+
+
+@pytest.mark.parametrize("storage_version", ["legacy", "2.0", "2.2"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda library, uri: library.write_dataset(NESTED, uri, mode="overwrite"),
+        lambda library, uri: library.write_dataset(NESTED.slice(0, 0), uri, mode="overwrite"),
+        _raw_overwrite,
+        lambda library, uri: library.write_dataset(rows(9), uri, mode="append"),
+        lambda library, uri: library.dataset(uri).add_columns({"n": "a + 1"}),
+        lambda library, uri: library.dataset(uri).alter_columns({"path": "a", "data_type": pa.int32()}),
+        lambda library, uri: library.dataset(uri).alter_columns({"path": "a", "name": "z"}),
+        lambda library, uri: library.dataset(uri).optimize.compact_files(),
+        lambda library, uri: library.dataset(uri, version=2).restore(),
+    ],
+    ids=["overwrite", "overwrite empty", "raw overwrite", "append", "add", "cast", "rename", "compact", "restore"],
+)
+def test_ids_are_numbered_from_the_mark_as_pylance_does(tmp_path, verb, storage_version):
+    results = []
+    for library in (lance, lance_core):
+        uri = str(tmp_path / library.__name__)
+        for value in range(3):
+            lance.write_dataset(
+                rows(value), uri, mode="append" if value else "create", data_storage_version=storage_version
+            )
+        for version in (2, 3):
+            activate(uri, version)
+        verb(library, uri)
+        read = [reader.dataset(uri).to_table().to_pylist() for reader in (lance, lance_core)]
+        assert read[0] == read[1]
+        results.append((numbering(uri), read[0]))
+    assert results[0] == results[1]
+
+
+@BOTH
+def test_no_version_from_before_the_mark_is_restored(uri, library):
+    for version in (2, 3):
+        activate(uri, version)
+    with pytest.raises(REFUSED, match="Cannot restore version 1"):
+        library.dataset(uri, version=1).restore()
+    assert latest_message(uri).version == 3
+
+
+def test_changes_that_would_use_an_id_again_are_refused(uri):
+    activate(uri, 3)
+    stale = lance_core.dataset(uri, version=2)
+    with pytest.raises(InvalidInputError, match=r"new field 'a' has id 0, but ids up to 7"):
+        lance_core.write_dataset(rows(1), stale, mode="overwrite")
+    dataset = lance_core.dataset(uri)
+    with pytest.raises(InvalidInputError, match="detached commits cannot change the schema"):
+        lance_core.LanceDataset.commit(
+            uri, lance_core.LanceOperation.Overwrite(rows(1).schema, []), read_version=3, detached=True
+        )
+    (fragment,) = lance_core.write_fragments(rows(1), uri)
+    fragment.files[0].fields = [12]
+    with pytest.raises(InvalidInputError, match="has field id 12, which the schema lacks"):
+        lance_core.LanceDataset.commit(uri, lance_core.LanceOperation.Append([fragment]), read_version=3)
+    assert dataset.latest_version == 3
+
+
+# The time of a version.
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["shallow", "deep", "branch"])
+def test_the_time_of_a_version_is_that_of_its_commit(uri, library, kind):
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    for path in manifest_paths(uri):
+        edit_manifest(path, lambda message: message.timestamp.FromDatetime(long_ago))
+    began = datetime.now(UTC)
+    if kind == "branch":
+        copy = f"{uri}/tree/work"
+        library.dataset(uri).create_branch("work", 2)
+    else:
+        copy = f"{uri}-copy"
+        getattr(library.dataset(uri), f"{kind}_clone")(copy, 2)
+    (first,) = manifest_paths(copy)
+    assert read_manifest(first).timestamp.ToDatetime(UTC) >= began - timedelta(milliseconds=1)
+    lance_core.write_dataset(rows(9), copy, mode="append")
+    for reader in (lance, lance_core):
+        dataset = reader.dataset(copy)
+        assert dataset.cleanup_old_versions(timedelta(days=30)).old_versions == 0
+    assert len(manifest_paths(copy)) == 2
