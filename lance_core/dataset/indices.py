@@ -1,14 +1,18 @@
-"""Verbs for indices, which other tools build and read. lance_core keeps their records true, and can drop them."""
+"""Verbs for indices: create, see, read ahead and drop them."""
 
 from __future__ import annotations
 
+import uuid
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from lance_core.commit import commit
 from lance_core.errors import NotFoundError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
+from lance_core.verbs.indices.create import IndexConfig, create_scalar_index
+from lance_core.verbs.indices.prewarm import prewarm
 from lance_core.verbs.inspect.indices import (
     IndexDescription,
     IndexInformation,
@@ -17,12 +21,13 @@ from lance_core.verbs.inspect.indices import (
     index_statistics,
 )
 from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["IndexingVerbs"]
 
 
 class IndexingVerbs(Handle):
-    """What a dataset offers to see and drop indices. None can be created for now."""
+    """What a dataset offers to create, see and drop indices."""
 
     @property
     def has_index(self) -> bool:
@@ -67,20 +72,61 @@ class IndexingVerbs(Handle):
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 
     def create_index(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered yet."""
-        raise UnsupportedError("create_index is not offered: indices are kept, not built")
+        """Not offered: indices for vectors are kept, not built."""
+        raise UnsupportedError("create_index is not offered; create_scalar_index builds scalar indices")
 
-    def create_scalar_index(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered yet."""
-        raise UnsupportedError("create_scalar_index is not offered: indices are kept, not built")
+    def create_scalar_index(
+        self,
+        column: str | Sequence[str],
+        index_type: str | IndexConfig | Any,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        train: bool = True,
+        **arguments: Any,
+    ) -> None:
+        """Build an index on a column, which scans, counts, deletes and updates use where it helps, in a new version.
+
+        Args:
+            column: The column, or the dotted path to a field of a struct.
+            index_type: "ZONEMAP", the smallest and largest value of each run of rows: the kind for columns by which
+                rows lie together, such as days. Or an `IndexConfig`, of pylance's too, with parameters.
+            name: Its name; `<column>_idx` by default.
+            replace: Whether an index of that name on that column is replaced.
+            train: False makes an empty index, which `optimize.optimize_indices` fills.
+            **arguments: Parameters of the kind, by name. ZONEMAP: `rows_per_zone`, 8192 by default.
+
+        Raises:
+            SchemaError: There is no such column, or the kind does not fit it.
+            InvalidInputError: There is no such kind or parameter, or the name is in use.
+            UnsupportedError: Indices of that kind are not built here.
+            RetryableConflictError: Somebody made an index of that name, or moved the rows, meanwhile.
+        """
+        self._manifest = create_scalar_index(
+            self.source, column, index_type, name, replace=replace, train=train, arguments=arguments
+        )
 
     def create_index_uncommitted(self, *_: Any, **__: Any) -> NoReturn:
         """Not offered yet."""
-        raise UnsupportedError("create_index_uncommitted is not offered: indices are kept, not built")
+        raise UnsupportedError("create_index_uncommitted is not offered; create_scalar_index builds and commits")
 
-    def prewarm_index(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered: indices are not read."""
-        raise UnsupportedError("prewarm_index is not offered: indices are kept, not read")
+    def prewarm_index(
+        self, name: str, *, with_position: bool = False, index_segments: Iterable[str | uuid.UUID] | None = None
+    ) -> None:
+        """Read an index into memory, where this handle keeps it.
+
+        Args:
+            name: Its name.
+            with_position: Not offered: it is for indices of words.
+            index_segments: Only these segments.
+
+        Raises:
+            NotFoundError: There is no such index, or segment of it.
+            UnsupportedError: Indices of its kind are not read.
+            CorruptFileError: It cannot be read.
+        """
+        refuse("prewarm_index", {"with_position": with_position or None})
+        prewarm(self.source, name, index_segments)
 
     def index_statistics(self, index_name: str) -> IndexStatistics:
         """The older name of `stats.index_stats`.

@@ -13,9 +13,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyroaring import BitMap
 
-__all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "Ints", "View"]
+__all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "Ints", "Rows", "U64s", "View"]
 
 NONE: Final = 0
 """No row of the fragment can match."""
@@ -28,6 +29,22 @@ ALL: Final = 2
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+U64s: TypeAlias = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Live rows of a fragment, of which an index is built.
+
+    Attributes:
+        values: The values of the field.
+        addresses: Fragment id << 32 | offset of each, ascending.
+        ids: The stable row ids where the dataset has them, else the addresses.
+    """
+
+    values: pa.Array
+    addresses: U64s
+    ids: U64s
 
 
 @dataclass(frozen=True)

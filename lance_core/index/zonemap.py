@@ -26,7 +26,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, View
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
 from lance_core.index.values import comparable, is_ordered, next_prefix
 
 __all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
@@ -35,6 +35,7 @@ FILE: Final = "zonemap.lance"
 DEFAULT_ROWS_PER_ZONE: Final = 8192
 ROWS_PER_ZONE_KEY: Final = "rows_per_zone"
 _FEW_VALUES: Final = 16
+_OFFSET: Final = np.uint64(0xFFFF_FFFF)
 
 _COUNTS: Final = ("null_count", "nan_count", "fragment_id", "zone_start", "zone_length")
 
@@ -156,6 +157,19 @@ class ZoneMap:
             lengths=self.lengths[kept],
             rows_per_zone=self.rows_per_zone,
         )
+
+    def fragments(self) -> BitMap:
+        """The fragments that there are zones of."""
+        return BitMap(np.unique(self.fragment_ids).tolist())
+
+    def parameters(self) -> dict[str, int]:
+        """What it was built with."""
+        return {"rows_per_zone": self.rows_per_zone}
+
+    def of_fragments(self, view: View, chosen: Bools) -> ZoneMap:
+        """The zones of some fragments."""
+        places = view.places(self.fragment_ids)
+        return self.only((places >= 0) & chosen[places])
 
     def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true, or false.
@@ -320,25 +334,25 @@ class ZoneBuilder:
         self._bounds: list[tuple[Any, Any]] = []
         self._counts: list[tuple[int, int, int, int, int]] = []
 
-    def add(self, fragment_id: int, num_rows: int, parts: Iterable[tuple[pa.Array, range | Ints]]) -> None:
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
         """Add the zones of a fragment.
 
         Args:
             fragment_id: Its id.
             num_rows: Its physical rows.
-            parts: Values of its live rows, each with their ascending offsets.
+            parts: Its live rows.
         """
         collected: list[pa.Array] = []
         zone, size = 0, self._rows_per_zone
-        for values, offsets in parts:
-            position = 0
+        for part in parts:
+            values, offsets, position = part.values, (part.addresses & _OFFSET).astype(np.int64), 0
             while position < len(values):
                 own = int(offsets[position]) // size
                 if own > zone and collected:
                     self._finish(fragment_id, zone, num_rows, collected)
                     collected = []
                 zone = max(zone, own)
-                stop = _position_of(offsets, (zone + 1) * size)
+                stop = int(np.searchsorted(offsets, (zone + 1) * size))
                 collected.append(values.slice(position, stop - position))
                 position = stop
         if collected:
@@ -350,8 +364,8 @@ class ZoneBuilder:
         numbers = np.array(self._counts, np.int64).reshape(-1, 5).T
         lows, highs = ([bounds[i] for bounds in self._bounds] for i in (0, 1))
         return ZoneMap(
-            lows=_array(lows, self._kind),
-            highs=_array(highs, self._kind),
+            lows=pa.array(lows, self._kind),
+            highs=pa.array(highs, self._kind),
             nulls=numbers[0],
             nans=numbers[1],
             fragment_ids=numbers[2],
@@ -380,34 +394,23 @@ class ZoneBuilder:
             self._counts[first + index] = (nulls, nans, fragment_id, begin, end - begin)
 
 
-def _position_of(offsets: range | Ints, limit: int) -> int:
-    """How many of the ascending offsets are below a limit."""
-    if isinstance(offsets, range):
-        return min(max(limit - offsets.start, 0), len(offsets))
-    return int(np.searchsorted(offsets, limit))
-
-
 def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:
     """Smallest and largest value as scalars, and the number of NaNs; the largest is NaN if one is."""
     kind = values.type
+    if pa.types.is_duration(kind):
+        ends = pc.min_max(values.cast(pa.int64()))
+        return ends["min"].cast(kind), ends["max"].cast(kind), 0
     if not pa.types.is_floating(kind):
         ends = pc.min_max(values)
         return ends["min"], ends["max"], 0
-    wide = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
-    nan = pc.is_nan(wide)
+    nan = pc.is_nan(values)
     nans = pc.sum(nan).as_py() or 0
-    ends = pc.min_max(wide.filter(pc.invert(nan)))
+    ends = pc.min_max(values.filter(pc.invert(nan)))
     low, high = ends["min"].as_py(), ends["max"].as_py()
     # Zero is written as the zero further out, as -0.0 is less than 0.0 to some.
     low = -0.0 if low == 0 else low
     high = float("nan") if nans else 0.0 if high == 0 else high
     return low, high, nans
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_float16(kind):
-        return pa.array([None if value is None else np.float16(value) for value in values], kind)
-    return pa.array(values, kind)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

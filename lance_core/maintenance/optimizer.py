@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lance_core.errors import UnsupportedError
 from lance_core.maintenance.compaction import compact
 from lance_core.maintenance.results import CompactionMetrics
+from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["DatasetOptimizer"]
 
@@ -79,13 +80,36 @@ class DatasetOptimizer:
         given = {name: value for name, value in locals().items() if name not in ("self", *_NOT_OPTIONS)}
         return compact(self._dataset, given, transaction_properties=transaction_properties, progress=progress)
 
-    def optimize_indices(self, **options: Any) -> None:
-        """Raise: indices are kept, not built.
+    def optimize_indices(
+        self,
+        num_indices_to_merge: int | None = None,
+        index_names: Sequence[str] | None = None,
+        retrain: bool | None = None,
+        **others: Any,
+    ) -> None:
+        """Make indices cover the fragments that they do not cover, reading only those.
+
+        Args:
+            num_indices_to_merge: How many of an index's last segments become one, with what none covers; 0 makes a
+                new segment of that. 1 by default.
+            index_names: Which indices; by default all of the kinds that are built here.
+            retrain: Build them anew, each as one segment.
+            **others: Refused.
 
         Raises:
-            UnsupportedError: Always.
+            NotFoundError: There is no index of a name.
+            UnsupportedError: An index that is named cannot be built here, or an argument is not offered.
+            RetryableConflictError: Other writers changed the same each time.
         """
-        raise UnsupportedError(f"optimize_indices({', '.join(options)}): indices are kept, not built")
+        refuse("optimize_indices", others)
+        self._dataset.move_to(
+            optimize_indices(
+                self._dataset.source,
+                num_indices_to_merge=num_indices_to_merge,
+                index_names=index_names,
+                retrain=bool(retrain),
+            )
+        )
 
 
 _NOT_OPTIONS = ("transaction_properties", "progress")

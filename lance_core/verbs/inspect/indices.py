@@ -10,7 +10,8 @@ from typing import Any, TypedDict
 from pyroaring import BitMap
 
 from lance_core.errors import NotFoundError, UnsupportedError
-from lance_core.schema import Schema, quote_path
+from lance_core.index.kinds import KINDS
+from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 from lance_core.table.index_details import index_details
 from lance_core.table.reuse import live_coverage, num_reuse_versions
@@ -106,6 +107,8 @@ class IndexStatistics(TypedDict, total=False):
         num_indexed_rows_per_delta: The live rows that each segment covers.
         updated_at_timestamp_ms: When its newest segment was made, milliseconds since the epoch; None if not recorded.
         num_versions: Compactions that it knows.
+        indices: What each segment tells of itself, for kinds that are read.
+        segments: The same.
     """
 
     name: str
@@ -119,6 +122,8 @@ class IndexStatistics(TypedDict, total=False):
     num_indexed_rows_per_delta: list[int]
     updated_at_timestamp_ms: int | None
     num_versions: int
+    indices: list[dict[str, object]]
+    segments: list[dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,7 @@ def index_statistics(source: Source, name: str) -> IndexStatistics:
     Raises:
         NotFoundError: There is none of that name.
         UnsupportedError: It belongs to the write-ahead log, or keeps its details in a file.
+        CorruptFileError: A file of it cannot be read.
     """
     group = _by_name(source).get(name)
     if group is None:
@@ -154,7 +160,7 @@ def index_statistics(source: Source, name: str) -> IndexStatistics:
     covered = BitMap.union(*(segment.covered for segment in group))
     indexed = [count for fragment_id, count in counts.items() if fragment_id in covered]
     times = [segment.index.created_at_ms for segment in group if segment.index.created_at_ms is not None]
-    return {
+    result: IndexStatistics = {
         "index_type": first.kind,
         "name": name,
         "num_indices": len(group),
@@ -166,6 +172,23 @@ def index_statistics(source: Source, name: str) -> IndexStatistics:
         "num_indexed_rows_per_delta": [_num_rows(segment.covered, counts) for segment in group],
         "updated_at_timestamp_ms": max(times, default=None),
     }
+    own = _content_statistics(source, [segment.index for segment in group])
+    if own is not None:
+        result["indices"] = result["segments"] = own
+    return result
+
+
+def _content_statistics(source: Source, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
+    """What segments tell of themselves; None if they are of a kind that is not read."""
+    kind = KINDS.get(segments[0].kind)
+    if kind is None or any((index.index_version or 0) not in kind.versions for index in segments):
+        return None
+    fields = source.manifest.schema.by_id()
+    return [
+        source.indices.read(index, arrow_type_of(fields[index.fields[0]])).statistics()
+        for index in segments
+        if index.fields[0] in fields
+    ]
 
 
 def _live_rows(source: Source) -> dict[int, int]:

@@ -99,9 +99,9 @@ class LanceStats:
         return DataStatistics(fields=[FieldStatistics(id=i, bytes_on_disk=size) for i, size in sizes.items()])
 
     def index_stats(self, index_name: str) -> IndexStatistics:
-        """What the manifest tells of an index: its kind, and how many fragments and rows it covers and misses.
+        """What is known of an index: its kind, how many fragments and rows it covers and misses.
 
-        pylance adds `indices` and `segments`, which it reads from the index's own files.
+        `indices` and `segments` come from its own files, for kinds that are read; pylance has them for all.
 
         Raises:
             NotFoundError: There is no index of that name.

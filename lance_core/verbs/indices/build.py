@@ -1,0 +1,128 @@
+"""Build the content of an index: read a column of fragments, several at a time, and hand its rows to a builder."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.index.kinds import Kind
+from lance_core.index.rows import Rows
+from lance_core.schema import Field, Schema, arrow_type_of, quote_path
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.rows.removal import READ_AHEAD
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.scan.small_fragments import joined
+from lance_core.verbs.version.source import Source
+
+__all__ = ["IndexedField", "build", "indexed_field"]
+
+
+class IndexedField:
+    """A field that can be indexed: a column, or a field of a struct.
+
+    Args:
+        nodes: The column, and the fields that lead to it.
+    """
+
+    def __init__(self, nodes: Sequence[Field]) -> None:
+        self.nodes = tuple(nodes)
+        self.node = nodes[-1]
+        self.type = arrow_type_of(self.node)
+
+    @property
+    def path(self) -> str:
+        """Its dotted path."""
+        return quote_path([node.name for node in self.nodes])
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """Its values in a batch of its column."""
+        array = batch.column(self.nodes[0].name)
+        for node in self.nodes[1:]:
+            array = pc.struct_field(array, [node.name])
+        return array
+
+
+def indexed_field(schema: Schema, field_id: int) -> IndexedField:
+    """The field of that id.
+
+    Raises:
+        UnsupportedError: It lies in a list.
+        InvalidInputError: There is none.
+    """
+    for top in schema.fields:
+        nodes = _way_to(top, field_id)
+        if nodes:
+            if any(node.logical_type != "struct" for node in nodes[:-1]):
+                raise UnsupportedError(f"an index on {quote_path([n.name for n in nodes])!r}, which lies in a list")
+            return IndexedField(nodes)
+    raise InvalidInputError(f"the dataset has no field {field_id}")
+
+
+def _way_to(node: Field, field_id: int) -> list[Field]:
+    if node.id == field_id:
+        return [node]
+    for child in node.children:
+        found = _way_to(child, field_id)
+        if found:
+            return [node, *found]
+    return []
+
+
+def build(
+    source: Source, field: IndexedField, kind: Kind, parameters: Mapping[str, int], fragments: Sequence[Fragment]
+) -> Any:
+    """The content of a segment over some fragments.
+
+    Args:
+        source: The version.
+        field: What is indexed.
+        kind: Kind of the index.
+        parameters: All its parameters.
+        fragments: Fragments of the version.
+    """
+    builder = kind.build(field.type, parameters)
+    schema = source.manifest.schema.project([field.path])
+    options = ScanOptions(schema=schema, with_row_address=True, with_row_id=source.manifest.uses_stable_row_ids)
+    scans = joined(FragmentScan(source, fragment, options) for fragment in fragments)
+    for scan, parts in _read(scans, field, beside=len(fragments) > 1):
+        builder.add(scan.fragment.id, scan.num_rows, parts)
+    return builder.finish()
+
+
+def _read(
+    scans: Iterator[FragmentScan], field: IndexedField, *, beside: bool
+) -> Iterator[tuple[FragmentScan, Sequence[Rows]]]:
+    """The rows of fragments, in order."""
+    if not beside:
+        yield from ((scan, _rows(scan, field)) for scan in scans)
+        return
+    waiting: deque[tuple[FragmentScan, Sequence[Rows] | Future[Sequence[Rows]]]] = deque()
+    with ThreadPoolExecutor(READ_AHEAD) as pool:
+        for scan in scans:
+            known = scan.known is not None
+            waiting.append((scan, _rows(scan, field) if known else pool.submit(_rows, scan, field)))
+            if len(waiting) > READ_AHEAD:
+                yield _done(*waiting.popleft())
+        for scan, found in waiting:
+            yield _done(scan, found)
+
+
+def _done(scan: FragmentScan, found: Sequence[Rows] | Future[Sequence[Rows]]) -> tuple[FragmentScan, Sequence[Rows]]:
+    return scan, found.result() if isinstance(found, Future) else found
+
+
+def _rows(scan: FragmentScan, field: IndexedField) -> Sequence[Rows]:
+    found = []
+    for batch in scan.batches():
+        addresses = batch.column(ROW_ADDRESS).to_numpy()
+        ids = batch.column(ROW_ID).to_numpy() if scan.options.with_row_id else addresses
+        found.append(Rows(field.values(batch), addresses, ids))
+    return found

@@ -1,0 +1,189 @@
+"""Create a scalar index: build its content, write its files, and commit its record."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
+from lance_core.index.kinds import BY_NAME, Kind
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import CreateIndex
+from lance_core.table.paths import INDICES_PREFIX
+from lance_core.verbs.indices.build import IndexedField, build, indexed_field
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged, staged
+from lance_core.verbs.version.unsupported import refuse
+
+__all__ = ["IndexConfig", "create_scalar_index", "kind_and_parameters", "write_segment"]
+
+_ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
+
+
+@dataclass
+class IndexConfig:
+    """A kind of index, with what it is built with.
+
+    Attributes:
+        index_type: Its kind, such as "zonemap".
+        parameters: By name.
+    """
+
+    index_type: str
+    parameters: Mapping[str, Any]
+
+
+def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[Kind, dict[str, int]]:
+    """The kind of an index that is asked for, and all its parameters.
+
+    Args:
+        index_type: The name of a kind, or what has one and parameters: an `IndexConfig`, of pylance's too.
+        arguments: Further parameters.
+
+    Raises:
+        UnsupportedError: Indices of that kind are not built.
+        InvalidInputError: There is no such kind, or it has no such parameter or value of it.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    name = index_type
+    if not isinstance(index_type, str):
+        name = getattr(index_type, "index_type", None)
+        more = getattr(index_type, "parameters", None) or {}
+        if not isinstance(name, str) or not isinstance(more, Mapping):
+            raise InvalidInputError(f"index_type must be a text or an IndexConfig, not {type(index_type).__name__}")
+        given = {**more, **given}
+    kind = BY_NAME.get(name.upper())
+    if kind is None:
+        offered = ", ".join(BY_NAME)
+        if name.upper() in _ELSEWHERE or name.upper().startswith("IVF"):
+            raise UnsupportedError(f"building an index of type {name.upper()} (possible are {offered})")
+        raise InvalidInputError(f"there is no index type {name!r}; possible are {offered}")
+    if given.pop("use_seeds", False):
+        raise UnsupportedError("use_seeds: data files do not carry zones")
+    parameters = dict(kind.parameters)
+    for key, value in given.items():
+        if key not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise InvalidInputError(f"{kind.name} has no parameter {key!r}; it has {known}")
+        if isinstance(value, bool) or not isinstance(value, type(parameters[key])) or not value > 0:
+            raise InvalidInputError(f"{kind.name}: {key} must be a positive number, not {value!r}")
+        parameters[key] = value
+    return kind, parameters
+
+
+def create_scalar_index(
+    source: Source,
+    column: str | Sequence[str],
+    index_type: Any,
+    name: str | None,
+    *,
+    replace: bool,
+    train: bool,
+    arguments: Mapping[str, Any],
+) -> Manifest:
+    """Build an index and commit it.
+
+    Raises:
+        SchemaError: There is no such column.
+        InvalidInputError: The kind does not fit the column, a parameter is none, or the name is in use.
+        UnsupportedError: Indices of that kind are not built.
+        RetryableConflictError: Somebody else made an index of that name, or moved the rows, meanwhile.
+    """
+    refuse("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
+    given = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
+    kind, parameters = kind_and_parameters(index_type, given)
+    field = _field(source, column, kind)
+    name = _name(source.manifest, field, kind, name, replace=replace)
+    gone = tuple(index for index in source.manifest.indices if index.name == name)
+    fragments: Sequence[Fragment] = source.manifest.fragments if train else ()
+    try:
+        with staged(source) as files:
+            content = build(source, field, kind, parameters, fragments)
+            index = write_segment(files, kind, content, name, field, BitMap(f.id for f in fragments))
+            return files.commit(CreateIndex(new_indices=(index,), removed_indices=gone))
+    except RetryableConflictError as error:
+        raise RetryableConflictError(f"index {name!r}: {error}") from error
+
+
+_NOT_OFFERED: Final = ("fragment_ids", "index_uuid", "progress_callback", "format_version", "document_granularity")
+
+
+def write_segment(
+    files: Staged, kind: Kind, content: Any, name: str, field: IndexedField, covered: BitMap, before: bytes = b""
+) -> IndexMetadata:
+    """Write the files of a segment.
+
+    Args:
+        files: Takes note of them.
+        kind: Kind of the index.
+        content: What it says.
+        name: Name of the index.
+        field: What is indexed.
+        covered: The fragments that it covers.
+        before: Details of the segment that it replaces.
+    """
+    source, key = files.source, uuid.uuid4()
+    prefix = f"{INDICES_PREFIX}{key}/"
+    written = kind.write(content, source.store, prefix, source.manifest.data_storage_version, before)
+    for file in written.files:
+        files.add(source.store, f"{prefix}{file.path}")
+    covered.run_optimize()
+    return IndexMetadata(
+        uuid=key,
+        name=name,
+        fields=(field.node.id,),
+        dataset_version=source.manifest.version,
+        fragment_bitmap=covered.serialize(),
+        details_type_url=kind.type_url,
+        details=written.details,
+        index_version=written.index_version,
+        created_at_ms=time.time_ns() // 1_000_000,
+        files=written.files,
+    )
+
+
+def _field(source: Source, column: str | Sequence[str], kind: Kind) -> IndexedField:
+    """The field to index, if the kind fits it."""
+    if not isinstance(column, str):
+        if len(column) != 1:
+            raise UnsupportedError(f"an index on several columns: {list(column)}")
+        (column,) = column
+    schema = source.manifest.schema
+    field = indexed_field(schema, schema.column(column).id)
+    if not kind.accepts(field.type):
+        raise SchemaError(f"a {kind.name} index on column {column!r} of type {field.type} is not possible")
+    return field
+
+
+def _name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | None, *, replace: bool) -> str:
+    """The name of the index: the one that is given, or one after the column."""
+    taken = {index.name: index for index in manifest.indices}
+    if name is None:
+        name, number = f"{field.path}_idx", 1
+        # Another kind of index on the same column stays.
+        while name in taken and (
+            taken[name].fields != (field.node.id,) or taken[name].details_type_url.rpartition(".")[2] != _url_end(kind)
+        ):
+            number += 1
+            name = f"{field.path}_idx_{number}"
+    if not name:
+        raise InvalidInputError("an index needs a name")
+    there = taken.get(name)
+    if there is None:
+        return name
+    if there.is_system or there.fields != (field.node.id,):
+        raise InvalidInputError(f"there is an index {name!r} already, on other fields; give another name")
+    if not replace:
+        raise InvalidInputError(f"there is an index {name!r} already; replace=True replaces it")
+    return name
+
+
+def _url_end(kind: Kind) -> str:
+    return kind.type_url.rpartition(".")[2]

@@ -1,0 +1,169 @@
+"""Fold fragments that no segment of an index covers into one, without reading what is covered already.
+
+What an index says of fragments that have gone, or whose values were rewritten, is dropped on the way: a segment that
+is to cover a fragment again must not be joined by an older one that still has entries of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
+from lance_core.index.kinds import KINDS, Kind
+from lance_core.index.rows import View
+from lance_core.index.selection import view_of
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import CreateIndex
+from lance_core.verbs.indices.build import IndexedField, build, indexed_field
+from lance_core.verbs.indices.create import write_segment
+from lance_core.verbs.version.retry import retrying
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged, staged
+
+__all__ = ["optimize_indices", "uncovered_fragments"]
+
+
+def optimize_indices(
+    source: Source,
+    *,
+    num_indices_to_merge: int | None = None,
+    index_names: Collection[str] | None = None,
+    retrain: bool = False,
+) -> Manifest:
+    """Bring indices up to date, all in one version; none is made if there is nothing to do.
+
+    Args:
+        source: The version.
+        num_indices_to_merge: How many of the last segments become one, with what no segment covers; 0 makes a new
+            segment of that, None is 1.
+        index_names: Which indices; None for all that can be built here.
+        retrain: Build each anew as one segment.
+
+    Raises:
+        NotFoundError: There is no index of a name.
+        UnsupportedError: An index that is named cannot be built here.
+        InvalidInputError: The number is negative.
+    """
+    if num_indices_to_merge is not None and num_indices_to_merge < 0:
+        raise InvalidInputError(f"num_indices_to_merge must not be {num_indices_to_merge}")
+    merged = 1 if num_indices_to_merge is None else num_indices_to_merge
+
+    def attempt(base: Source) -> Manifest:
+        groups = _groups(base.manifest, index_names)
+        with staged(base) as files:
+            changes = [_Optimizer(files, group).run(merged, retrain=retrain) for group in groups]
+            new = tuple(index for added, _ in changes for index in added)
+            gone = tuple(index for _, removed in changes for index in removed)
+            if not new and not gone:
+                return base.manifest
+            return files.commit(CreateIndex(new_indices=new, removed_indices=gone))
+
+    return retrying(source, attempt)
+
+
+def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -> list[int]:
+    """Ids of the fragments that no segment covers."""
+    covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments))
+    return [i for i in manifest.fragments.ids if i not in covered]
+
+
+def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[IndexMetadata]]:
+    """The segments of each index, by name."""
+    groups: dict[str, list[IndexMetadata]] = {}
+    for index in manifest.indices:
+        if not index.is_system and (names is None or index.name in names):
+            groups.setdefault(index.name, []).append(index)
+    for name in names or ():
+        if name not in groups:
+            raise NotFoundError(f"Lance index not found: name={name}")
+    known = {name: group for name, group in groups.items() if all(_is_known(index) for index in group)}
+    for name in names or ():
+        if name not in known:
+            raise UnsupportedError(f"optimizing the index {name!r} of type {groups[name][0].kind}")
+    return [group for _, group in sorted(known.items())]
+
+
+def _is_known(index: IndexMetadata) -> bool:
+    kind = KINDS.get(index.kind)
+    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
+
+
+@dataclass(slots=True)
+class _Optimizer:
+    """Brings one index up to date.
+
+    Attributes:
+        files: Takes note of new files.
+        segments: The segments of the index.
+    """
+
+    files: Staged
+    segments: Sequence[IndexMetadata]
+
+    def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
+        """Write new segments; returns them, and those that go."""
+        source, segments = self.files.source, self.segments
+        live = BitMap(source.manifest.fragments.ids)
+        if retrain:
+            return [self._segment([], live)], list(segments)
+        missing = BitMap(uncovered_fragments(source.manifest, segments))
+        merged = segments[len(segments) - min(num_merged, len(segments)) :]
+        is_readable = all(source.indices.try_read(one, self._field.type) is not None for one in merged)
+        if not missing and len(merged) < 2 and is_readable:
+            return [], []
+        # A segment that stays must have no entries of fragments that another one is to cover.
+        kept = [one for one in segments if one not in merged]
+        stale = [one for one in kept if missing & self._entries(one)]
+        new = [self._segment([one], (one.covered_fragments() or BitMap()) & live) for one in stale]
+        covered = missing.union(*((one.covered_fragments() or BitMap()) & live for one in merged))
+        return [*new, self._segment(merged, covered)], [*merged, *stale]
+
+    def _entries(self, index: IndexMetadata) -> BitMap:
+        """The fragments that a segment has entries of; none if it cannot be read."""
+        content = self.files.source.indices.try_read(index, self._field.type)
+        return BitMap() if content is None else content.fragments()
+
+    @property
+    def _kind(self) -> Kind:
+        return KINDS[self.segments[0].kind]
+
+    @property
+    def _field(self) -> IndexedField:
+        return indexed_field(self.files.source.manifest.schema, self.segments[0].fields[0])
+
+    def _segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
+        """A segment over some live fragments, from what others say of them; what they do not say is read."""
+        source, kind, field = self.files.source, self._kind, self._field
+        view = view_of(source.manifest)
+        contents, known = self._contents(merged, view)
+        last = self.segments[-1]
+        parameters = dict(kind.parameters)
+        for one in self.segments:
+            content = source.indices.try_read(one, field.type)
+            if content is not None:
+                parameters |= content.parameters()
+        missing = covered - known
+        fragments = [fragment for fragment_id in missing if (fragment := source.manifest.fragments.get(fragment_id))]
+        contents.append(build(source, field, kind, parameters, fragments))
+        content = kind.merge(contents, parameters)
+        return write_segment(self.files, kind, content, last.name, field, covered, last.details)
+
+    def _contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
+        """What segments say of the fragments that they vouch for, and these fragments: no fragment twice."""
+        source, contents, known = self.files.source, list[Any](), BitMap()
+        for one in merged:
+            content = source.indices.try_read(one, self._field.type)
+            if content is None:
+                continue
+            # A fragment that took the place of others by way of the reuse index has no entries of its own.
+            own = ((one.covered_fragments() or BitMap()) & content.fragments()) - known
+            chosen = view.covered(own)
+            contents.append(self._kind.only(content, view, chosen))
+            known |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
+        return contents, known

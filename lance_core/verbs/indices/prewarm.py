@@ -1,0 +1,35 @@
+"""Read indices before they are asked."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from lance_core.errors import NotFoundError, UnsupportedError
+from lance_core.index.kinds import KINDS
+from lance_core.verbs.indices.build import indexed_field
+from lance_core.verbs.version.source import Source
+
+__all__ = ["prewarm"]
+
+
+def prewarm(source: Source, name: str, segments: Iterable[str | uuid.UUID] | None) -> None:
+    """Read an index into the cache of the handle.
+
+    Raises:
+        NotFoundError: There is no such index, or segment of it.
+        UnsupportedError: Indices of its kind are not read.
+        CorruptFileError: It cannot be read.
+    """
+    own = {index.uuid: index for index in source.manifest.indices if index.name == name}
+    if not own:
+        raise NotFoundError(f"Lance index not found: name={name}")
+    wanted = list(own) if segments is None else [uuid.UUID(str(segment)) for segment in segments]
+    for key in wanted:
+        index = own.get(key)
+        if index is None:
+            raise NotFoundError(f"the index {name!r} has no segment {key}")
+        kind = KINDS.get(index.kind)
+        if kind is None or (index.index_version or 0) not in kind.versions:
+            raise UnsupportedError(f"reading the index {name!r} of type {index.kind}, version {index.index_version}")
+        source.indices.read(index, indexed_field(source.manifest.schema, index.fields[0]).type)

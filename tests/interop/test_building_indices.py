@@ -1,0 +1,267 @@
+"""Indices that we build: pylance uses, merges, remaps and drops them, and we do so with those of pylance."""
+
+import warnings
+from datetime import date, timedelta
+from decimal import Decimal
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from lance.indices import IndexConfig
+
+import lance_core
+import lance_core.indices
+from lance_core.errors import (
+    CorruptFileError,
+    InvalidInputError,
+    NotFoundError,
+    RetryableConflictError,
+    SchemaError,
+    UnsupportedError,
+)
+
+NUM_ROWS = 240
+DAYS = [date(2024, 1, 1) + timedelta(days=i // 30) for i in range(NUM_ROWS)]
+ROWS = pa.table({
+    "id": pa.array(range(NUM_ROWS), pa.int64()),
+    "day": pa.array(DAYS, pa.date32()),
+    "p": [f"d{i // 30}" for i in range(NUM_ROWS)],
+    "f": [float("nan") if i % 40 == 0 else i / 7 - 9 for i in range(NUM_ROWS)],
+    "st": pa.array([{"x": i} for i in range(NUM_ROWS)], pa.struct([("x", pa.int64())])),
+})  # fmt: skip
+FILTERS = ["p = 'd3'", "p > 'd5'", "p IN ('d1', 'd7')", "p IS NULL", "p IS NOT NULL", "p LIKE 'd1%'"]
+VALUES = {
+    "int8": (pa.int8(), lambda i: i - 20),
+    "uint64": (pa.uint64(), lambda i: 2**64 - 1 - i),
+    "float32": (pa.float32(), lambda i: i / 2),
+    "bool": (pa.bool_(), lambda i: i > 20),
+    "string": (pa.string(), lambda i: "x" * 5000 + f"{i:02}"),
+    "large_string": (pa.large_string(), lambda i: f"é{i:02}"),
+    "binary": (pa.binary(), lambda i: bytes([200, i])),
+    "large_binary": (pa.large_binary(), lambda i: bytes([i, 255])),
+    "date32": (pa.date32(), lambda i: date(2020, 1, 1) + timedelta(days=i)),
+    "date64": (pa.date64(), lambda i: date(2020, 1, 1) + timedelta(days=i)),
+    "time32": (pa.time32("ms"), lambda i: i * 1000),
+    "time64": (pa.time64("ns"), lambda i: i * 1000),
+    "timestamp": (pa.timestamp("us", "UTC"), lambda i: i * 1000),
+    "duration": (pa.duration("s"), lambda i: i),
+    "decimal128": (pa.decimal128(12, 3), lambda i: Decimal(i) / 4),
+    "decimal256": (pa.decimal256(40, 3), lambda i: Decimal(i) / 4),
+}
+
+
+def rows_of(dataset, text, **options):
+    return sorted(dataset.scanner(["id"], filter=text, **options).to_table()["id"].to_pylist())
+
+
+def check(uri, filters=FILTERS):
+    ours, theirs = lance_core.dataset(uri), lance.dataset(uri)
+    for text in filters:
+        expected = rows_of(theirs, text, use_scalar_index=False)
+        assert rows_of(theirs, text) == expected, text
+        assert rows_of(ours, text) == expected, text
+
+
+@pytest.fixture(params=["2.0", "2.1", "2.2", "0.1"])
+def uri(request, tmp_path):
+    uri = str(tmp_path / "t")
+    rows = ROWS.drop_columns(["f", "st"]) if request.param == "0.1" else ROWS
+    lance_core.write_dataset(rows, uri, max_rows_per_file=60, data_storage_version=request.param)
+    return uri
+
+
+def test_pylance_uses_merges_and_drops_ours(uri):
+    dataset = lance_core.dataset(uri)
+    dataset.create_scalar_index("p", "ZONEMAP", rows_per_zone=25)
+    assert dataset.version == 2
+    check(uri)
+    theirs = lance.dataset(uri)
+    assert "@p_idx(ZoneMap)" in theirs.scanner(filter="p = 'd3'").explain_plan()
+    (described,) = theirs.describe_indices()
+    assert (described.name, described.field_names, described.num_rows_indexed) == ("p_idx", ["p"], NUM_ROWS)
+    assert theirs.stats.index_stats("p_idx") == dataset.stats.index_stats("p_idx")
+    assert theirs.stats.index_stats("p_idx")["segments"] == [{"num_zones": 12, "rows_per_zone": 25}]
+    lance.write_dataset(ROWS.slice(10, 70).select(theirs.schema.names), uri, mode="append")
+    theirs = lance.dataset(uri)
+    theirs.optimize.optimize_indices()
+    check(uri)
+    assert lance_core.dataset(uri).stats.index_stats("p_idx")["num_unindexed_rows"] == 0
+    theirs.optimize.compact_files()
+    check(uri)
+    lance_core.dataset(uri).optimize.optimize_indices()
+    assert lance_core.dataset(uri).stats.index_stats("p_idx")["num_unindexed_rows"] == 0
+    check(uri)
+    lance.dataset(uri).drop_index("p_idx")
+    assert not lance_core.dataset(uri).has_index
+
+
+@pytest.mark.parametrize("merge", [None, 0, 1, 2, 5])
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+def test_merging_segments(tmp_path, stable, merge):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("p", "ZONEMAP", rows_per_zone=25)
+    version = dataset.version
+    dataset.optimize.optimize_indices(num_indices_to_merge=merge)
+    assert dataset.version == version  # there was nothing to do
+    for start in (0, 100):
+        lance_core.write_dataset(ROWS.slice(start, 20), uri, mode="append")
+        dataset = lance_core.dataset(uri)
+        dataset.optimize.optimize_indices(num_indices_to_merge=0)
+    assert dataset.stats.index_stats("p_idx")["num_segments"] == 3
+    lance_core.write_dataset(ROWS.slice(50, 9), uri, mode="append")
+    dataset = lance_core.dataset(uri)
+    dataset.delete("id % 2 = 0 AND p = 'd3'")
+    dataset.optimize.optimize_indices(num_indices_to_merge=merge)
+    statistics = dataset.stats.index_stats("p_idx")
+    assert statistics["num_segments"] == {None: 3, 0: 4, 1: 3, 2: 2, 5: 1}[merge]
+    assert statistics["num_unindexed_rows"] == 0
+    check(uri)
+    dataset.optimize.optimize_indices(retrain=True)
+    assert dataset.stats.index_stats("p_idx")["num_segments"] == 1
+    check(uri)
+
+
+def test_only_new_fragments_are_read_to_refresh(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
+    dataset.create_scalar_index("day", "ZONEMAP")
+    for file in (tmp_path / "t" / "data").iterdir():
+        file.rename(file.with_suffix(".away"))
+    lance_core.write_dataset(ROWS, uri, mode="append")
+    dataset = lance_core.dataset(uri)
+    dataset.optimize.optimize_indices()
+    assert dataset.stats.index_stats("day_idx")["num_unindexed_fragments"] == 0
+    assert dataset.count_rows(filter="day = date '2030-01-01'") == 0
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_zones_of_every_type(tmp_path, name):
+    kind, make = VALUES[name]
+    values = [None if i % 9 == 0 else make(i) for i in range(50)]
+    table = pa.table({"id": range(50), "v": pa.array(values, kind)})
+    uris = [str(tmp_path / who) for who in ("ours", "theirs")]
+    for uri, library in zip(uris, (lance_core, lance), strict=True):
+        dataset = library.write_dataset(table, uri, max_rows_per_file=25)
+        dataset.delete("id = 0 OR id = 30")
+        dataset.create_scalar_index("v", IndexConfig("zonemap", {"rows_per_zone": 10}))
+        assert dataset.describe_indices()[0].index_type == "ZoneMap"
+    for uri in uris:
+        check(uri, ["v IS NULL", "v IS NOT NULL"])
+        ours = lance_core.dataset(uri)
+        for i in (1, 13, 31, 49) if name != "duration" else ():
+            condition = pc.field("v") == pa.scalar(make(i), kind)
+            assert rows_of(ours, condition) == rows_of(ours, condition, use_scalar_index=False) != []
+            assert (
+                "ruled out=1 of 2" in ours.scanner(filter=condition).explain_plan() or uri != uris[0] or name == "bool"
+            )
+
+
+def test_names(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri)
+    dataset.create_scalar_index("p", "zonemap")
+    dataset.create_scalar_index("p", "ZONEMAP")
+    dataset.create_scalar_index("st.x", "ZONEMAP")
+    dataset.create_scalar_index("p", lance_core.indices.IndexConfig("zonemap", {"rows_per_zone": 3}), name="mine")
+    names = {one.name: one.field_names for one in dataset.describe_indices()}
+    assert names == {"mine": ["p"], "p_idx": ["p"], "st.x_idx": ["st.x"]}
+    assert names == {one.name: one.field_names for one in lance.dataset(uri).describe_indices()}
+    with pytest.raises(InvalidInputError, match="mine"):
+        dataset.create_scalar_index("p", "ZONEMAP", "mine", replace=False)
+    with pytest.raises(InvalidInputError, match="mine"):
+        dataset.create_scalar_index("day", "ZONEMAP", "mine")
+    check(uri, [*FILTERS, "st.x = 3", "st.x > 200"])
+    dataset.prewarm_index("mine")
+    dataset.drop_index("mine")
+    with pytest.raises(NotFoundError, match="mine"):
+        dataset.prewarm_index("mine")
+    with pytest.raises(NotFoundError, match="mine"):
+        dataset.drop_index("mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"column": "nope", "index_type": "ZONEMAP"}, SchemaError, "nope"),
+        ({"column": "p", "index_type": "NOPE"}, InvalidInputError, "NOPE"),
+        ({"column": "p", "index_type": "NGRAM"}, UnsupportedError, "NGRAM"),
+        ({"column": "p", "index_type": "INVERTED"}, UnsupportedError, "INVERTED"),
+        ({"column": "p", "index_type": 3}, InvalidInputError, "int"),
+        ({"column": "st", "index_type": "ZONEMAP"}, SchemaError, "st"),
+        ({"column": "half", "index_type": "ZONEMAP"}, SchemaError, "halffloat"),
+        ({"column": "p", "index_type": "ZONEMAP", "rows_per_zone": 0}, InvalidInputError, "rows_per_zone"),
+        ({"column": "p", "index_type": "ZONEMAP", "rows_per_zone": "7"}, InvalidInputError, "rows_per_zone"),
+        ({"column": "p", "index_type": "ZONEMAP", "zone_size": 5}, InvalidInputError, "zone_size"),
+        ({"column": "p", "index_type": "ZONEMAP", "use_seeds": True}, UnsupportedError, "use_seeds"),
+        ({"column": "p", "index_type": "ZONEMAP", "fragment_ids": [0]}, UnsupportedError, "fragment_ids"),
+        ({"column": ["p", "id"], "index_type": "ZONEMAP"}, UnsupportedError, "several columns"),
+    ],
+)
+def test_what_cannot_be_built(tmp_path, arguments, error, text):
+    rows = ROWS.append_column("half", pa.nulls(NUM_ROWS, pa.float16()))
+    dataset = lance_core.write_dataset(rows, tmp_path / "t")
+    with pytest.raises(error, match=text):
+        dataset.create_scalar_index(**arguments)
+    assert lance_core.dataset(tmp_path / "t").version == 1
+    assert not (tmp_path / "t" / "_indices").exists()
+
+
+def test_an_empty_index_is_filled_later(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
+    dataset.create_scalar_index("p", "ZONEMAP", train=False)
+    assert dataset.stats.index_stats("p_idx")["num_indexed_rows"] == 0
+    check(uri)
+    dataset.optimize.optimize_indices()
+    assert dataset.stats.index_stats("p_idx")["num_indexed_rows"] == NUM_ROWS
+    check(uri)
+
+
+def test_of_two_builds_of_a_name_one_lands(tmp_path):
+    uri = str(tmp_path / "t")
+    lance_core.write_dataset(ROWS, uri)
+    first, second = lance_core.dataset(uri), lance_core.dataset(uri)
+    first.create_scalar_index("p", "ZONEMAP")
+    with pytest.raises(RetryableConflictError, match="p_idx"):
+        second.create_scalar_index("p", "ZONEMAP")
+    assert len(list((tmp_path / "t").glob("_indices/*/*"))) == 1
+    check(uri)
+
+
+def test_a_build_that_dies_leaves_nothing(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
+    next((tmp_path / "t" / "data").iterdir()).unlink()
+    with pytest.raises(lance_core.errors.LanceError):
+        dataset.create_scalar_index("p", "ZONEMAP")
+    assert lance_core.dataset(uri).version == 1
+    assert not list((tmp_path / "t").glob("_indices/*/*"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "garbage", "changed"])
+def test_an_index_that_cannot_be_read_is_left_aside_with_one_warning(tmp_path, damage):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
+    dataset.create_scalar_index("p", "ZONEMAP")
+    (file,) = (tmp_path / "t").glob("_indices/*/zonemap.lance")
+    data = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(
+            {"cut": data[:-10], "garbage": b"x" * len(data), "changed": data[:40] + b"\xff" * 300 + data[340:]}[damage]
+        )
+    dataset = lance_core.dataset(uri)
+    with pytest.warns(UserWarning, match="p_idx"):
+        assert len(rows_of(dataset, "p = 'd3'")) == 30
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(rows_of(dataset, "p = 'd4'")) == 30
+        assert dataset.delete("p = 'd3'")["num_deleted_rows"] == 30
+    with pytest.raises(CorruptFileError):
+        lance_core.dataset(uri).prewarm_index("p_idx")
+    with pytest.warns(UserWarning, match="p_idx"):
+        lance_core.dataset(uri).optimize.optimize_indices(retrain=True)
+    check(uri)
