@@ -1,10 +1,12 @@
 """Dagster on Lance tables.
 
-    LanceIOManager           stores assets as Lance tables: Spark, pyarrow, pandas and polars frames
-    LanceTableResource       opens these tables in bodies of assets, checks, sensors and ops
-    LanceSparkResource       the one Spark session of a process: this machine, a cluster, Spark Connect
-    stamp_lance_metadata     shows table name and URI in the Dagster UI
-    lance_filter             a pyarrow expression as metadata of an input
+    LanceIOManager               stores assets as Lance tables: Spark, pyarrow, pandas and polars frames
+    LanceTableResource           opens these tables in bodies of assets, checks, sensors and ops
+    LanceSparkResource           the one Spark session of a process: this machine, a cluster, Spark Connect
+    stamp_lance_metadata         shows table name and URI in the Dagster UI
+    lance_filter                 a pyarrow expression as metadata of an input
+    LanceMaintenancePolicy       what upkeep does to tables, and when they need it
+    build_maintenance_job        upkeep as a job;  build_maintenance_schedule, build_maintenance_sensor run it
 
 Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module when it is
 first asked for: a code location loads quickly and `dg` commands stay light.
@@ -18,16 +20,33 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lance_dagster.filters import lance_filter
     from lance_dagster.io_manager import LanceIOManager
+    from lance_dagster.maintenance import build_maintenance_job
+    from lance_dagster.maintenance_triggers import build_maintenance_schedule, build_maintenance_sensor
+    from lance_dagster.policy import LanceMaintenancePolicy
     from lance_dagster.resource import LanceTableResource
     from lance_dagster.spark import LanceSparkResource
     from lance_dagster.stamp import stamp_lance_metadata
 
-__all__ = ["LanceIOManager", "LanceSparkResource", "LanceTableResource", "lance_filter", "stamp_lance_metadata"]
+__all__ = [
+    "LanceIOManager",
+    "LanceMaintenancePolicy",
+    "LanceSparkResource",
+    "LanceTableResource",
+    "build_maintenance_job",
+    "build_maintenance_schedule",
+    "build_maintenance_sensor",
+    "lance_filter",
+    "stamp_lance_metadata",
+]
 
 _HOMES: Final = {
     "LanceIOManager": "lance_dagster.io_manager",
+    "LanceMaintenancePolicy": "lance_dagster.policy",
     "LanceSparkResource": "lance_dagster.spark",
     "LanceTableResource": "lance_dagster.resource",
+    "build_maintenance_job": "lance_dagster.maintenance",
+    "build_maintenance_schedule": "lance_dagster.maintenance_triggers",
+    "build_maintenance_sensor": "lance_dagster.maintenance_triggers",
     "lance_filter": "lance_dagster.filters",
     "stamp_lance_metadata": "lance_dagster.stamp",
 }

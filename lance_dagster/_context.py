@@ -17,7 +17,9 @@ import dagster as dg
 __all__ = [
     "RunFacts",
     "add_partition_metadata",
+    "definition_metadata",
     "input_annotation",
+    "job_beside_resources",
     "output_name",
     "run_created_at",
     "run_facts",
@@ -131,6 +133,34 @@ def add_partition_metadata(context: dg.OutputContext, metadata: Mapping[str, Map
         return
     for partition_key, entries in metadata.items():
         step.add_asset_metadata(entries, asset_key=context.asset_key, partition_key=partition_key)
+
+
+def definition_metadata(
+    context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
+) -> Mapping[str, Any] | None:
+    """The definition metadata of an asset of the code location; None where the location does not tell."""
+    try:
+        repository = context.repository_def
+        definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
+    except Exception:  # noqa: BLE001 -- Dagster's own kind of assertion: a job that is run by itself belongs to none
+        return None
+    return None if definition is None else definition.metadata_by_key.get(asset_key)
+
+
+def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:
+    """A job that brings some resources of its own, and takes those that it lacks from the code location.
+
+    `GraphDefinition.to_job` with resources insists on all of them, but for "io_manager", at once; the same job without
+    that check is what a code location completes.
+    """
+    defined = {key: _definition(resource) for key, resource in resources.items()}
+    return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
+
+
+def _definition(resource: Any) -> dg.ResourceDefinition:
+    """As Dagster takes it."""
+    found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
+    return found
 
 
 def _step(context: dg.OutputContext) -> Any | None:

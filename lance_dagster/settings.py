@@ -9,6 +9,8 @@
     cluster                     lance/cluster
                                 lance/commit_message       text shown in the table's history
                                 lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
+                                lance/maintenance          fields of a LanceMaintenancePolicy (`policy`)
+                                lance/column_lineage       where each column comes from (`column_lineage`)
 
     per input, definition metadata of the input:
         columns  lance/version  lance/tag  lance/as_of  lance/filter
@@ -48,6 +50,8 @@ ReadMode = Literal["latest", "materialized"]
 LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
 
 PREFIX = "lance/"
+READ_ELSEWHERE = {"lance/maintenance", "lance/column_lineage"}
+"""Definition metadata that jobs, checks and lineage read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class OutputSettings:
         """
         known = {PREFIX + one.name for one in fields(self)}
         if strict:
-            refuse_unknown(metadata, known, where=f"asset {asset}")
+            refuse_unknown(metadata, known | READ_ELSEWHERE, where=f"asset {asset}")
         changes = {
             key.removeprefix(PREFIX): _checked(key, plain_metadata(value), asset)
             for key, value in metadata.items()

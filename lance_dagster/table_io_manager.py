@@ -60,6 +60,12 @@ class LanceTableIOManager(dg.IOManager):
         """Where the tables are; jobs, checks and sensors ask for it."""
         return self._settings.table_root
 
+    def spark_session(self) -> Any:
+        """The session of the `spark` resource, else the active one; for work on tables that Spark is to do."""
+        from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 -- optional
+
+        return session_of(self._settings)
+
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write an asset's value with one commit, unless an earlier try of this write has made it.
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact
+    from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
     from pyspark_lance.datasource import LanceDataSource as DefaultSource
     from pyspark_lance.datasource import register
     from pyspark_lance.reader import read
@@ -33,6 +33,7 @@ __all__ = [
     "compact",
     "ensure_java",
     "ensure_python",
+    "execute_tasks",
     "local_session",
     "read",
     "register",
@@ -47,6 +48,7 @@ _HOMES: Final = {
     "WriteResult": ("pyspark_lance.writer", "WriteResult"),
     "ensure_java": ("pyspark_lance.session", "ensure_java"),
     "ensure_python": ("pyspark_lance.session", "ensure_python"),
+    "execute_tasks": ("pyspark_lance.compaction", "execute_tasks"),
     "local_session": ("pyspark_lance.session", "local_session"),
     "read": ("pyspark_lance.reader", "read"),
     "register": ("pyspark_lance.datasource", "register"),

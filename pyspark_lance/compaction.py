@@ -14,7 +14,7 @@ import contextlib
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +37,7 @@ from pyspark_lance.cores import use_cores_of_task
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CompactionFailure", "CompactionReport", "compact"]
+__all__ = ["CompactionFailure", "CompactionReport", "compact", "execute_tasks"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -118,21 +118,47 @@ def compact(
     plan = Compaction.plan(dataset, options)
     if not plan.tasks:
         return CompactionReport(dataset=dataset, metrics=CompactionMetrics(), tasks=0)
-    tasks = _Tasks(
-        uri=dataset.uri,
-        read_version=plan.read_version,
-        fragment_ids=tuple(tuple(task.fragment_ids) for task in plan.tasks),
-        options=plan.options,
-        storage_options=dict(storage_options or {}),
+    results, failures = execute_tasks(
+        spark, dataset.uri, plan.tasks, storage_options=storage_options, progress=progress
     )
-    results, failures = _run(spark, tasks, progress)
-    for failure in failures:
-        _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, dataset.uri, failure.error)
     if not results:
         raise LanceError(f"all {len(failures)} tasks failed; the first: {failures[0].error}")
     deferred = plan.options.defer_index_remap
     metrics = commit_what_fits(dataset, results, transaction_properties or {}, deferred=deferred)
     return CompactionReport(dataset=dataset, metrics=metrics, tasks=len(plan.tasks), failures=tuple(failures))
+
+
+def execute_tasks(
+    spark: SparkSession,
+    uri: str,
+    tasks: Sequence[CompactionTask],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[RewriteResult], list[CompactionFailure]]:
+    """Run tasks of one plan on Spark's executors; nothing is committed.
+
+    Args:
+        spark: The session, classic or Connect.
+        uri: The table.
+        tasks: The tasks, at least one.
+        storage_options: Credentials and settings of the storage. They are sent to the executors.
+        progress: As in `compact`.
+
+    Returns:
+        What was written, to be committed, and which tasks failed.
+    """
+    job = _Tasks(
+        uri=uri,
+        read_version=tasks[0].read_version,
+        fragment_ids=tuple(tuple(task.fragment_ids) for task in tasks),
+        options=tasks[0].options,
+        storage_options=dict(storage_options or {}),
+    )
+    results, failures = _run(spark, job, progress)
+    for failure in failures:
+        _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, uri, failure.error)
+    return results, failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

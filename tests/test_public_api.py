@@ -31,7 +31,7 @@ NAMES = {
     ],
     pyspark_lance: [
         "CompactionFailure", "CompactionReport", "DefaultSource", "WriteResult", "compact", "ensure_java",
-        "ensure_python", "local_session", "read", "register", "write",
+        "ensure_python", "execute_tasks", "local_session", "read", "register", "write",
     ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from lance_dagster.settings import TableSettings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkHandler"]
+__all__ = ["SparkHandler", "session_of"]
 
 
 _PARTITION_TYPES: Mapping[str, pa.DataType] = {
@@ -85,7 +85,7 @@ class SparkHandler(LanceTypeHandler):
         import pyspark_lance  # noqa: PLC0415 -- optional
 
         return pyspark_lance.read(
-            _session(request.table),
+            session_of(request.table),
             request.dataset.uri,
             version=request.dataset.version,
             columns=request.columns,
@@ -94,7 +94,7 @@ class SparkHandler(LanceTypeHandler):
         )
 
 
-def _session(table: TableSettings) -> SparkSession:
+def session_of(table: TableSettings) -> SparkSession:
     """The session of the IO manager's `spark` resource, else the active one."""
     if table.spark is not None:
         session: Any = getattr(table.spark, "spark_session", None)

@@ -1,0 +1,137 @@
+"""How a table is: numbers from its manifest and the list of its versions. No data file is opened or listed.
+
+lance/fragments             fragments of the newest version
+lance/small_fragments       ... with fewer rows than the target
+lance/deleted_fraction      rows that are deleted and still in the files, of all rows in the files
+lance/versions_total        versions that there are
+lance/index_unindexed_fraction   rows that the index which covers least does not cover
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lance_dagster.policy import LanceMaintenancePolicy
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["TableHealth", "measure"]
+
+DEFAULT_TARGET: Final = 1024 * 1024
+_SYSTEM: Final = "__lance_"
+_TARGET_KEY: Final = "lance.compaction.target_rows_per_fragment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableHealth:
+    """The numbers of one version.
+
+    Attributes:
+        version: The version.
+        fragments: Its fragments.
+        small_fragments: Those with fewer rows than the target.
+        rows: Live rows.
+        deleted_rows: Rows that are deleted and still in the files.
+        bytes: Bytes of the data files.
+        versions: Versions of the branch that there are; 0 if they were not counted.
+        unindexed: For each index, the share of the live rows that it does not cover.
+    """
+
+    version: int
+    fragments: int
+    small_fragments: int
+    rows: int
+    deleted_rows: int
+    bytes: int
+    versions: int
+    unindexed: dict[str, float]
+
+    @property
+    def deleted_fraction(self) -> float:
+        """Share of the rows in the files that is deleted."""
+        physical = self.rows + self.deleted_rows
+        return self.deleted_rows / physical if physical else 0.0
+
+    @property
+    def unindexed_fraction(self) -> float | None:
+        """That of the index which covers least; None without indices."""
+        return max(self.unindexed.values()) if self.unindexed else None
+
+    def numbers(self) -> dict[str, int]:
+        """What upkeep compares before and after."""
+        return {
+            "fragments": self.fragments,
+            "rows": self.rows,
+            "deleted_rows": self.deleted_rows,
+            "bytes": self.bytes,
+            "versions": self.versions,
+        }
+
+    def metadata(self) -> dict[str, int | float]:
+        """The entries of events and check results; see the module's text."""
+        known: dict[str, int | float | None] = {
+            "lance/version": self.version,
+            "lance/fragments": self.fragments,
+            "lance/small_fragments": self.small_fragments,
+            "lance/deleted_fraction": self.deleted_fraction,
+            "lance/versions_total": self.versions,
+            "lance/index_unindexed_fraction": self.unindexed_fraction,
+        }
+        return {key: value for key, value in known.items() if value is not None}
+
+    def problems(
+        self, policy: LanceMaintenancePolicy, *, versions: int | None = None, indices: bool = True
+    ) -> list[str]:
+        """Which thresholds of a policy the table has passed, in words; none if it is healthy.
+
+        Args:
+            policy: The thresholds.
+            versions: The versions that count; None for all.
+            indices: Whether rows that an index misses count, if the policy refreshes indices.
+        """
+        counted = self.versions if versions is None else versions
+        limits: tuple[tuple[str, float, float], ...] = (
+            ("small fragments", self.small_fragments, policy.max_small_fragments),
+            ("deleted fraction", round(self.deleted_fraction, 4), policy.materialize_deletions_threshold),
+            ("versions", counted, policy.max_versions),
+        )
+        found = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
+        # A single small fragment has nobody to be merged with.
+        if self.fragments == 1:
+            found = [text for text in found if not text.startswith("small")]
+        if indices and policy.refresh_indices:
+            found += [
+                f"index {name!r} misses {share:.1%} of the rows" for name, share in self.unindexed.items() if share
+            ]
+        return found
+
+
+def measure(
+    dataset: lance_core.LanceDataset, policy: LanceMaintenancePolicy, *, count_versions: bool = True
+) -> TableHealth:
+    """Measure the version of a handle; lists the versions unless told not to, and reads nothing else."""
+    target = policy.target_rows_per_fragment or int(dataset.config().get(_TARGET_KEY, DEFAULT_TARGET))
+    stats = dataset.stats.dataset_stats(target)
+    rows = dataset.count_rows()
+    return TableHealth(
+        version=dataset.version,
+        fragments=stats["num_fragments"],
+        small_fragments=stats["num_small_files"],
+        rows=rows,
+        deleted_rows=stats["num_deleted_rows"],
+        bytes=dataset.total_bytes,
+        versions=len(dataset.version_refs()) if count_versions else 0,
+        unindexed=_unindexed(dataset, rows),
+    )
+
+
+def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:
+    if not dataset.has_index or not rows:
+        return {}
+    missed: dict[str, float] = {}
+    for found in dataset.describe_indices():
+        if not found.name.startswith(_SYSTEM):  # that of moved rows, and those of the write-ahead log, cover no rows
+            missed[found.name] = dataset.stats.index_stats(found.name)["num_unindexed_rows"] / rows
+    return missed

@@ -1,0 +1,172 @@
+"""`LanceMaintenancePolicy`: what upkeep does to a table, and from when on a table needs it.
+
+The policy of a job is changed for one asset by its metadata `lance/maintenance`, a mapping of fields of the policy (or
+False: the table is left alone), and for one run by the configuration of the run, in this order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Final
+
+import dagster as dg
+
+__all__ = ["MAINTENANCE_KEY", "LanceMaintenancePolicy", "parse_age", "policy_of"]
+
+MAINTENANCE_KEY: Final = "lance/maintenance"
+NEVER: Final = "never"
+
+_PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_SECONDS: Final = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LanceMaintenancePolicy:
+    """What upkeep does, and when a table needs it.
+
+    Attributes:
+        target_rows_per_fragment: Fragments with fewer rows are small, and merged with their neighbours; None for the
+            table's own configuration, else 1,048,576.
+        max_bytes_per_file: Bytes after which a new file is begun; None for the table's configuration, else no limit.
+        materialize_deletions_threshold: A fragment is rewritten if more than this share of its rows is deleted.
+        cleanup_older_than: Versions older than this are removed, with the files that only they need: a text such as
+            "7d" or "1h 30m", a timedelta, or None (as text, "never") for no limit of age. Tagged versions, and those
+            that branches need, stay.
+        retain_versions: So many of the newest versions stay, however old they are; without `cleanup_older_than` all
+            others go. With neither, nothing is removed.
+        refresh_indices: Whether indices are extended to the rows that they do not cover.
+        max_parallel_tasks: Rewrites that run at a time; None lets the executor of the job decide.
+        dry_run: Only say what would be done.
+        max_small_fragments: With more small fragments than this a table needs upkeep.
+        max_versions: With more versions than this, or more since the last upkeep, a table needs it.
+
+    Raises:
+        ValueError: a value means nothing.
+    """
+
+    target_rows_per_fragment: int | None = None
+    max_bytes_per_file: int | None = None
+    materialize_deletions_threshold: float = 0.1
+    cleanup_older_than: str | timedelta | None = "7d"
+    retain_versions: int | None = None
+    refresh_indices: bool = True
+    max_parallel_tasks: int | None = None
+    dry_run: bool = False
+    max_small_fragments: int = 4
+    max_versions: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        for name in ("target_rows_per_fragment", "max_bytes_per_file", "retain_versions", "max_parallel_tasks"):
+            value = getattr(self, name)
+            if value is not None and not _is_count(value):
+                raise ValueError(f"{name} must be a positive number or None, not {value!r}")
+        for name in ("max_small_fragments", "max_versions"):
+            if not _is_count(getattr(self, name)):
+                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
+        for name in ("refresh_indices", "dry_run"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")  # noqa: TRY004 -- one kind
+        share = self.materialize_deletions_threshold
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ValueError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")
+        if self.age is not None and self.age <= timedelta(0):
+            raise ValueError(f"cleanup_older_than must be longer than nothing, not {self.cleanup_older_than!r}")
+
+    @property
+    def age(self) -> timedelta | None:
+        """`cleanup_older_than` as a time; None for no limit of age."""
+        given = self.cleanup_older_than
+        return parse_age(given) if isinstance(given, str) else given
+
+    @property
+    def cleans_up(self) -> bool:
+        """Whether old versions are removed at all."""
+        return self.age is not None or self.retain_versions is not None
+
+    def changed(self, overrides: Mapping[str, Any], *, where: str) -> LanceMaintenancePolicy:
+        """This policy with some fields changed.
+
+        Args:
+            overrides: Fields and values.
+            where: Who asks for it, for messages.
+
+        Raises:
+            DagsterInvalidDefinitionError: a field is not known, or its value means nothing.
+        """
+        known = [one.name for one in fields(self)]
+        unknown = sorted(set(overrides) - set(known))
+        if unknown:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{where}: {', '.join(map(repr, unknown))} is no field of a LanceMaintenancePolicy; there are "
+                f"{', '.join(known)}"
+            )
+        try:
+            return replace(self, **overrides)
+        except ValueError as error:
+            raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        age = self.age
+        return {**asdict(self), "cleanup_older_than": None if age is None else f"{age.total_seconds():.6f}s"}
+
+
+def parse_age(text: str) -> timedelta | None:
+    """Read an age such as "14d" or "1h 30m"; "never" is None.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if text.strip().lower() == NEVER:
+        return None
+    position, seconds = 0, 0.0
+    while position < len(text):
+        match = _PART.match(text.lower(), position)
+        if match is None or match[2] not in _SECONDS:
+            raise ValueError(f'{text!r} is no duration; write "7d", "12h" or "1h 30m", or "{NEVER}"')
+        seconds += float(match[1]) * _SECONDS[match[2]]
+        position = match.end()
+    if not text.strip():
+        raise ValueError("a duration is missing")
+    return timedelta(seconds=seconds)
+
+
+def policy_of(
+    policy: LanceMaintenancePolicy, metadata: Mapping[str, Any] | None, *, where: str
+) -> LanceMaintenancePolicy | None:
+    """The policy for one asset; None if its metadata asks to leave it alone.
+
+    Args:
+        policy: That of the job.
+        metadata: The asset's definition metadata; `lance/maintenance` is used.
+        where: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: the entry cannot be used.
+    """
+    given = (metadata or {}).get(MAINTENANCE_KEY)
+    value = given.value if isinstance(given, dg.MetadataValue) else given
+    if value is None or value is True:
+        return policy
+    if value is False:
+        return None
+    if not isinstance(value, Mapping):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {MAINTENANCE_KEY} must be a mapping of fields of a LanceMaintenancePolicy, or False, "
+            f"not {value!r}"
+        )
+    return policy.changed(value, where=f"{where}: metadata {MAINTENANCE_KEY}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

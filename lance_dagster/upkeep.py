@@ -1,0 +1,273 @@
+"""The upkeep of one table, step by step; every step can run in another process, and can be run again.
+
+    survey     the manifest -> numbers, tasks, and whether anything is to be done      (nothing is written)
+    rewrite    one task -> new files that nothing refers to yet
+    commit     all results of a table -> one Rewrite; what a writer was faster at is planned and rewritten again
+    materialize_deletions   what is left of fragments with many deletions -> one Rewrite
+    refresh_indices         rows that an index does not cover -> the index
+    clean_up   old versions, and the files that only they need, go
+
+Between steps travel plain records of texts and numbers. Writers are never waited for and never made to wait: whoever
+commits first wins, and upkeep looks again, `ATTEMPTS` times.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+import lance_core
+from lance_core.errors import CommitConflictError, UnsupportedError, VersionNotFoundError
+from lance_core.maintenance import Compaction, CompactionMetrics, CompactionTask, RewriteResult, commit_what_fits
+from lance_dagster.health import TableHealth, measure
+from lance_dagster.policy import LanceMaintenancePolicy
+
+__all__ = [
+    "ATTEMPTS",
+    "Rewriter",
+    "Upkeep",
+    "clean_up",
+    "commit",
+    "compaction_options",
+    "mapping_key",
+    "materialize_deletions",
+    "refresh_indices",
+    "rewrite",
+    "run_here",
+    "survey",
+]
+
+ATTEMPTS: Final = 3
+"""How often upkeep looks again after writers were faster."""
+
+_PAUSE_S: Final = 0.2
+_NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
+
+Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[RewriteResult]]
+"""Runs tasks, in this process or elsewhere."""
+
+
+@dataclass(kw_only=True)
+class Upkeep:
+    """What is known of the upkeep of one table: it goes from step to step, and can be pickled.
+
+    Attributes:
+        asset: The asset's key, parts joined by slashes.
+        uri: Its table.
+        policy: What to do, as `LanceMaintenancePolicy.to_dict` gives it.
+        version: The version that was surveyed.
+        before: Numbers of that version.
+        health: Its entries for events.
+        problems: Which thresholds it had passed.
+        num_tasks: How many rewrites there are to do.
+        results: What they gave, as JSON.
+        cleanup_due: Whether there are versions to remove.
+        indices_due: Indices that do not cover all rows.
+        lost: Rewrites that concurrent commits made void, in the end.
+        done: What was done, as entries of the event.
+        seconds: Time that the steps took.
+        error: Why it failed; None while it did not.
+    """
+
+    asset: str
+    uri: str
+    policy: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+    before: dict[str, int] = field(default_factory=dict)
+    health: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    num_tasks: int = 0
+    results: list[str] = field(default_factory=list)
+    cleanup_due: bool = False
+    indices_due: list[str] = field(default_factory=list)
+    lost: int = 0
+    done: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def resolved(self) -> LanceMaintenancePolicy:
+        """The policy itself."""
+        return LanceMaintenancePolicy(**self.policy)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is anything to do, or to report as failed."""
+        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.error)
+
+    def count(self, **numbers: int) -> None:
+        """Add to what was done."""
+        for name, number in numbers.items():
+            self.done[name] = self.done.get(name, 0) + number
+
+
+def mapping_key(asset: str, suffix: str = "") -> str:
+    """A key of a dynamic output: the same for the same table, another for another one."""
+    plain = _NOT_IN_KEYS.sub("_", asset.replace("/", "__"))
+    if plain != asset:
+        plain += "_" + sha256(asset.encode()).hexdigest()[:6]
+    return plain + suffix
+
+
+def compaction_options(policy: LanceMaintenancePolicy) -> dict[str, Any]:
+    """The options of a compaction that a policy asks for; what it leaves open the table's configuration decides."""
+    return {
+        "target_rows_per_fragment": policy.target_rows_per_fragment,
+        "max_bytes_per_file": policy.max_bytes_per_file,
+        "materialize_deletions_threshold": policy.materialize_deletions_threshold,
+    }
+
+
+def survey(
+    dataset: lance_core.LanceDataset, asset: str, policy: LanceMaintenancePolicy
+) -> tuple[Upkeep, list[CompactionTask]]:
+    """Say how a table is, and which rewrites there are to do; one old manifest is read beside the newest."""
+    found = measure(dataset, policy)
+    plan = Compaction.plan(dataset, compaction_options(policy))
+    upkeep = Upkeep(
+        asset=asset,
+        uri=dataset.uri,
+        policy=policy.to_dict(),
+        version=dataset.version,
+        before=found.numbers(),
+        health=found.metadata(),
+        problems=found.problems(policy),
+        num_tasks=len(plan.tasks),
+        cleanup_due=_cleanup_is_due(dataset, found, policy),
+        indices_due=sorted(name for name, share in found.unindexed.items() if share and policy.refresh_indices),
+    )
+    return upkeep, list(plan.tasks)
+
+
+def _cleanup_is_due(dataset: lance_core.LanceDataset, found: TableHealth, policy: LanceMaintenancePolicy) -> bool:
+    """Whether the oldest version is too old, or there are more than are to be kept."""
+    if not policy.cleans_up or found.versions <= max(1, policy.retain_versions or 1):
+        return False
+    if policy.age is None:
+        return True
+    oldest = dataset.version_refs()[0]["version"]
+    try:
+        return dataset.checkout_version(oldest).timestamp < datetime.now(UTC) - policy.age
+    except VersionNotFoundError:
+        return False  # somebody else cleans up
+
+
+def rewrite(dataset: lance_core.LanceDataset, task: str) -> str | None:
+    """Do one task; None if its version is gone, because somebody else has done it and cleaned up."""
+    try:
+        return CompactionTask.from_json(task).execute(dataset).json()
+    except VersionNotFoundError:
+        return None
+
+
+def run_here(dataset: lance_core.LanceDataset, tasks: Sequence[CompactionTask]) -> list[RewriteResult]:
+    """Do tasks one after the other in this process; those whose version is gone give nothing."""
+    return [RewriteResult.from_json(done) for task in tasks if (done := rewrite(dataset, task.json())) is not None]
+
+
+def commit(
+    dataset: lance_core.LanceDataset,
+    upkeep: Upkeep,
+    properties: Mapping[str, str],
+    *,
+    rewriter: Rewriter = run_here,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Put what was rewritten into the table, in one commit.
+
+    A result whose fragments a writer has changed meanwhile is dropped, and the table is planned again; what writers
+    are faster at each time is counted as lost.
+
+    Args:
+        dataset: The table at any version; the handle moves to what was made.
+        upkeep: Results, and where the numbers go.
+        properties: Texts for the table's history.
+        rewriter: Does the tasks of further attempts.
+        options: Options of the compaction; None for those of the policy.
+    """
+    results = [RewriteResult.from_json(text) for text in upkeep.results]
+    missing = upkeep.num_tasks - len(results)
+    given = compaction_options(upkeep.resolved) if options is None else options
+    for attempt in range(ATTEMPTS):
+        lost = missing + _commit(dataset, results, upkeep, properties)
+        upkeep.lost, missing = lost, 0
+        if not lost:
+            return
+        if attempt + 1 < ATTEMPTS:
+            time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 -- writers that collide spread out
+            dataset.checkout_latest()
+            results = rewriter(dataset, Compaction.plan(dataset, given).tasks)
+
+
+def _commit(
+    dataset: lance_core.LanceDataset, results: Sequence[RewriteResult], upkeep: Upkeep, properties: Mapping[str, str]
+) -> int:
+    """Commit what fits; how many results did not."""
+    try:
+        metrics = commit_what_fits(dataset, results, properties)
+    except CommitConflictError:
+        return len(results)
+    _count(upkeep, metrics)
+    return metrics.tasks_skipped
+
+
+def _count(upkeep: Upkeep, metrics: CompactionMetrics) -> None:
+    upkeep.count(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
+
+
+def materialize_deletions(
+    dataset: lance_core.LanceDataset,
+    upkeep: Upkeep,
+    properties: Mapping[str, str],
+    *,
+    rewriter: Rewriter = run_here,
+) -> None:
+    """Rewrite fragments of which more is deleted than the policy allows, as far as the compaction has left any."""
+    options = {**compaction_options(upkeep.resolved), "deletions_only": True}
+    tasks = Compaction.plan(dataset, options).tasks
+    if tasks:
+        left = Upkeep(asset=upkeep.asset, uri=upkeep.uri, policy=upkeep.policy)
+        left.results = [result.json() for result in rewriter(dataset, tasks)]
+        left.num_tasks = len(tasks)
+        commit(dataset, left, properties, rewriter=rewriter, options=options)
+        upkeep.count(**left.done)
+        upkeep.lost += left.lost
+
+
+def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep) -> Iterator[str]:
+    """Extend indices to the rows that they do not cover; yields what could not be done, in words."""
+    policy = upkeep.resolved
+    due = [name for name, share in measure(dataset, policy).unindexed.items() if share]
+    if not policy.refresh_indices or not due:
+        return
+    refreshed = 0
+    for name in due:
+        try:
+            dataset.optimize.optimize_indices(index_names=[name])
+            refreshed += 1
+        except UnsupportedError as error:
+            yield f"index {name!r} was not refreshed: {error}"
+        except CommitConflictError as error:
+            upkeep.lost += 1
+            yield f"index {name!r} was not refreshed, a writer was faster: {error}"
+        dataset.checkout_latest()
+    upkeep.count(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
+
+
+def clean_up(dataset: lance_core.LanceDataset, upkeep: Upkeep) -> None:
+    """Remove old versions, and the files that only they need; tagged versions and those of branches stay."""
+    policy = upkeep.resolved
+    if policy.cleans_up:
+        stats = dataset.cleanup_old_versions(
+            older_than=policy.age, retain_versions=policy.retain_versions, error_if_tagged_old_versions=False
+        )
+        upkeep.count(
+            versions_removed=stats.old_versions, data_files_removed=stats.data_files_removed,
+            bytes_removed=stats.bytes_removed,
+        )  # fmt: skip

@@ -1,0 +1,503 @@
+"""Upkeep as a job: tables become small and fast, rows stay, writers win, nothing downstream moves."""
+
+import contextlib
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import StoreError
+from lance_dagster import (
+    LanceIOManager,
+    LanceMaintenancePolicy,
+    LanceTableResource,
+    build_maintenance_job,
+    build_maintenance_schedule,
+    build_maintenance_sensor,
+    upkeep,
+)
+from tests.lance_dagster.lake import QUIET
+
+NOW = timedelta(microseconds=1)
+
+
+@dg.asset(key_prefix="nyc")
+def flights() -> pa.Table:
+    return pa.table({"n": [0, 1]})
+
+
+@dg.asset(key_prefix="nyc", metadata={"lance/maintenance": {"target_rows_per_fragment": 2}})
+def planes() -> pa.Table:
+    return pa.table({"n": [0, 1]})
+
+
+@dg.asset(ins={"flights": dg.AssetIn(["nyc", "flights"])}, automation_condition=dg.AutomationCondition.eager())
+def late(flights: pa.Table) -> pa.Table:
+    return flights
+
+
+def fill(lake, name, fragments=6, rows=2):
+    for i in range(fragments):
+        table = pa.table({"n": list(range(i * rows, (i + 1) * rows))})
+        lance_core.write_dataset(table, lake.uri(name), mode="append" if i else "create")
+    return lake.table(name)
+
+
+def run(lake, job, config=None, *, resources=None, tags=None, assets=()):
+    """Run a maintenance job within a code location."""
+    defs = dg.Definitions(
+        assets=list(assets), jobs=[job], resources={"io_manager": lake.manager(), **(resources or {})}
+    )
+    return defs.resolve_job_def(job.name).execute_in_process(
+        instance=lake.instance, run_config={**QUIET, **(config or {})}, raise_on_error=False, tags=tags
+    )
+
+
+def observations(result):
+    found = [
+        e.asset_observation_data.asset_observation
+        for e in result.all_events
+        if e.event_type_value == "ASSET_OBSERVATION"
+    ]
+    return {one.asset_key.to_user_string(): {key: entry.value for key, entry in one.metadata.items()} for one in found}
+
+
+def failures(result):
+    return {
+        event.step_key: event.event_specific_data.error.message for event in result.all_events if event.is_step_failure
+    }
+
+
+class TestOneTable:
+    def test_small_fragments_become_one_in_one_commit(self, lake):
+        table = fill(lake, "nyc/flights")
+        result = run(lake, build_maintenance_job([flights]))
+        assert result.success
+        after = lake.table("nyc/flights")
+        assert [after.version, len(after.get_fragments())] == [table.version + 2, 1]  # ReserveFragments, Rewrite
+        assert lake.rows("nyc/flights") == [(n,) for n in range(12)]
+        import lance
+
+        assert sorted(lance.dataset(lake.uri("nyc/flights")).to_table()["n"].to_pylist()) == list(range(12))
+        found = observations(result)["nyc/flights"]
+        assert found["lance/maintenance"] == "done"
+        assert (found["lance/fragments_before"], found["lance/fragments_after"]) == (6, 1)
+        assert found["lance/rows_before"] == found["lance/rows_after"] == 12
+        assert found["lance/bytes_before"] > found["lance/bytes_after"] > 0
+        assert (found["lance/versions_before"], found["lance/versions_after"]) == (6, 8)
+        assert found["lance/seconds"] > 0
+        assert not result.get_asset_materialization_events()
+        assert lake.properties("nyc/flights")[-1]["dagster.run_id"] == result.run_id
+
+    def test_a_second_run_makes_no_version(self, lake):
+        fill(lake, "nyc/flights")
+        job = build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW))
+        run(lake, job)
+        version = lake.table("nyc/flights").version
+        result = run(lake, job)
+        assert result.success
+        assert lake.table("nyc/flights").version == version
+        assert observations(result)["nyc/flights"]["lance/maintenance"] == "healthy"
+
+    def test_deleted_rows_leave_the_files(self, lake):
+        table = fill(lake, "nyc/flights", fragments=1, rows=100)
+        table.delete("n < 50")
+        result = run(lake, build_maintenance_job([flights]))
+        assert result.success
+        after = lake.table("nyc/flights")
+        assert after.count_deleted_rows() == 0
+        assert after.count_rows() == 50
+        assert observations(result)["nyc/flights"]["lance/deleted_rows_before"] == 50
+
+    def test_old_versions_go_and_tagged_ones_stay(self, lake):
+        table = fill(lake, "nyc/flights")
+        table.tags.create("keep", 2)
+        result = run(lake, build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW)))
+        assert result.success
+        after = lake.table("nyc/flights")
+        assert [v["version"] for v in after.versions()] == [2, after.version]
+        assert after.checkout_version("keep").count_rows() == 4
+        assert observations(result)["nyc/flights"]["lance/versions_removed"] == 6
+
+    def test_so_many_versions_are_kept(self, lake):
+        fill(lake, "nyc/flights")
+        run(lake, build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=None, retain_versions=3)))
+        assert len(lake.table("nyc/flights").versions()) == 3
+
+    def test_nothing_is_removed_without_a_limit(self, lake):
+        fill(lake, "nyc/flights")
+        run(lake, build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=None)))
+        assert len(lake.table("nyc/flights").versions()) == 8
+
+    def test_a_dry_run_writes_nothing(self, lake):
+        table = fill(lake, "nyc/flights")
+        for job, config in (
+            (build_maintenance_job([flights], LanceMaintenancePolicy(dry_run=True)), {}),
+            (build_maintenance_job([flights]), {"ops": {"plan": {"config": {"dry_run": True}}}}),
+        ):
+            result = run(lake, job, config)
+            assert result.success
+            assert lake.table("nyc/flights").version == table.version
+            found = observations(result)["nyc/flights"]
+            assert (found["lance/maintenance"], found["lance/tasks"]) == ("dry run", 1)
+
+    def test_the_launchpad_changes_the_policy(self, lake):
+        fill(lake, "nyc/flights")
+        config = {
+            "ops": {"plan": {"config": {"policy": {"target_rows_per_fragment": 4, "cleanup_older_than": "never"}}}}
+        }
+        run(lake, build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW)), config)
+        assert [f.count_rows() for f in lake.table("nyc/flights").get_fragments()] == [4, 4, 4]
+        assert len(lake.table("nyc/flights").versions()) == 8
+
+    def test_indices_of_pylance_that_cannot_be_refreshed_are_told_and_kept(self, lake):
+        import lance
+
+        fill(lake, "nyc/flights")
+        lance.dataset(lake.uri("nyc/flights")).create_scalar_index("n", "BTREE")
+        result = run(lake, build_maintenance_job([flights]))
+        assert result.success
+        found = observations(result)["nyc/flights"]
+        assert found["lance/indices_refreshed"] + found["lance/indices_not_refreshed"] == 1
+        assert lance.dataset(lake.uri("nyc/flights")).to_table(filter="n = 7")["n"].to_pylist() == [7]
+
+
+class TestManyTables:
+    def test_each_has_its_own_policy_and_absent_ones_are_passed_over(self, lake):
+        fill(lake, "nyc/flights")
+        fill(lake, "nyc/planes")
+        result = run(lake, build_maintenance_job([flights, planes, dg.AssetKey("nothing"), "nyc/none"]))
+        assert result.success
+        assert result.output_for_node("summarize") == {
+            "done": ["nyc/flights"],
+            "skipped": [],
+            "healthy": ["nyc/planes"],  # fragments of two rows are large enough
+            "dry_run": [],
+            "absent": ["nothing", "nyc/none"],
+            "failed": {},
+        }
+
+    def test_only_some(self, lake):
+        fill(lake, "nyc/flights")
+        fill(lake, "nyc/boats")
+        job = build_maintenance_job([flights, "nyc/boats"])
+        result = run(lake, job, {"ops": {"plan": {"config": {"tables": ["nyc/boats"]}}}})
+        assert list(observations(result)) == ["nyc/boats"]
+        result = run(lake, job, {"ops": {"plan": {"config": {"tables": ["nyc/trains"]}}}})
+        assert "nyc/trains: no table of this job" in failures(result)["plan"]
+
+    @pytest.mark.parametrize("harm", ["data", "manifest"])
+    def test_a_broken_one_fails_alone_and_is_named(self, lake, harm):
+        fill(lake, "nyc/flights")
+        fill(lake, "nyc/broken")
+        root = Path(lake.uri("nyc/broken"))
+        if harm == "data":
+            shutil.rmtree(root / "data")
+        else:
+            max(root.glob("_versions/*.manifest"), key=lambda p: p.stat().st_mtime_ns).write_bytes(b"nothing")
+        result = run(lake, build_maintenance_job(["nyc/broken", flights]))
+        assert not result.success
+        assert len(lake.table("nyc/flights").get_fragments()) == 1
+        assert list(observations(result)) == ["nyc/flights"]
+        (report,) = [step for step in failures(result) if step.startswith("report[nyc__broken")]
+        assert set(failures(result)) == {report, "summarize"}
+        assert "nyc/broken" in failures(result)["summarize"]
+
+    def test_one_that_is_to_be_left_alone(self, lake):
+        fill(lake, "boats")
+        alone = dg.AssetSpec("boats", metadata={"lance/maintenance": False})
+        result = run(lake, build_maintenance_job([alone]))
+        assert result.success
+        assert lake.table("boats").version == 6
+
+    def test_keys_are_found_where_the_definition_puts_them(self, lake):
+        """A bare key is located like the asset: through the metadata of its definition, where the location has one."""
+        placed = dg.AssetSpec("boats", metadata={"schema": "sea", "table": "ships"})
+        fill(lake, "sea/ships")
+        assert run(lake, build_maintenance_job([placed])).success
+        assert len(lake.table("sea/ships").get_fragments()) == 1
+
+    def test_a_table_resource_will_do_and_two_jobs_in_one_location(self, lake):
+        fill(lake, "nyc/flights")
+        one = build_maintenance_job([flights], name="one", io_manager_key="lance")
+        two = build_maintenance_job([flights], name="two")
+        defs = dg.Definitions(
+            jobs=[one, two],
+            resources={"lance": LanceTableResource(root_uri=lake.root), "io_manager": lake.manager()},
+        )
+        for name in ("one", "two"):
+            assert defs.resolve_job_def(name).execute_in_process(instance=lake.instance, run_config=QUIET).success
+        assert len(lake.table("nyc/flights").get_fragments()) == 1
+
+
+class TestRaces:
+    def test_a_writer_that_is_always_faster_wins_and_nothing_fails(self, lake, monkeypatch):
+        fill(lake, "nyc/flights")
+        real, calls = upkeep.rewrite, []
+
+        def rewrite(dataset, task):
+            done = real(dataset, task)
+            calls.append(lake.table("nyc/flights").delete(f"n = {len(calls)}"))
+            return done
+
+        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        result = run(lake, build_maintenance_job([flights]))
+        assert result.success
+        assert len(calls) >= upkeep.ATTEMPTS
+        found = observations(result)["nyc/flights"]
+        assert found["lance/maintenance"] == "skipped"
+        assert found["lance/tasks_lost"] >= 1
+        assert lake.rows("nyc/flights") == [(n,) for n in range(len(calls), 12)]
+
+    def test_a_writer_that_is_faster_once_is_followed(self, lake, monkeypatch):
+        fill(lake, "nyc/flights")
+        real, calls = upkeep.rewrite, []
+
+        def rewrite(dataset, task):
+            done = real(dataset, task)
+            if not calls:
+                lake.table("nyc/flights").delete("n = 0")
+            calls.append(task)
+            return done
+
+        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        result = run(lake, build_maintenance_job([flights]))
+        assert observations(result)["nyc/flights"]["lance/maintenance"] == "done"
+        assert len(lake.table("nyc/flights").get_fragments()) == 1
+        assert lake.rows("nyc/flights") == [(n,) for n in range(1, 12)]
+
+    def test_appends_meanwhile_stay(self, lake, monkeypatch):
+        fill(lake, "nyc/flights")
+        real = upkeep.rewrite
+
+        def rewrite(dataset, task):
+            lake.table("nyc/flights").insert(pa.table({"n": [12]}))
+            return real(dataset, task)
+
+        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        assert run(lake, build_maintenance_job([flights])).success
+        assert lake.rows("nyc/flights") == [(n,) for n in range(13)]
+
+    def test_a_rewrite_is_tried_again(self, lake, monkeypatch):
+        fill(lake, "nyc/flights")
+        real, calls = upkeep.rewrite, []
+
+        def rewrite(dataset, task):
+            calls.append(task)
+            if len(calls) == 1:
+                raise StoreError("not now")
+            return real(dataset, task)
+
+        monkeypatch.setattr(upkeep, "rewrite", rewrite)
+        assert run(lake, build_maintenance_job([flights])).success
+        assert len(calls) == 2
+
+    @pytest.mark.parametrize("step", ["rewrite", "commit", "materialize_deletions", "clean_up"])
+    @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
+    def test_a_run_that_ends_at_any_step_is_finished_by_the_next(self, lake, monkeypatch, step, when):
+        fill(lake, "nyc/flights")
+        job = build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW))
+        real = getattr(upkeep, step)
+
+        def dies(*arguments, **options):
+            if when == "after":
+                real(*arguments, **options)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(upkeep, step, dies)
+            with contextlib.suppress(KeyboardInterrupt):
+                assert not run(lake, job).success
+        assert lake.rows("nyc/flights") == [(n,) for n in range(12)]
+        assert run(lake, job).success
+        assert lake.rows("nyc/flights") == [(n,) for n in range(12)]
+        table = lake.table("nyc/flights")
+        assert len(table.get_fragments()) == 1
+        assert len(table.versions()) == 1
+        table.cleanup_old_versions(timedelta(0), retain_versions=1, delete_unverified=True)
+        assert len(list(Path(lake.uri("nyc/flights"), "data").iterdir())) == 1
+
+
+class TestDownstream:
+    @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+    def test_neither_data_versions_nor_automation_move(self, lake):
+        assets = [flights, late]
+        lake.run(*assets, default_load_type="pyarrow")
+        for _ in range(3):
+            lake.table("nyc/flights").insert(pa.table({"n": [1]}))
+        defs = dg.Definitions(assets=assets)
+        first = dg.evaluate_automation_conditions(defs, instance=lake.instance)
+        before = lake.instance.get_latest_materialization_event(dg.AssetKey(["nyc", "flights"]))
+        assert run(lake, build_maintenance_job(assets)).success
+        assert len(lake.table("nyc/flights").get_fragments()) == 1
+        after = lake.instance.get_latest_materialization_event(dg.AssetKey(["nyc", "flights"]))
+        assert after.timestamp == before.timestamp
+        second = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=first.cursor)
+        assert second.total_requested == 0
+
+
+class TestSchedule:
+    def job(self, *names):
+        return build_maintenance_job(list(names) or ["nyc/flights"])
+
+    def evaluate(self, schedule, when):
+        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=when))
+
+    def test_it_ships_stopped_and_runs_all_tables(self):
+        schedule = build_maintenance_schedule(self.job(), cron_schedule="0 4 * * *")
+        assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+        assert schedule.cron_schedule == "0 4 * * *"
+        (request,) = self.evaluate(schedule, datetime(2026, 1, 1, 4, tzinfo=UTC)).run_requests
+        assert request.run_config == {}
+
+    def test_jitter_gives_each_table_a_minute_of_its_own(self):
+        names = [f"nyc/t{i}" for i in range(20)]
+        schedule = build_maintenance_schedule(self.job(*names), "55 3 * * *", jitter=timedelta(minutes=9))
+        assert len(schedule.cron_schedule) == 10
+        assert schedule.cron_schedule[-1] == "4 4 * * *"
+        asked = []
+        for minute in range(10):
+            tick = self.evaluate(schedule, datetime(2026, 1, 1, 3, 55, tzinfo=UTC) + timedelta(minutes=minute))
+            asked += [n for r in tick.run_requests for n in r.run_config["ops"]["plan"]["config"]["tables"]]
+        assert sorted(asked) == sorted(names)
+
+    def test_a_schedule_that_cannot_be_spread(self):
+        with pytest.raises(ValueError, match="fixed minute"):
+            build_maintenance_schedule(self.job(), "*/5 * * * *", jitter=timedelta(minutes=9))
+        with pytest.raises(ValueError, match="another day"):
+            build_maintenance_schedule(self.job(), "55 23 * * 1", jitter=timedelta(minutes=9))
+
+    def test_another_job_is_refused(self):
+        @dg.op
+        def nothing(): ...
+
+        @dg.job
+        def other():
+            nothing()
+
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="build_maintenance_job"):
+            build_maintenance_schedule(other)
+
+
+class TestSensor:
+    @pytest.fixture
+    def tick(self, lake):
+        tables = [flights, "nyc/boats"]
+        job = build_maintenance_job(tables)
+        sensor = build_maintenance_sensor(job, tables, LanceMaintenancePolicy(max_versions=20))
+        state = {"cursor": None}
+
+        def evaluate():
+            with dg.build_sensor_context(
+                instance=lake.instance, cursor=state["cursor"], resources={"io_manager": lake.manager()}
+            ) as context:
+                result = sensor(context)
+            if isinstance(result, dg.SkipReason):
+                return []
+            state["cursor"] = result.cursor
+            return result.run_requests
+
+        evaluate.job, evaluate.sensor = job, sensor
+        return evaluate
+
+    def test_small_fragments_ask_for_a_run_once(self, lake, tick):
+        assert tick.sensor.default_status is dg.DefaultSensorStatus.STOPPED
+        assert tick() == []
+        fill(lake, "nyc/flights", fragments=2)
+        assert tick() == []
+        fill(lake, "nyc/boats")
+        (request,) = tick()
+        assert request.run_config == {"ops": {"plan": {"config": {"tables": ["nyc/boats"]}}}}
+        assert tick() == []
+        assert run(lake, tick.job, dict(request.run_config), tags=request.tags).success
+        assert tick() == []
+        assert len(lake.table("nyc/boats").get_fragments()) == 1
+
+    def test_deleted_rows_ask_for_a_run(self, lake, tick):
+        fill(lake, "nyc/flights", fragments=1, rows=10)
+        assert tick() == []
+        lake.table("nyc/flights").delete("n < 3")
+        assert len(tick()) == 1
+
+    def test_versions_since_the_last_time_ask_for_a_run(self, lake, tick):
+        fill(lake, "nyc/flights", fragments=1)
+        for i in range(20):
+            lake.table("nyc/flights").update_config({"i": str(i)})
+        (request,) = tick()
+        run(lake, tick.job, dict(request.run_config), tags=request.tags)
+        for i in range(15):
+            lake.table("nyc/flights").update_config({"i": str(i)})
+        assert tick() == []
+        for i in range(10):
+            lake.table("nyc/flights").update_config({"i": str(i)})
+        assert len(tick()) == 1
+
+    def test_a_table_that_an_open_run_works_on_waits(self, lake, tick):
+        fill(lake, "nyc/flights")
+        fill(lake, "nyc/boats")
+        tags = {"lance/tables": json.dumps(["nyc/boats"])}
+        lake.instance.create_run_for_job(tick.job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+        (request,) = tick()
+        assert request.run_config["ops"]["plan"]["config"]["tables"] == ["nyc/flights"]
+
+    def test_a_broken_table_does_not_stop_the_others(self, lake, tick):
+        fill(lake, "nyc/flights")
+        fill(lake, "nyc/boats")
+        for manifest in Path(lake.uri("nyc/boats"), "_versions").glob("*.manifest"):
+            manifest.write_bytes(b"nothing")
+        (request,) = tick()
+        assert request.run_config["ops"]["plan"]["config"]["tables"] == ["nyc/flights"]
+
+    def test_a_table_of_another_job_is_refused(self):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="no table of the job"):
+            build_maintenance_sensor(build_maintenance_job(["a/b"]), ["a/c"])
+
+
+class TestPolicy:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"target_rows_per_fragment": 0}, {"max_bytes_per_file": -1}, {"materialize_deletions_threshold": 1.5},
+            {"cleanup_older_than": "soon"}, {"cleanup_older_than": ""}, {"cleanup_older_than": timedelta(0)},
+            {"retain_versions": 0}, {"refresh_indices": "yes"}, {"max_parallel_tasks": 0}, {"max_versions": 0},
+        ],
+    )  # fmt: skip
+    def test_values_that_mean_nothing(self, wrong):
+        with pytest.raises(ValueError):
+            LanceMaintenancePolicy(**wrong)
+
+    def test_ages(self):
+        assert LanceMaintenancePolicy().age == timedelta(days=7)
+        assert LanceMaintenancePolicy(cleanup_older_than="1h 30m").age == timedelta(minutes=90)
+        assert LanceMaintenancePolicy(cleanup_older_than="never").age is None
+        assert LanceMaintenancePolicy(cleanup_older_than=None).age is None
+        assert LanceMaintenancePolicy(**LanceMaintenancePolicy(cleanup_older_than=NOW).to_dict()).age == NOW
+
+    @pytest.mark.parametrize("wrong", [{"cleanup_older": "7d"}, {"retain_versions": -1}, "7d"])
+    def test_metadata_that_means_nothing_fails_when_the_job_is_built(self, wrong):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="lance/maintenance"):
+            build_maintenance_job([dg.AssetSpec("a", metadata={"lance/maintenance": wrong})])
+
+    def test_an_engine_that_is_none(self):
+        with pytest.raises(ValueError, match="engine"):
+            build_maintenance_job(["a"], engine="dask")
+
+    def test_a_resource_that_knows_no_tables(self, lake):
+        result = run(lake, build_maintenance_job(["a"]), resources={"io_manager": dg.mem_io_manager})
+        assert "says nothing of Lance tables" in failures(result)["plan"] or not result.success
+
+    def test_the_limit_of_parallel_rewrites_goes_to_the_executor(self, lake):
+        fill(lake, "nyc/flights")
+        job = build_maintenance_job([flights], LanceMaintenancePolicy(max_parallel_tasks=2))
+        assert job.executor_def.name == "multiprocess"
+        assert run(lake, job).success
+
+    def test_the_io_manager_takes_an_asset_with_a_policy(self, lake):
+        lake.run(planes)
+        assert lake.table("nyc/planes").count_rows() == 2
+        assert isinstance(lake.manager(), LanceIOManager)

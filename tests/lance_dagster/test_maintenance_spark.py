@@ -1,0 +1,24 @@
+"""Upkeep by the executors of a Spark session."""
+
+from lance_dagster import LanceMaintenancePolicy, LanceSparkResource, LanceTableResource, build_maintenance_job
+from tests.lance_dagster.test_maintenance import failures, fill, observations, run
+
+
+def test_spark_rewrites_in_waves(lake, spark):
+    fill(lake, "nyc/flights", fragments=8)
+    fill(lake, "nyc/boats", fragments=3)
+    policy = LanceMaintenancePolicy(target_rows_per_fragment=4, max_parallel_tasks=2)
+    job = build_maintenance_job(["nyc/flights", "nyc/boats"], policy, engine="spark")
+    result = run(lake, job, resources={"io_manager": lake.manager(spark=LanceSparkResource())})
+    assert result.success
+    assert [f.count_rows() for f in lake.table("nyc/flights").get_fragments()] == [4, 4, 4, 4]
+    assert lake.rows("nyc/flights") == [(n,) for n in range(16)]
+    assert observations(result)["nyc/boats"]["lance/fragments_after"] == 1
+
+
+def test_without_a_session_the_way_out_is_named(lake):
+    fill(lake, "nyc/boats", fragments=3)
+    job = build_maintenance_job(["nyc/boats"], engine="spark")
+    result = run(lake, job, resources={"io_manager": LanceTableResource(root_uri=lake.root)})
+    assert not result.success
+    assert "has no Spark session; use engine process" in failures(result)["summarize"]
