@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - in the main thread
 from contextlib import contextmanager
 from typing import Literal
 

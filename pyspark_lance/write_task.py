@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lance_core import FragmentMetadata, FragmentWriter, Slices
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
+from lance_core.threads import ThreadPool
 from pyspark_lance.convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 
@@ -145,7 +146,7 @@ class _Output:
         self._prefix = prefix
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
         self._all: list[FragmentWriter] = []
-        self._pool = ThreadPoolExecutor(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
+        self._pool = ThreadPool(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
         self._finishing: deque[Future[list[FragmentMetadata]]] = deque()
         self._fragments: list[dict[str, Any]] = []
         self._rows: dict[int, int] = {}

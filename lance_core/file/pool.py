@@ -5,10 +5,11 @@ __all__ = ["num_threads", "submit"]
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Final, ParamSpec, TypeVar
 
 from lance_core.errors import InvalidInputError
+from lance_core.threads import ThreadPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -16,7 +17,7 @@ T = TypeVar("T")
 _MOST_THREADS: Final = 4
 
 _lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[int, ThreadPool] = {}
 
 
 def num_threads() -> int:
@@ -40,7 +41,7 @@ def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future
         pool = _pools.get(os.getpid())
         if pool is None and (threads := num_threads()) > 1:
             _pools.clear()  # a forked child gets a pool of its own
-            pool = _pools[os.getpid()] = ThreadPoolExecutor(threads, thread_name_prefix="lance-page")
+            pool = _pools[os.getpid()] = ThreadPool(threads, thread_name_prefix="lance-page")
     return _done(work, *args, **kwargs) if pool is None else pool.submit(work, *args, **kwargs)
 
 

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
+from lance_core.threads import ThreadPool
 from lance_core.verbs.version.handle import Handle
 
 __all__ = [
@@ -207,7 +207,7 @@ class _Remover:
         if workers <= 1:
             outcomes: Iterable[bool] = map(self._remove, files)
             return self._counted(files, outcomes)
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPool(workers) as pool:
             return self._counted(files, pool.map(self._remove, files))
 
     def _counted(self, files: Sequence[Candidate], outcomes: Iterable[bool]) -> list[Candidate]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -40,6 +39,7 @@ from lance_core.table.paths import (
     tag_of_ref_key,
 )
 from lance_core.table.refs import MAIN, BranchRef, TagRef
+from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
@@ -266,7 +266,7 @@ def _load_all(store: ObjectStore, keys: Iterable[str]) -> dict[int, ManifestOutl
     if "://" not in store.root:
         loaded = [load(pair) for pair in ordered]
     else:
-        with ThreadPoolExecutor(READ_AHEAD) as pool:
+        with ThreadPool(READ_AHEAD) as pool:
             loaded = list(pool.map(load, ordered))
     return {manifest.version: manifest for manifest in loaded if manifest is not None}
 

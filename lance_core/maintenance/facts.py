@@ -7,7 +7,6 @@ holds one partition has a constant page there, so that the look costs little mor
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
 from lance_core.table.fragment import Fragment
 from lance_core.table.reuse import live_coverage
+from lance_core.threads import ThreadPool
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 from lance_core.verbs.version.source import Source
 
@@ -74,7 +74,7 @@ def _with_partitions(source: Source, facts: Sequence[FragmentFacts], options: Co
     def look(fact: FragmentFacts) -> FragmentFacts:
         return replace(fact, partition=_partition_of(source, source.manifest.fragments[fact.position], options))
 
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
+    with ThreadPool(READ_AHEAD) as pool:
         return list(pool.map(look, facts))
 
 

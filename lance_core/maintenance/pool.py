@@ -7,7 +7,6 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from lance_core.errors import StoreError
 from lance_core.maintenance.results import RewriteResult
 from lance_core.maintenance.tasks import CompactionTask
 from lance_core.maintenance.worker import receive, send
+from lance_core.threads import ThreadPool
 from lance_core.verbs.version.handle import Handle
 
 __all__ = ["Outcome", "run_tasks", "worker_count"]
@@ -54,18 +54,17 @@ def run_tasks(
         waiting.put(task)
     done: queue.SimpleQueue[tuple[CompactionTask, Outcome]] = queue.SimpleQueue()
     processes = [_start() for _ in range(workers)]
-    threads = [threading.Thread(target=_serve, args=(p, dataset, waiting, done), daemon=True) for p in processes]
-    try:
-        for thread in threads:
-            thread.start()
-        for _ in tasks:
-            yield done.get()
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for thread in threads:
-            thread.join()
+    with ThreadPool(workers) as pool:
+        try:
+            serving = [pool.submit(_serve, process, dataset, waiting, done) for process in processes]
+            for _ in tasks:
+                yield done.get()
+            for each in serving:
+                each.result()
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def _run_here(dataset: Handle, task: CompactionTask) -> Outcome:
@@ -77,7 +76,8 @@ def _run_here(dataset: Handle, task: CompactionTask) -> Outcome:
 
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # our own interpreter and module
-        [sys.executable, "-m", "lance_core.maintenance.worker"],
+        # Not by -m: that warns of a module that its own package has imported.
+        [sys.executable, "-c", "from lance_core.maintenance.worker import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

@@ -6,7 +6,6 @@ Of data files only the metadata at their end is read, not the pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +15,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import decode_row_ids, decode_versions
+from lance_core.threads import ThreadPool
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 
@@ -55,7 +55,7 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
     source = dataset.source
     fragments = source.manifest.fragments
     problems: list[Problem] = []
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
+    with ThreadPool(READ_AHEAD) as pool:
         checked = pool.map(lambda fragment: list(_check_fragment(source, fragment)), fragments)
         for count, found in enumerate(checked, 1):
             problems += found

@@ -1,4 +1,4 @@
-"""What a worker process of a compaction runs: `python -m lance_core.maintenance.worker`.
+"""What a worker process of a compaction runs: its `main`.
 
 Both ways, on standard input and output, messages are a u64 LE length and that many bytes of pickle:
 
@@ -65,7 +65,3 @@ def main() -> None:
         except (LanceError, OSError, MemoryError) as error:
             result = error
         send(sink, result)
-
-
-if __name__ == "__main__":
-    main()

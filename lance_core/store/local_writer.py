@@ -65,8 +65,13 @@ class LocalWriter:
         """Bring what was written so far to the disk, beside what goes on here; one such thread at a time."""
         if self._sync is None or not self._sync.is_alive():
             self._synced = self._size
-            self._sync = threading.Thread(target=self._sync_now, name="lance-sync")
-            self._sync.start()
+            sync = threading.Thread(target=self._sync_now, name="lance-sync")
+            try:
+                sync.start()
+            except RuntimeError:  # no more threads, or Python is ending
+                self._sync_now()
+            else:
+                self._sync = sync
 
     def _sync_now(self) -> None:
         try:

@@ -33,6 +33,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from lance_core.store.options import StorageOptions, parse_seconds
+from lance_core.threads import ThreadPool
 
 __all__ = ["S3Client", "s3_client"]
 
@@ -43,6 +44,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
+_LOOKUPS_AT_A_TIME = 4
 
 _NOTHING_WRITTEN = frozenset({409, 429, 503})
 _MAYBE_WRITTEN = frozenset({408, 500, 502, 504})
@@ -88,6 +90,9 @@ class S3Client:
         self.conditional_put = settings.get("aws_conditional_put", "")
         self._attempts = _attempts(settings)
         self._filesystem = _filesystem(settings)
+        # Names of hosts are looked up there, also once the main thread has returned.
+        loop = self._filesystem.loop
+        loop.call_soon_threadsafe(loop.set_default_executor, ThreadPool(_LOOKUPS_AT_A_TIME))
 
     def __reduce__(self) -> Any:
         raise TypeError("an S3 client cannot be pickled")

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 import pyarrow as pa
 
 import lance_core
 from lance_core.errors import CommitConflictError, InvalidInputError
+from lance_core.threads import ThreadPool
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, with_vectors
 from lance_dagster.handlers.base import WriteOutcome, WriteRequest
 
@@ -120,7 +121,7 @@ class _SliceWriters:
         self._request = request
         self._open: OrderedDict[int, lance_core.FragmentWriter] = OrderedDict()
         self._all: list[lance_core.FragmentWriter] = []
-        self._pool = ThreadPoolExecutor(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
+        self._pool = ThreadPool(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
         self._finishing: deque[Future[list[lance_core.FragmentMetadata]]] = deque()
         self._fragments: list[lance_core.FragmentMetadata] = []
         names = [] if request.slices is None else request.slices.names

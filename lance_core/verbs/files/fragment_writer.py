@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from os import PathLike
 from types import TracebackType
@@ -20,6 +20,7 @@ from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, open_store
 from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
+from lance_core.threads import ThreadPool
 from lance_core.verbs.files.blobs import with_blob_types
 from lance_core.verbs.files.conform import check_new_columns, conform, fit
 from lance_core.verbs.files.dictionaries import known_dictionaries
@@ -99,7 +100,7 @@ class FragmentWriter:
         self._begun: FragmentMetadata | None = None
         self._num_ended = 0
         self._closing: deque[_Closing] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: ThreadPool | None = None
         self._fragments: list[FragmentMetadata] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
@@ -172,7 +173,7 @@ class FragmentWriter:
         # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
         waits = is_last or self._progress is not None or self._version is FileVersion.V0_1
         if self._pool is None and not waits:
-            self._pool = ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="lance-close")
+            self._pool = ThreadPool(CLOSING_AT_A_TIME, thread_name_prefix="lance-close")
         future = None if waits or self._pool is None else self._pool.submit(self._file.close)
         self._closing.append(_Closing(file=self._file, target=self._target(), future=future))
         self._file = None

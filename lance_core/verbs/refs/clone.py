@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from typing import Final
 
@@ -14,6 +13,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import INDICES_PREFIX, data_key
 from lance_core.table.transaction import Transaction
+from lance_core.threads import ThreadPool
 from lance_core.verbs.version.references import Resolved
 from lance_core.verbs.version.source import Source
 
@@ -50,7 +50,7 @@ def deep_clone(version: Resolved, target: str | PathLike[str], options: Mapping[
     if latest_version(store) is not None:
         raise DatasetExistsError(f"Dataset already exists: {store.root}")
     source = Source(version.store, manifest, version.store.options)
-    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+    with ThreadPool(COPIES_AT_ONCE) as pool:
         for _ in pool.map(lambda file: _copy(file[0], file[1], file[2], store), dict.fromkeys(_files(source))):
             pass
     return _commit(version, manifest, store, is_shallow=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.threads import ThreadPool
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.column_files import replaced_columns, write_column_file
 from lance_core.verbs.rows.keys import KeyIndex, inserted_keys
@@ -137,7 +137,7 @@ class _Merge:
         fragments = list(self.base.manifest.fragments)
         if len(fragments) == 1:
             return [look(fragments[0])]
-        with ThreadPoolExecutor(READ_AHEAD) as pool:
+        with ThreadPool(READ_AHEAD) as pool:
             return list(pool.map(look, fragments))
 
     def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,6 +18,7 @@ from pyroaring import BitMap
 from lance_core.schema import Schema
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
+from lance_core.threads import ThreadPool
 from lance_core.verbs.expressions.arrow import columns_of, matching
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.indexed_scan import Chosen, choose
@@ -93,7 +94,7 @@ def each_fragment(
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
     waiting: deque[tuple[Fragment, BitMap | Future[BitMap]]] = deque()
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
+    with ThreadPool(READ_AHEAD) as pool:
         for scan in scans:
             waiting.append((scan.fragment, pool.submit(look, scan) if scan.known is None else look(scan)))
             if len(waiting) > READ_AHEAD:

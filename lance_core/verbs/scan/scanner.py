@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
+from lance_core.threads import ThreadPool
 from lance_core.verbs.scan.explain import Part, Step, order_steps, scan_steps
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.indexed_scan import Chosen, choose
@@ -266,7 +267,7 @@ class LanceScanner:
                 yield from scan.batches()
             return
         waiting: deque[FragmentScan | Future[list[pa.RecordBatch]]] = deque()
-        pool = ThreadPoolExecutor(self._options.fragment_readahead, thread_name_prefix="lance-fragment")
+        pool = ThreadPool(self._options.fragment_readahead, thread_name_prefix="lance-fragment")
         try:
             for scan in scans:
                 is_ahead = scan.is_small and not scan.is_near

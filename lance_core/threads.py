@@ -1,0 +1,62 @@
+"""Pools of threads that also work when Python ends.
+
+Once the main thread has returned, no pool of the standard library takes another job, in threads that Python still waits
+for and in functions of `atexit` alike; and where a process may not start more threads none does at any time. A job that
+no pool takes is run at once, by the thread that asks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - what is built upon
+from typing import Generic, ParamSpec, TypeVar
+
+__all__ = ["ThreadPool"]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """The standard library's pool, but that `submit` runs the job itself where no thread can."""
+
+    def submit(
+        self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> Future[_Result]:
+        """Run `fn` in a thread, or before this returns."""
+        job = _Job(lambda: fn(*args, **kwargs))
+        try:
+            return super().submit(job.run)
+        except RuntimeError:
+            # The pool may have taken the job and failed to start a thread for it: whoever comes first runs it.
+            return job.finished()
+
+
+class _Job(Generic[_Result]):
+    """A call that is made once."""
+
+    def __init__(self, call: Callable[[], _Result]) -> None:
+        self._call = call
+        self._taken = threading.Lock()
+        self._done: Future[_Result] = Future()
+
+    def run(self) -> _Result:
+        """Make the call, or wait for who does."""
+        if not self._taken.acquire(blocking=False):
+            return self._done.result()
+        try:
+            result = self._call()
+        except BaseException as error:
+            self._done.set_exception(error)
+            raise
+        self._done.set_result(result)
+        return result
+
+    def finished(self) -> Future[_Result]:
+        """Run it here, and return what came of it."""
+        try:
+            self.run()
+        except Exception:  # noqa: BLE001 - the future has it
+            return self._done
+        return self._done
