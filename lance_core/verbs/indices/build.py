@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from lance_core.index.kinds import Kind
 from lance_core.index.rows import Rows
 from lance_core.schema import Field, Schema, arrow_type_of, quote_path
 from lance_core.table.fragment import Fragment
+from lance_core.threads import ThreadPool
 from lance_core.verbs.rows.removal import READ_AHEAD
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
@@ -105,7 +106,7 @@ def _read(
         yield from ((scan, _rows(scan, field)) for scan in scans)
         return
     waiting: deque[tuple[FragmentScan, Sequence[Rows] | Future[Sequence[Rows]]]] = deque()
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
+    with ThreadPool(READ_AHEAD) as pool:
         for scan in scans:
             known = scan.known is not None
             waiting.append((scan, _rows(scan, field) if known else pool.submit(_rows, scan, field)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +11,7 @@ from lance_core.schema import Schema
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.paths import DATA_PREFIX, branch_root, data_key
+from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch, Changes
 
 __all__ = ["OwnFiles"]
@@ -64,7 +64,7 @@ class OwnFiles:
         """Copy them; within object storage the storage does it."""
         if not self.keys:
             return
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        with ThreadPool(COPIES_AT_ONCE) as pool:
             for _ in pool.map(lambda key: self.root.copy(self.source + key, self.target + key), self.keys):
                 pass
 

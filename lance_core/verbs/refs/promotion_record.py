@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from lance_core.commit import REPLACES_KEY, list_versions, load_manifest, load_transaction
@@ -19,6 +18,7 @@ from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.operations import KeyExistenceFilter, Update
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
+from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.changes import Branch
 from lance_core.verbs.rows.keys import any_keys
 
@@ -53,7 +53,7 @@ def commits_between(store: ObjectStore, after: int, until: int) -> dict[int, Tra
     if until <= after:
         return {}
     versions = [version for version in list_versions(store) if after < version <= until]
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
+    with ThreadPool(READ_AHEAD) as pool:
         found = list(pool.map(lambda version: _transaction(store, version), versions))
     return {version: one for version, one in zip(versions, found, strict=True) if one is not None}
 
