@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import dagster as dg
-import pyarrow as pa
 import pytest
 
 import lance_core
@@ -20,8 +19,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_are_two_examples():
-    assert len(EXAMPLES) == 2
+def test_there_are_three_examples():
+    assert len(EXAMPLES) == 3
 
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -48,7 +47,11 @@ def test_the_dagster_example_replaces_the_days_of_a_run(spark, here):
     assert "dagster.run_id" in dataset.read_transaction(2).transaction_properties
 
 
+def test_the_example_of_spark_alone(spark, here):
+    exec(EXAMPLES[1].replace('"numbers.lance"', repr(str(here / "numbers.lance"))), {})
+    assert lance_core.dataset(here / "numbers.lance").count_rows() == 1000
+
+
 def test_the_plain_example(here):
-    table = pa.table({"carrier": ["UA", "AA"], "delay": [1, 2], "other": [0, 0]})
-    exec(EXAMPLES[1], {"table": table})
+    exec(EXAMPLES[2], {})
     assert lance_core.dataset("flights.lance").version == 1
