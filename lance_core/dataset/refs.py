@@ -12,6 +12,7 @@ from lance_core.table.operations import UpdateBases
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import deep_clone, shallow_clone
+from lance_core.verbs.refs.ensure import ensure_branch
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.version.bases import DatasetBasePath
 from lance_core.verbs.version.handle import Handle
@@ -49,9 +50,25 @@ class BranchingVerbs(Handle):
             VersionNotFoundError: There is no such version.
         """
         place = self._place
-        first = create_branch(place, branch, reference)
+        first = create_branch(place, branch, reference, self._manifest)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         return type(self)(place.store_of(branch).root, storage_options=options, manifest=first)
+
+    def ensure_branch(self, branch: str, reference: Reference = None) -> Self:
+        """Open the latest version of a branch, and begin it before if there is none; any number may do so at once.
+
+        Args:
+            branch: As for `create_branch`.
+            reference: Where it begins if there is none: as for `create_branch`.
+
+        Raises:
+            InvalidInputError: The name is not allowed.
+            VersionNotFoundError: There is no such version.
+            DatasetExistsError: Something is left of a branch of that name that was removed.
+        """
+        place = self._place
+        latest = ensure_branch(place, branch, reference, self._manifest)
+        return type(self)(place.store_of(branch).root, storage_options=self._options, manifest=latest)
 
     def shallow_clone(
         self,

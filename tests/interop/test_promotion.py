@@ -4,6 +4,8 @@ import datetime as dt
 import json
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import lance
@@ -14,12 +16,14 @@ import pytest
 import lance_core
 from lance_core.errors import (
     BranchConflictError,
+    DatasetExistsError,
     IncompatibleConflictError,
     InvalidInputError,
     SchemaError,
     VersionNotFoundError,
 )
 from lance_core.store.local import LocalStore
+from lance_core.store.s3 import S3Store
 
 LIBRARIES = {"ours": lance_core, "theirs": lance}
 
@@ -565,3 +569,79 @@ def change(rng, library, uri, days):
             builder.execute(pa.table({"day": [f"d{number}"] * 2, "n": np.array([low, 300 + low])}))
         case _:
             dataset.optimize.compact_files(target_rows_per_fragment=rng.choice([4, 100]))
+
+
+class TestEnsure:
+    def test_any_number_may_ask_for_a_branch(self, uri):
+        def ask(_):
+            return lance_core.dataset(uri).ensure_branch("dagster/backfill/x").version
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(ask, range(24))) == {lance_core.dataset(uri).version}
+        assert list(lance.dataset(uri).branches.list()) == ["dagster/backfill/x"]
+        assert len([t for t in lance.dataset(uri).tags.list() if t.startswith("fork.")]) == 1
+        lance_core.dataset(f"{uri}/tree/dagster/backfill/x").delete("n = 1")
+        assert (
+            lance_core.dataset(uri).ensure_branch("dagster/backfill/x").version == lance_core.dataset(uri).version + 1
+        )
+        with pytest.raises(InvalidInputError, match="already exists"):
+            lance_core.dataset(uri).create_branch("dagster/backfill/x")
+
+    def test_what_another_began_is_finished(self, uri):
+        lance_core.dataset(uri).create_branch("work", 2)
+        Path(uri, "_refs/branches/work.json").unlink()
+        branch = lance_core.dataset(uri).ensure_branch("work")
+        assert branch.version == 2
+        assert lance.dataset(uri).branches.list()["work"]["parent_version"] == 2
+        branch.delete("n = 1")
+        fill(uri, 0)
+        with pytest.raises(BranchConflictError):
+            promoted(uri)
+
+    def test_what_is_left_of_a_removed_branch_is_no_branch(self, uri):
+        lance_core.dataset(uri).create_branch("work").delete("n = 1")
+        Path(uri, "_refs/branches/work.json").unlink()
+        with pytest.raises(DatasetExistsError, match=r"branches\.delete\('work'\)"):
+            lance_core.dataset(uri).ensure_branch("work")
+
+
+class TestOnS3:
+    def test_requests_do_not_grow_with_the_table(self, s3, monkeypatch):
+        """Thirty partitions: so many as are copied, and a few."""
+        counts = {}
+        for size in (1, 400):
+            uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+            table = pa.concat_tables([day(number, size) for number in range(30)])
+            main = lance_core.write_dataset(table, uri, storage_options=options)
+            with counted(monkeypatch) as made:
+                branch = main.create_branch("work")
+            assert len(made) < 5, made
+            fragments = []
+            for number in range(30):
+                fragments += lance_core.write_fragments(day(number, size, 7), branch.uri, storage_options=options)
+            lance_core.commit_fragments(
+                branch.uri, fragments, table.schema, mode="replace", slices=slices(*range(30)), storage_options=options
+            )
+            with counted(monkeypatch) as made:
+                done = main.branches.promote("work")
+            counts[size] = len(made)
+            assert done.files_copied == 30
+            assert len([name for name in made if name == "copy_object"]) == 30
+            assert rows(lance.dataset(uri, storage_options=options)) == rows(branch.checkout_version(("work", None)))
+            assert main.branches.promote("work").deduplicated
+            assert main.branches.discard("work")
+        assert counts[1] == counts[400] < 30 * 2 + 15
+
+
+@contextmanager
+def counted(monkeypatch):
+    """Names of the requests that are made."""
+    made, real = [], S3Store._call
+
+    def call(self, method, **options):
+        made.append(method)
+        return real(self, method, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Store, "_call", call)
+        yield made

@@ -18,7 +18,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.commit import commit, load_latest
-from lance_core.errors import CorruptFileError, DatasetExistsError, InvalidInputError, LanceError, VersionNotFoundError
+from lance_core.errors import (
+    AlreadyExistsError,
+    CorruptFileError,
+    DatasetExistsError,
+    InvalidInputError,
+    LanceError,
+    VersionNotFoundError,
+)
 from lance_core.store import ObjectStore, manifest_index
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
@@ -221,8 +228,14 @@ class Branches:
             root.delete(tag_ref_key(tag))
 
 
-def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
+def create_branch(place: Place, branch: str, reference: Reference, known: Manifest) -> Manifest:
     """Begin a branch at a version, and return the branch's first version.
+
+    Args:
+        place: Where references are resolved.
+        branch: Name of the branch.
+        reference: Where it begins.
+        known: The version that one is on, which need not be read again.
 
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
@@ -230,10 +243,8 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
         DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
     """
     check_branch_name(branch)
-    if any(True for _ in place.root.list(branch_ref_key(branch), limit=1)):
-        raise InvalidInputError(f"Ref conflict error: branch {branch} already exists")
     fork = place.resolve(reference)
-    source = fork.manifest()
+    source = known if (fork.branch, fork.version) == (known.branch, known.version) else fork.manifest()
     source.check_writable()
     parent = None if fork.branch is None else load_branch(place.root, fork.branch)
     ref = BranchRef(
@@ -254,9 +265,11 @@ def create_branch(place: Place, branch: str, reference: Reference) -> Manifest:
         )
         transaction = Transaction(read_version=source.version, operation=operation)
         first = commit(place.store_of(branch), transaction, source=source).manifest
-        place.root.put_if_absent(branch_ref_key(branch), replace(ref, manifest_size=manifest_size(first)).to_bytes())
+        _make_known(place, branch, replace(ref, manifest_size=manifest_size(first)), first)
     except DatasetExistsError as error:
         place.root.delete(tag_ref_key(tag))
+        if _is_known(place, branch):
+            raise InvalidInputError(f"Ref conflict error: branch {branch} already exists") from error
         raise DatasetExistsError(
             f"Ref conflict error: branch {branch} was begun and not finished, or something of it is left: "
             f"branches.delete({branch!r}) removes it"
@@ -280,6 +293,30 @@ def _check_deletable(store: ObjectStore) -> None:
         return
     if latest is not None:
         latest.check_writable()
+
+
+def _make_known(place: Place, branch: str, ref: BranchRef, first: Manifest) -> None:
+    """Write the reference of a branch whose first version was made.
+
+    Raises:
+        InvalidInputError: There is one, and it belongs to another branch, whose files are gone.
+    """
+    try:
+        place.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
+    except AlreadyExistsError as error:
+        found = load_branch(place.root, branch)
+        if (found.parent_version, found.parent_branch) == (ref.parent_version, ref.parent_branch):
+            return  # somebody who found the version finished the work
+        if first.location is not None:
+            place.store_of(branch).delete(first.location.key)
+        raise InvalidInputError(
+            f"Ref conflict error: branch {branch} already exists, but its files are gone: "
+            f"branches.delete({branch!r}) removes the rest"
+        ) from error
+
+
+def _is_known(place: Place, branch: str) -> bool:
+    return any(True for _ in place.root.list(branch_ref_key(branch), limit=1))
 
 
 def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:

@@ -1,0 +1,87 @@
+"""A branch that is there afterwards, whoever else makes it at the same time.
+
+Its first manifest decides who made it, its reference makes it known. Whoever finds the manifest without the reference
+writes that itself, from what the manifest says of the fork: its maker may be about to, or may have died.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from lance_core.commit import list_versions, load_latest, load_manifest, load_transaction
+from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInputError, NotFoundError
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Clone
+from lance_core.table.paths import branch_ref_key
+from lance_core.table.refs import BranchRef, check_branch_name, new_identifier
+from lance_core.verbs.refs.branches import create_branch
+from lance_core.verbs.refs.tags import manifest_size
+from lance_core.verbs.version.references import Place, Reference, load_branch
+
+__all__ = ["ensure_branch"]
+
+ATTEMPTS: Final = 3
+
+
+def ensure_branch(place: Place, branch: str, reference: Reference, known: Manifest) -> Manifest:
+    """The latest version of a branch, which is made if there is none.
+
+    Args:
+        place: Where references are resolved.
+        branch: Its name.
+        reference: Where it begins if it is made.
+        known: The version that one is on.
+
+    Raises:
+        InvalidInputError: The name is not allowed.
+        VersionNotFoundError: There is no such version.
+        DatasetExistsError: What is left of a branch of that name is not the beginning of one.
+    """
+    check_branch_name(branch)
+    for attempt in range(ATTEMPTS):
+        latest = load_latest(place.store_of(branch))
+        if latest is not None:
+            _make_known(place, branch)
+            return latest
+        try:
+            return create_branch(place, branch, reference, known)
+        except (InvalidInputError, DatasetExistsError):  # somebody else was faster
+            if attempt + 1 == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _make_known(place: Place, branch: str) -> None:
+    try:
+        load_branch(place.root, branch)
+    except NotFoundError:
+        ref = _reference_of(place, branch)
+    else:
+        return
+    try:
+        place.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
+    except AlreadyExistsError:
+        return
+
+
+def _reference_of(place: Place, branch: str) -> BranchRef:
+    """The reference of a branch that has one version, the clone that it begins with."""
+    store = place.store_of(branch)
+    versions = list_versions(store)
+    first = load_manifest(store, versions[0])
+    transaction = load_transaction(store, first)
+    operation = transaction.operation if transaction is not None else None
+    if len(versions) > 1 or not isinstance(operation, Clone):
+        raise DatasetExistsError(
+            f"Ref conflict error: something of a branch {branch} is left that was removed: "
+            f"branches.delete({branch!r}) removes the rest"
+        )
+    parent = None if operation.ref_name is None else load_branch(place.root, operation.ref_name)
+    return BranchRef(
+        parent_version=operation.ref_version,
+        parent_branch=operation.ref_name,
+        identifier=new_identifier(parent, operation.ref_version),
+        created_at=int(time.time()),
+        manifest_size=manifest_size(first),
+    )
