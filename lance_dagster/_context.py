@@ -1,7 +1,7 @@
 """What Dagster knows about the run and its step, and the two things that only the step can record.
 
 The only module that reads `step_context`, which Dagster gives to IO managers without calling it public, and the only
-one that reads step statistics. Everything else uses Dagster's public interface. Where a name is missing (another
+one that asks the instance about runs. Everything else uses Dagster's public interface. Where a name is missing (another
 Dagster version, a context built by hand in a unit test) the answer is the careful one, as each function says.
 """
 
@@ -23,8 +23,8 @@ __all__ = [
     "output_name",
     "run_created_at",
     "run_facts",
+    "run_succeeded",
     "set_data_version",
-    "step_finished",
 ]
 
 
@@ -40,6 +40,7 @@ class RunFacts:
         step_key: The step inside the run.
         attempt: 0 for the first try of the step in this run, then 1, 2, ...
         tags: The run's tags.
+        number: Which run of the instance it is: later runs have higher numbers; 0 if the instance has no record of it.
     """
 
     run_id: str
@@ -49,6 +50,7 @@ class RunFacts:
     step_key: str | None = None
     attempt: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
+    number: int = 0
 
     @property
     def is_retry(self) -> bool:
@@ -69,6 +71,7 @@ def run_facts(context: dg.OutputContext) -> RunFacts | None:
     run = step.dagster_run
     tags = dict(getattr(run, "tags", {}))
     parent = getattr(run, "parent_run_id", None) or tags.get("dagster/parent_run_id")
+    record = step.instance.get_run_record_by_id(context.run_id)
     root = getattr(run, "root_run_id", None) or tags.get("dagster/root_run_id") or parent or context.run_id
     return RunFacts(
         run_id=context.run_id,
@@ -78,6 +81,7 @@ def run_facts(context: dg.OutputContext) -> RunFacts | None:
         step_key=context.step_key,
         attempt=int(getattr(step, "previous_attempt_count", 0)),
         tags=tags,
+        number=0 if record is None else int(record.storage_id),
     )
 
 
@@ -104,19 +108,11 @@ def run_created_at(context: dg.OutputContext, run_id: str) -> datetime | None:
     return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
 
 
-def step_finished(context: dg.OutputContext, run_id: str, step_key: str) -> bool:
-    """Whether a step of a run has recorded its success.
-
-    An instance that has no record of the step says False: then a commit of that run counts as one that the run did
-    not live to report.
-    """
+def run_succeeded(context: dg.OutputContext, run_id: str) -> bool:
+    """Whether a run has ended well; False for one that the instance has no record of."""
     step = _step(context)
-    if step is None:
-        return False
-    for stats in step.instance.get_run_step_stats(run_id, [step_key]):
-        if stats.step_key == step_key and stats.status is not None:
-            return bool(stats.status.value == "SUCCESS")
-    return False
+    record = step.instance.get_run_record_by_id(run_id) if step is not None else None
+    return record is not None and record.dagster_run.status is dg.DagsterRunStatus.SUCCESS
 
 
 def set_data_version(context: dg.OutputContext, version: str) -> None:

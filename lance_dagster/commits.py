@@ -1,4 +1,4 @@
-"""Which commit belongs to which run, and why a write happens once.
+"""Which commit belongs to which run, and how a try takes the place of those before it.
 
 Each commit carries, in the transaction properties of the table itself:
 
@@ -7,32 +7,38 @@ Each commit carries, in the transaction properties of the table itself:
     dagster.partition_keys   JSON list; past 4 KiB a JSON object with count, first, last and sha256
     dagster.partition_hash   sha256 of the JSON list, whatever its length
     dagster.code_version     of the asset, if it has one
-    dagster.write_token      sha256 of (root run, asset, output, partition keys, code version)
+    dagster.write_token      sha256 of (root run, asset, output, partition keys)
+    lance.write_try          number of the run in the Dagster instance, and of the attempt in the run: "17.2"
 
-The token is the same in every retry and every re-execution of one write, and in no other. The rule:
+The token is the same in every retry and every re-execution of one write, and in no other. The rule: what a try was
+given is what the table holds, once.
 
-    first try of a first run      write; the commit loop still looks for the token among versions that land meanwhile
+    first try of a first run      write; the commit looks for other tries among the versions that land meanwhile
     retry or re-execution         look for the token in the table's history, back to the root run's creation
-        not found                 write
-        found, this run's own     adopt: the earlier try committed and failed afterwards
-        found, an earlier run's   its step finished -> this is a deliberate second run: write again
-                                  it did not        -> adopt
+        found, of a later try     stop: this one comes too late
+        found, of this run, or    its rows are replaced: overwrite does so by itself, append takes them out in the same
+        of one that did not       commit
+        end well
+        found, of a run that      this is a deliberate second run: write, and leave that commit alone
+        ended well
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 
 import lance_core
-from lance_dagster._context import RunFacts, run_created_at, step_finished
+from lance_core.errors import EarlierTryError, SupersededError
+from lance_dagster._context import RunFacts, run_created_at, run_succeeded
 
-__all__ = ["CommitTags", "LandedCommit", "commit_tags", "find_landed"]
+__all__ = ["CommitTags", "EarlierTries", "commit_tags", "find_earlier_tries", "refuse_missing"]
 
 PREFIX = "dagster."
 TOKEN_KEY = "dagster.write_token"  # noqa: S105 -- the name of a property
@@ -48,31 +54,37 @@ class CommitTags:
 
     Attributes:
         properties: The transaction properties, the token among them.
-        token: The write token; None outside of a run, where nothing is deduplicated.
+        token: The write token; None outside of a run, where each write is one of its own.
+        number: Which try of the write this is.
     """
 
     properties: dict[str, str]
     token: str | None
+    number: tuple[int, ...] = (0,)
 
-    @property
-    def once(self) -> tuple[str, str] | None:
-        """The property that the commit loop must not let land twice."""
-        return None if self.token is None else (TOKEN_KEY, self.token)
+    def write_try(self, **choices: Any) -> lance_core.WriteTry | None:
+        """The try as the commit takes it; `choices` are further fields of it."""
+        if self.token is None:
+            return None
+        return lance_core.WriteTry(token=(TOKEN_KEY, self.token), number=self.number, **choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LandedCommit:
-    """A commit that an earlier try of this write has made.
+class EarlierTries:
+    """What earlier tries of a write have committed, and this one takes the place of.
 
     Attributes:
-        version: The table version.
-        transaction: Its transaction.
-        run_id: The run that made it.
+        found: Their transactions by version, newest first.
+        missing: Versions that may have been theirs, but were cleaned up.
     """
 
-    version: int
-    transaction: lance_core.Transaction
-    run_id: str
+    found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
+    missing: Sequence[int] = ()
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions, oldest first."""
+        return tuple(sorted(self.found))
 
 
 def commit_tags(
@@ -90,7 +102,7 @@ def commit_tags(
         asset_key: The asset that is written.
         output_name: The output of the step.
         partition_keys: The run's partitions; None when the asset has none.
-        code_version: The asset's code version. Part of the token: changed code never adopts an old commit.
+        code_version: The asset's code version. No part of the token: mended code takes the place of what failed.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset = asset_key.to_user_string()
@@ -99,7 +111,7 @@ def commit_tags(
         properties |= {"partition_keys": _shortened(keys), "partition_hash": _sha256(keys)}
     if facts is None:
         return CommitTags(properties=_prefixed(properties), token=None)
-    token = _sha256(json.dumps([facts.root_run_id, asset, output_name, keys, code_version]))
+    token = _sha256(json.dumps([facts.root_run_id, asset, output_name, keys]))
     properties |= {
         "run_id": facts.run_id,
         "root_run_id": facts.root_run_id,
@@ -109,34 +121,55 @@ def commit_tags(
         "backfill_id": facts.backfill_id,
         "write_token": token,
     }
-    return CommitTags(properties=_prefixed(properties), token=token)
+    return CommitTags(properties=_prefixed(properties), token=token, number=(facts.number, facts.attempt))
 
 
-def find_landed(
+def find_earlier_tries(
     context: dg.OutputContext, dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
-) -> LandedCommit | None:
-    """The commit that this write must adopt instead of writing again, if there is one.
+) -> EarlierTries:
+    """What earlier tries of a write have committed.
 
     Args:
         context: The output's context, to ask the Dagster instance about earlier runs.
         dataset: The table at its latest version; its history is walked back from there.
         tags: What this write would put on its commit.
         facts: The run.
+
+    Raises:
+        SupersededError: A later try has committed already.
     """
-    if facts is None or tags.token is None or not facts.is_retry:
-        return None
+    write = tags.write_try()
+    if facts is None or write is None or not facts.is_retry:
+        return EarlierTries()
     created = run_created_at(context, facts.root_run_id)
     not_before = None if created is None else created - _CLOCK_SKEW
-    found = dataset.find_transaction(TOKEN_KEY, tags.token, not_before=not_before)
-    if found is None:
-        return None
-    version, transaction = found
-    properties = transaction.transaction_properties or {}
-    run_id = properties.get("dagster.run_id", "")
-    step_key = properties.get("dagster.step_key", facts.step_key or "")
-    if run_id != facts.run_id and step_finished(context, run_id, step_key):
-        return None
-    return LandedCommit(version=version, transaction=transaction, run_id=run_id)
+    found, missing = dataset.find_transactions(*write.token, not_before=not_before)
+    earlier = {}
+    for version, transaction in found.items():
+        properties = transaction.transaction_properties or {}
+        run_id = properties.get("dagster.run_id", "")
+        if write.is_superseded_by(properties):
+            raise SupersededError(
+                f"version {version} of {dataset.uri} was committed by a later try of this write, attempt "
+                f"{properties.get('dagster.attempt')} of run {run_id}; nothing was written"
+            )
+        if run_id == facts.run_id or not run_succeeded(context, run_id):
+            earlier[version] = transaction
+    return EarlierTries(found=earlier, missing=missing)
+
+
+def refuse_missing(tries: EarlierTries, uri: str) -> None:
+    """Refuse to append when it cannot be known what earlier tries have added.
+
+    Raises:
+        EarlierTryError: Versions were cleaned up that may be theirs.
+    """
+    if tries.missing:
+        raise EarlierTryError(
+            f"version {max(tries.missing)} of {uri} was cleaned up: whether an earlier try of this write added rows in "
+            'it is not known. Look, and then say by on_earlier_try ("append", "adopt"), or the metadata '
+            "lance/on_earlier_try of the asset, that the rows of this try are to be added"
+        )
 
 
 def _prefixed(properties: dict[str, str | None]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from lance_dagster.settings import (
     EmptyOutput,
     LoadType,
+    OnEarlierTry,
     OutOfPartition,
     OutputSettings,
     ReadMode,
@@ -33,7 +34,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     Takes and gives Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
     A run of some partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
     `partition_expr` names the column, or for several dimensions `{dimension: column}`. Each commit carries the run in
-    its transaction properties, and a write that is tried again is not made twice.
+    its transaction properties. A write that is tried again takes the place of the try before it: what the last try was
+    given is what the table holds, once.
 
     Example:
         ```python
@@ -76,6 +78,13 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     out_of_partition: OutOfPartition = Field(
         default="error", description="What to do about a row outside of the run's partitions; allow: keep it."
     )
+    on_earlier_try: OnEarlierTry = Field(
+        default="replace",
+        description=(
+            "What a retry of an append does if rows that an earlier try added cannot be told from others any more. "
+            "replace: fails and says what can be done. adopt: keeps the earlier try's commit. append: adds its rows."
+        ),
+    )
     read: ReadMode = Field(
         default="latest", description="latest: the newest version. materialized: the one that Dagster recorded last."
     )
@@ -99,6 +108,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             empty_output=self.empty_output,
             out_of_partition=self.out_of_partition,
             cluster=self.cluster,
+            on_earlier_try=self.on_earlier_try,
         )
         return TableSettings(
             root_uri=self.root_uri,

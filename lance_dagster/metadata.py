@@ -2,7 +2,8 @@
 
     where                       entries
     -----                       -------
-    event                       dagster/row_count (whole table)  dagster/size_bytes  dagster/column_schema
+    event                       lance/replaced_try (if the write took the place of one)
+                                dagster/row_count (whole table)  dagster/size_bytes  dagster/column_schema
                                 dagster/table_name  dagster/uri
                                 lance/version  lance/operation  lance/transaction_uuid  lance/read_version
                                 lance/rows_written  lance/rows_deleted  lance/bytes_written
@@ -39,6 +40,7 @@ def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, 
     live = dataset.count_rows()
     deleted = dataset.count_deleted_rows()
     known: dict[str, Any] = {
+        "lance/replaced_try": _replaced_try(outcome),
         "dagster/row_count": live,
         "dagster/size_bytes": dataset.total_bytes,
         "dagster/column_schema": column_schema(dataset.schema),
@@ -59,6 +61,23 @@ def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, 
         "lance/deduplicated": outcome.deduplicated,
     }
     return {key: value for key, value in known.items() if value is not None}
+
+
+def _replaced_try(outcome: WriteOutcome) -> dg.JsonMetadataValue | None:
+    """The newest of the earlier tries that a write took the place of: who made it, and in which version."""
+    if not outcome.replaced_versions:
+        return None
+    version = outcome.replaced_versions[-1]
+    transaction = outcome.dataset.read_transaction(version)
+    properties = (transaction.transaction_properties if transaction is not None else None) or {}
+    attempt = properties.get("dagster.attempt", "")
+    return dg.MetadataValue.json(
+        {
+            "run_id": properties.get("dagster.run_id"),
+            "version": version,
+            "attempt": int(attempt) if attempt.isdecimal() else None,
+        }
+    )
 
 
 def partition_metadata(outcome: WriteOutcome) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@
     empty_output                lance/empty_output
     out_of_partition            lance/out_of_partition
     cluster                     lance/cluster
+    on_earlier_try              lance/on_earlier_try
                                 lance/commit_message       text shown in the table's history
                                 lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
                                 lance/maintenance          fields of a LanceMaintenancePolicy (`policy`)
@@ -32,6 +33,7 @@ from lance_dagster.tables import TableRoot
 __all__ = [
     "EmptyOutput",
     "LoadType",
+    "OnEarlierTry",
     "OutOfPartition",
     "OutputSettings",
     "ReadMode",
@@ -46,6 +48,7 @@ WriteMode = Literal["overwrite", "append", "error", "create_only"]
 SchemaMode = Literal["strict", "add_columns", "overwrite"]
 EmptyOutput = Literal["write", "skip", "error"]
 OutOfPartition = Literal["error", "allow"]
+OnEarlierTry = Literal["replace", "adopt", "append"]
 ReadMode = Literal["latest", "materialized"]
 LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
 
@@ -63,6 +66,7 @@ class OutputSettings:
     empty_output: EmptyOutput = "write"
     out_of_partition: OutOfPartition = "error"
     cluster: bool = True
+    on_earlier_try: OnEarlierTry = "replace"
     commit_message: str | None = None
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
@@ -147,6 +151,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "lance/schema_mode": get_args(SchemaMode),
     "lance/empty_output": get_args(EmptyOutput),
     "lance/out_of_partition": get_args(OutOfPartition),
+    "lance/on_earlier_try": get_args(OnEarlierTry),
 }
 
 

@@ -1,19 +1,20 @@
 """The IO manager at work: one output becomes one commit, one input becomes one pinned version.
 
-handle_output   asset -> location -> settings -> handler -> slices -> landed already? -> write -> metadata
+handle_output   asset -> location -> settings -> handler -> slices -> earlier tries -> write -> metadata
 load_input      asset -> location -> version  -> slices + filter + columns -> handler
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 import lance_core
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_dagster._context import (
     RunFacts,
     add_partition_metadata,
@@ -22,7 +23,7 @@ from lance_dagster._context import (
     run_facts,
     set_data_version,
 )
-from lance_dagster.commits import CommitTags, LandedCommit, commit_tags, find_landed
+from lance_dagster.commits import CommitTags, EarlierTries, commit_tags, find_earlier_tries, refuse_missing
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
 from lance_dagster.inputs import read_request
@@ -47,6 +48,7 @@ class _Output:
     keys: Sequence[str] | None
     tags: CommitTags
     existing: lance_core.LanceDataset | None
+    tries: EarlierTries
 
 
 class LanceTableIOManager(dg.IOManager):
@@ -67,7 +69,7 @@ class LanceTableIOManager(dg.IOManager):
         return session_of(self._settings)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Write an asset's value with one commit, unless an earlier try of this write has made it.
+        """Write an asset's value with one commit, which takes the place of what earlier tries of it have committed.
 
         Raises:
             DagsterInvariantViolationError: the output belongs to no asset, or cannot be stored.
@@ -81,19 +83,23 @@ class LanceTableIOManager(dg.IOManager):
             )
         output = self._output(context)
         handler = handler_for_value(obj, where=output.where)
-        plan = self._partitions(output, handler, obj)
-        landed = None
-        if output.existing is not None:
-            landed = find_landed(context, output.existing, output.tags, output.facts)
-        outcome = self._write(output, handler, obj, plan) if landed is None else self._adopt(output, landed)
+        outcome = self._write(output, handler, obj)
         if outcome is None:
+            _refuse_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
             context.add_output_metadata({"lance/rows_written": 0})
             return
+        if outcome.replaced_versions:
+            context.log.warning(
+                "%s: version %s was committed by an earlier try of this write; its rows are replaced in version %s",
+                output.where,
+                ", ".join(map(str, outcome.replaced_versions)),
+                outcome.dataset.version,
+            )
         if outcome.deduplicated:
             context.log.warning(
-                "%s: version %s was committed by an earlier or concurrent try of this write and is kept; nothing was "
-                "written again",
+                "%s: version %s was committed by an earlier try of this write and is kept, as on_earlier_try says; "
+                "nothing of this try was written",
                 output.where,
                 outcome.dataset.version,
             )
@@ -151,6 +157,7 @@ class LanceTableIOManager(dg.IOManager):
             partition_keys=keys,
             code_version=_code_version(context),
         )
+        existing = self._open(location.uri)
         return _Output(
             context=context,
             where=f"asset {asset}",
@@ -159,7 +166,8 @@ class LanceTableIOManager(dg.IOManager):
             facts=facts,
             keys=keys,
             tags=tags,
-            existing=self._open(location.uri),
+            existing=existing,
+            tries=EarlierTries() if existing is None else find_earlier_tries(context, existing, tags, facts),
         )
 
     def _open(self, uri: str) -> lance_core.LanceDataset | None:
@@ -168,7 +176,7 @@ class LanceTableIOManager(dg.IOManager):
         except DatasetNotFoundError:
             return None
 
-    def _partitions(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> PartitionPlan | None:
+    def _partitions(self, output: _Output, schema: pa.Schema) -> PartitionPlan | None:
         """The run's partitions in terms of the columns that are written."""
         if output.keys is None:
             return None
@@ -177,35 +185,38 @@ class LanceTableIOManager(dg.IOManager):
             output.context.asset_partitions_def,
             output.context.asset_partition_keys,
             plain_metadata(output.context.definition_metadata.get("partition_expr")),
-            handler.arrow_schema(obj) if output.existing is None else output.existing.schema,
+            schema,
         )
 
-    def _write(
-        self, output: _Output, handler: LanceTypeHandler, obj: Any, plan: PartitionPlan | None
-    ) -> WriteOutcome | None:
+    def _write(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> WriteOutcome | None:
+        frame = handler.arrow_schema(obj)
+        alone = _is_alone(output, frame)
+        plan = self._partitions(output, frame if output.existing is None or alone else output.existing.schema)
+        mode = "overwrite" if alone else _commit_mode(output, plan)
+        settings = output.settings
+        if mode == "append":
+            if settings.on_earlier_try == "replace":
+                refuse_missing(output.tries, output.location.uri)
+            if output.tries.found and settings.empty_output == "skip":
+                settings = replace(settings, empty_output="write")  # the earlier rows have to go all the same
+        if alone:
+            settings = replace(settings, schema_mode="overwrite")
         request = WriteRequest(
             uri=output.location.uri,
-            mode=_commit_mode(output, plan),
+            mode=mode,
             existing=output.existing,
             slices=None if plan is None else plan.slices,
-            output=output.settings,
+            output=settings,
             table=self._settings,
             properties=output.tags.properties,
-            once=output.tags.once,
+            write_try=output.tags.write_try(
+                earlier=output.tries.versions,
+                on_earlier_try=settings.on_earlier_try,
+                whole=settings.out_of_partition == "allow",
+                alone=alone,
+            ),
         )
         return handler.write(obj, request)
-
-    def _adopt(self, output: _Output, landed: LandedCommit) -> WriteOutcome:
-        """The outcome of a commit that an earlier try has made."""
-        output.context.log.info("%s: found version %s of run %s", output.where, landed.version, landed.run_id)
-        assert output.existing is not None
-        return WriteOutcome(
-            dataset=output.existing.checkout_version(landed.version),
-            operation=landed.transaction.operation.name,
-            transaction_uuid=landed.transaction.uuid,
-            read_version=landed.transaction.read_version,
-            deduplicated=True,
-        )
 
 
 def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
@@ -215,10 +226,10 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
         DatasetExistsError: the write mode forbids it, because rows or a table are there.
     """
     existing, mode = output.existing, output.settings.write_mode
-    if mode == "append":
-        return "append"
     if mode == "overwrite":
         return "overwrite" if plan is None else "replace"
+    if mode == "append" or output.tries.found:  # what the earlier tries put in goes
+        return "append"
     if existing is not None and (plan is None or mode == "create_only"):
         raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
     if existing is None or plan is None:
@@ -229,6 +240,46 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
             f"{output.where}: {rows} rows of the run's partitions are in {output.location.uri}, and write_mode is error"
         )
     return "replace"
+
+
+def _is_alone(output: _Output, frame: pa.Schema) -> bool:
+    """Whether a table was made by earlier tries of this write and nobody else, and need not be kept to change it.
+
+    It need not if the write is to create the table, or brings other columns than the earlier tries did.
+    """
+    existing, tries = output.existing, output.tries
+    if existing is None or not tries.found or tries.found[tries.versions[0]].read_version != 0:
+        return False
+    if output.settings.write_mode in ("overwrite", "append") and not _differs(frame, existing.schema):
+        return False
+    others = set(range(tries.versions[0] + 1, existing.version + 1)) - set(tries.found)
+    made = (existing.read_transaction(version) for version in others)
+    return all(one is not None and one.operation.name in _NEUTRAL for one in made)
+
+
+_NEUTRAL = ("UpdateConfig", "ReserveFragments", "Rewrite", "CreateIndex")
+
+
+def _differs(frame: pa.Schema, table: pa.Schema) -> bool:
+    """Whether the columns of a frame are not those of a table, as far as the frame's types are known."""
+    if set(frame.names) != set(table.names) or len(frame) != len(table):
+        return True
+    return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
+
+
+def _refuse_to_keep(output: _Output) -> None:
+    """Refuse to skip a try without rows while the rows of an earlier one are in the table.
+
+    Raises:
+        InvalidInputError: They are.
+    """
+    if output.tries.found:
+        version = output.tries.versions[-1]
+        raise InvalidInputError(
+            f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} "
+            f"holds what an earlier try of this write was given. Restore version {output.tries.versions[0] - 1}, or "
+            "let empty_output write clear what the earlier try wrote"
+        )
 
 
 def _input_name(context: dg.InputContext) -> str:

@@ -21,7 +21,7 @@ from typing import Final, Literal, get_args
 import pyarrow as pa
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices, WriteTry
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -57,6 +57,7 @@ class WriteOptions:
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
     once: tuple[str, str] | None = None
+    write_try: WriteTry | None = None
     read_version: int | None = None
     table_config: Mapping[str, str] | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
@@ -83,7 +84,9 @@ class WriteResult:
         operation: Name of the operation that was committed.
         transaction_uuid: Id of the transaction.
         attempts: How often the commit was tried.
-        deduplicated: Whether an earlier write had done it already (`once`); then nothing was written now.
+        deduplicated: Whether an earlier write had done it already (`once`), or the commit of an earlier try is kept;
+            then nothing was written now.
+        replaced_versions: What earlier tries of this write had committed, and what this one takes the place of.
         rows_added: Rows that the commit added.
         rows_deleted: Rows that it removed; None if it was an earlier write's.
         fragments_added: Fragments that it added.
@@ -101,6 +104,7 @@ class WriteResult:
     transaction_uuid: str
     attempts: int = 0
     deduplicated: bool = False
+    replaced_versions: tuple[int, ...] = ()
     rows_added: int = 0
     rows_deleted: int | None = 0
     fragments_added: int = 0
@@ -207,6 +211,7 @@ class WriteJob:
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
             once=options.once,
+            write_try=options.write_try,
             storage_options=options.storage_options,
             data_storage_version=options.data_storage_version,
             table_config=options.table_config,
@@ -231,6 +236,7 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], slices: Slic
         transaction_uuid=committed.transaction_uuid,
         attempts=committed.attempts,
         deduplicated=committed.deduplicated,
+        replaced_versions=committed.replaced_versions,
         rows_added=committed.rows_added,
         rows_deleted=committed.rows_deleted,
         fragments_added=committed.fragments_added,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from lance_core import Slices
+from lance_core import Slices, WriteTry
 from lance_core.errors import InvalidInputError
 from pyspark_lance.clustering import cluster_by_slice
 from pyspark_lance.plan import Mode, SchemaMode
@@ -34,6 +34,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     once: tuple[str, str] | None = None,
+    write_try: WriteTry | None = None,
     read_version: int | None = None,
     table_config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -67,6 +68,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         commit_message: A text to keep with the commit.
         once: Key and value of a transaction property. If a version has it already, nothing is written; if not, this
             version will have it.
+        write_try: Which try of which write this is, if it may be tried several times: what earlier tries committed is
+            replaced, and a later one that has committed stops this one.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
         table_config: Configuration of the table to set in the same commit.
         storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
@@ -98,6 +101,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         transaction_properties=transaction_properties,
         commit_message=commit_message,
         once=once,
+        write_try=write_try,
         read_version=read_version,
         table_config=table_config,
         storage_options=storage_options,

@@ -41,6 +41,8 @@ class WriteTry:
         on_earlier_try: What an append does about an earlier try whose rows cannot be told from others any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
         whole: Whether rows of earlier tries can lie outside of the slices that a replacement takes out.
+        alone: Whether the commit is only right as long as nobody but tries of this write has committed since the
+            version that it is made from: an overwrite that is to take out nothing but earlier tries.
 
     Raises:
         InvalidInputError: A field has no value that can be used.
@@ -51,6 +53,7 @@ class WriteTry:
     earlier: tuple[int, ...] = ()
     on_earlier_try: OnEarlierTry = "replace"
     whole: bool = False
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if self.on_earlier_try not in get_args(OnEarlierTry):
@@ -106,10 +109,17 @@ def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> No
     Raises:
         SupersededError: A later try has committed.
         EarlierTryLandedError: An earlier one has.
+        RetryableConflictError: Somebody else has, and must not.
     """
     tries = {version: other for version, other in committed.items() if write.made(other.properties)}
     refuse_superseded(write, root, tries)
     earlier = [version for version in tries if version not in write.earlier]
+    others = committed.keys() - tries.keys()
+    if write.alone and others:
+        raise RetryableConflictError(
+            f"{root}: version {max(others)} was committed meanwhile by another writer, and this write would take its "
+            "rows out; do it again"
+        )
     if earlier:
         raise EarlierTryLandedError(f"{root}: version {max(earlier)} is an earlier try of the same write", max(earlier))
 

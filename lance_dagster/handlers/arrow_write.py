@@ -2,7 +2,7 @@
 
     batches --fit--> columns of the table --assign--> slice of each row --> one FragmentWriter per slice
                                                                              |
-    commit_fragments(mode, slices, once=write token)  <---- fragments -------'
+    commit_fragments(mode, slices, write_try)  <---- fragments -------'
 
 Used by every handler whose values are Arrow, or can become Arrow, in this process.
 """
@@ -86,7 +86,7 @@ def _commit(
             read_version=request.read_version,
             transaction_properties=dict(request.properties),
             commit_message=request.output.commit_message,
-            once=request.once,
+            write_try=request.write_try,
             storage_options=request.storage_options,
             data_storage_version=request.data_storage_version,
             table_config=dict(request.table.table_config) or None,
@@ -104,6 +104,7 @@ def _commit(
         read_version=result.read_version,
         attempts=result.attempts,
         deduplicated=result.deduplicated,
+        replaced_versions=result.replaced_versions,
         rows_written=None if result.deduplicated else writers.num_rows,
         rows_deleted=result.rows_deleted,
         fragments_added=result.fragments_added,

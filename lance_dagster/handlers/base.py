@@ -32,7 +32,7 @@ class WriteRequest:
         output: How to treat schema, empty frames and rows outside of the slices.
         table: Storage options and file options.
         properties: Transaction properties of the commit.
-        once: The property that must not land twice.
+        write_try: Which try of which write this is; None outside of a run.
     """
 
     uri: str
@@ -42,7 +42,7 @@ class WriteRequest:
     output: OutputSettings
     table: TableSettings
     properties: Mapping[str, str]
-    once: tuple[str, str] | None
+    write_try: lance_core.WriteTry | None
 
     @property
     def read_version(self) -> int:
@@ -81,8 +81,9 @@ class WriteOutcome:
         transaction_uuid: Of the commit.
         read_version: The version that it was based on.
         attempts: How often the commit was tried.
-        deduplicated: The commit is that of an earlier or concurrent try of the same write; nothing of this one is
-            in the table.
+        deduplicated: The commit is that of an earlier try of the same write, which is kept; nothing of this one is in
+            the table.
+        replaced_versions: What earlier tries of the same write had committed, and this one took the place of.
         rows_written: Rows that the writers counted; None when another try wrote them.
         rows_deleted: Rows that the commit took out; None when unknown.
         fragments_added: Fragments that came in.
@@ -97,6 +98,7 @@ class WriteOutcome:
     read_version: int
     attempts: int = 1
     deduplicated: bool = False
+    replaced_versions: tuple[int, ...] = ()
     rows_written: int | None = None
     rows_deleted: int | None = None
     fragments_added: int | None = None

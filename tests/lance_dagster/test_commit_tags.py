@@ -16,6 +16,7 @@ FACTS = RunFacts(
     job_name="daily",
     step_key="s",
     attempt=1,
+    number=7,
     tags={"dagster/backfill": "bf"},
 )
 
@@ -45,7 +46,7 @@ def test_the_run_is_on_the_commit():
         "dagster.backfill_id": "bf",
         "dagster.write_token": tags.token,
     }
-    assert tags.once == ("dagster.write_token", tags.token)
+    assert tags.write_try().properties == {"dagster.write_token": tags.token, "lance.write_try": "7.1"}
 
 
 def test_what_does_not_apply_is_left_out():
@@ -53,9 +54,9 @@ def test_what_does_not_apply_is_left_out():
     assert not {"dagster.partition_keys", "dagster.backfill_id", "dagster.code_version"} & set(properties)
 
 
-def test_outside_of_a_run_nothing_is_deduplicated():
+def test_outside_of_a_run_each_write_is_one_of_its_own():
     tags = tags_of(None)
-    assert tags.once is None
+    assert tags.write_try() is None
     assert tags.properties["dagster.asset_key"] == "analytics/events"
 
 
@@ -64,6 +65,7 @@ def test_retries_and_re_executions_have_the_same_token():
     assert tags_of(FACTS).token == first.token
     assert tags_of(RunFacts(run_id="r1", root_run_id="r1", attempt=3)).token == first.token
     assert tags_of(FACTS, partition_keys=["a", "b"]).token == first.token
+    assert tags_of(FACTS, code_version="2").token == first.token
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,6 @@ def test_retries_and_re_executions_have_the_same_token():
         {"partition_keys": ['a", "b']},
         {"output_name": "other"},
         {"asset_key": dg.AssetKey(["events"])},
-        {"code_version": "2"},
         {"facts": RunFacts(run_id="r3", root_run_id="r3")},
     ],
 )

@@ -98,20 +98,19 @@ def test_without_an_exact_predicate_no_task_runs(run, lake, spark):
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_step_retry_after_the_commit_is_one_version(run, lake, spark, mode):
-    tries = []
-
+def test_a_step_retry_takes_the_place_of_the_try_before_it(run, lake, spark, mode):
     @dg.asset(retry_policy=dg.RetryPolicy(max_retries=1))
-    def events():
-        tries.append(1)
-        yield dg.Output(spark.range(3).toDF("n"))
-        if len(tries) == 1:
+    def events(context):
+        yield dg.Output(spark.range(3 - context.retry_number))
+        if not context.retry_number:
             raise RuntimeError("after the output")
 
-    run(events, write_mode=mode)
-    assert len(tries) == 2
-    assert lake.rows("events") == [(0,), (1,), (2,)]
-    assert lake.table("events").version == 1
+    result = run(events, write_mode=mode)
+    assert lake.rows("events") == [(0,), (1,)]
+    assert lake.table("events").version == 2
+    metadata = result.asset_materializations_for_node("events")[-1].metadata
+    assert metadata["lance/replaced_try"].value == {"run_id": result.run_id, "version": 1, "attempt": 0}
+    assert metadata["lance/operation"].value == ("Update" if mode == "append" else "Overwrite")
 
 
 def test_vectors_and_times_come_back(run, lake, spark):

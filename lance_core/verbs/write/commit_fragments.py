@@ -293,9 +293,10 @@ class _Commit:
                 if attempt + 1 == REPLACE_ATTEMPTS or not error.retryable:
                     raise
                 landed = landed_tries(self.store, self.write, base.version, latest)
-                if not isinstance(error, EarlierTryLandedError) and (
-                    removal is None or self._clashes(base.version, latest, tries | landed)
-                ):
+                alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
+                if alone or (removal is None and not isinstance(error, EarlierTryLandedError)):
+                    raise
+                if self._clashes(base.version, latest, tries | landed):
                     raise
                 self._check_columns(base, latest)
                 base, tries = latest, tries | landed
