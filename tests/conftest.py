@@ -1,6 +1,7 @@
 """Fixtures that several packages of tests share."""
 
 import signal
+import uuid
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,26 @@ def s3():
     """An S3 server; ask it for `storage_options` and `new_bucket()`."""
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture
+def dynamodb_table(s3):
+    """A client of DynamoDB at the S3 server, and the name of a new table of manifests."""
+    import boto3
+
+    client = boto3.client(
+        "dynamodb", endpoint_url=s3.endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+    )
+    name = f"T{uuid.uuid4().hex[:8]}"
+    keys = [("base_uri", "HASH", "S"), ("version", "RANGE", "N")]
+    client.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind, _ in keys],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind} for key, _, kind in keys],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    yield client, name
+    client.close()
 
 
 @pytest.fixture(scope="session")

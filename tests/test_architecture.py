@@ -116,6 +116,18 @@ def test_names_are_imported_from_their_home(trees):
     assert elsewhere == []
 
 
+def test_stores_say_what_they_are(trees):
+    """No other module tells by the text of a URI what kind of storage it names."""
+    inside = "lance_core.store."
+    guesses = [
+        name
+        for name, tree in trees.items()
+        if not name.startswith(inside)
+        and any(isinstance(node, ast.Constant) and node.value == "://" for node in ast.walk(tree))
+    ]
+    assert guesses == []
+
+
 def test_generated_code_is_what_the_protos_generate():
     done = processes.run(
         [sys.executable, "protos/generate.py", "--check"],

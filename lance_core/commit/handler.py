@@ -74,7 +74,7 @@ class VersionWriter:
             OutcomeUnknownError: The store failed, and whether the version was committed is not known.
         """
         record = transaction.to_bytes()
-        if _is_at_hand(self.store.root):
+        if not self.store.put_is_a_request:
             self._put_transaction_file(transaction, record)
         else:
             flags = manifest.writer_flags | NO_TRANSACTION_FILES
@@ -143,15 +143,10 @@ class VersionWriter:
 
     def _put_hint(self, version: int) -> None:
         """Tell local readers where to start looking; object stores are listed instead."""
-        if "://" in self.store.root:
+        if not self.store.is_local:
             return
         try:
             self.store.put(HINT_KEY, json.dumps({"version": version}, separators=(",", ":")).encode())
         except LanceError as error:
             # The version is committed: a hint that is missing or old must not make it look failed.
             _logger.debug("the version hint of %s was not written: %s", self.store.root, error)
-
-
-def _is_at_hand(root: str) -> bool:
-    """Whether a put below a root is no request; the roots of local disks are plain paths."""
-    return "://" not in root or root.startswith("memory://")

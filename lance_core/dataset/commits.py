@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Self, TypedDict
 
-from lance_core.commit import Committed, commit, locate_latest
-from lance_core.errors import DatasetNotFoundError, InvalidInputError
-from lance_core.store import CommitLock, ObjectStore, join_uri, manifest_index, open_store
-from lance_core.table.paths import (
-    REFS_PREFIX,
-    VERSIONS_PREFIX,
-    branch_of_manifest_key,
-    branch_of_ref_key,
-    branch_root,
-)
-from lance_core.table.refs import MAIN, is_branch_name
+from lance_core.commit import Committed, commit
+from lance_core.errors import InvalidInputError
+from lance_core.store import CommitLock, open_store
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.records.operations import LanceOperation
 from lance_core.verbs.records.transactions import Transaction, commit_options, commit_transaction, merged
 from lance_core.verbs.version.destination import destination
+from lance_core.verbs.version.drop import drop
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
 
@@ -159,40 +152,4 @@ class CommittingVerbs(Handle):
         Raises:
             DatasetNotFoundError: It is no dataset's root.
         """
-        _drop(open_store(base_uri, storage_options), ignore_not_found=bool(ignore_not_found))
-
-
-def _drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
-    """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again.
-
-    Links are removed, the root among them, and what they lead to is left alone.
-    """
-    index = manifest_index(store)
-    if locate_latest(store) is None and (index is None or index.latest() is None):
-        if ignore_not_found and next(store.list_owned(""), None) is None:
-            return
-        raise DatasetNotFoundError(f"{store.root} is not the root of a dataset")
-    keys = [] if store.remove_link("") else [meta.key for meta in store.list_owned("")]
-    # References outlive the branches, so that the next drop knows them, and the manifests outlive all other files.
-    kept = (REFS_PREFIX, VERSIONS_PREFIX)
-    _delete(store, (key for key in keys if not f"{key}/".startswith(kept)))
-    if index is not None:
-        _clear_branches(store, keys)
-    for prefix in kept:
-        _delete(store, (key for key in keys if f"{key}/".startswith(prefix)))
-    if index is not None:
-        index.clear()
-
-
-def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
-    for key in keys:
-        store.delete(key)
-
-
-def _clear_branches(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Clear the rows of the branches that have a reference or manifests among the keys."""
-    for branch in sorted({branch_of_ref_key(key) or branch_of_manifest_key(key) or MAIN for key in keys}):
-        if is_branch_name(branch):
-            index = manifest_index(open_store(join_uri(store.root, branch_root(branch)), store.options))
-            if index is not None:
-                index.clear()
+        drop(open_store(base_uri, storage_options), ignore_not_found=bool(ignore_not_found))

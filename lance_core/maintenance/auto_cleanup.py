@@ -21,8 +21,9 @@ from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_root
+from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key
 from lance_core.table.refs import BranchRef
+from lance_core.verbs.version.branch_roots import store_of_branch
 from lance_core.verbs.version.handle import Handle
 
 __all__ = ["auto_cleanup", "auto_cleanup_after", "parse_age"]
@@ -115,4 +116,4 @@ def _clean_branches(dataset: Handle) -> None:
     for meta in source.store.list(BRANCHES_PREFIX):
         name = branch_of_ref_key(meta.key)
         if name is not None and BranchRef.from_bytes(source.store.get(meta.key)).parent_branch is None:
-            auto_cleanup(Handle(f"{dataset.uri}/{branch_root(name)}", storage_options=source.options))
+            auto_cleanup(Handle(store_of_branch(source.store, name).root, storage_options=source.options))

@@ -140,7 +140,7 @@ def cleanup_old_versions(
     for warning in plan.warnings:
         _logger.info("cleanup of %s: %s", store.root, warning)
     remover = _Remover(store=store, pace=_Pace(delete_rate_limit), progress=progress, total=len(plan.files))
-    workers = delete_concurrency or (REMOTE_CONCURRENCY if "://" in store.root else 1)
+    workers = delete_concurrency or (REMOTE_CONCURRENCY if store.put_is_a_request else 1)
     removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
     # A version whose files are still there must stay, or nobody would know of them.

@@ -21,7 +21,7 @@ from typing import Final
 from lance_core.commit import check_identity
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, ObjectNotFoundError
 from lance_core.maintenance.references import References
-from lance_core.store import ObjectMeta, ObjectStore, join_uri, open_store
+from lance_core.store import ObjectMeta, ObjectStore
 from lance_core.table.manifest import Manifest
 from lance_core.table.outline import ManifestOutline
 from lance_core.table.paths import (
@@ -33,7 +33,6 @@ from lance_core.table.paths import (
     TRANSACTIONS_PREFIX,
     VERSIONS_PREFIX,
     branch_of_ref_key,
-    branch_root,
     is_detached,
     parse_manifest_key,
     tag_of_ref_key,
@@ -41,6 +40,7 @@ from lance_core.table.paths import (
 from lance_core.table.refs import MAIN, BranchRef, TagRef
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
+from lance_core.verbs.version.branch_roots import dataset_store, store_of_branch
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 
@@ -161,7 +161,7 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         if (version < current.version and selectors.takes(manifest, newest))
         or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
     }
-    main = _root_of(store, current)
+    main = dataset_store(store, current.branch)
     warnings = _keep_named(main, current.branch, taken, selectors)
     borrowed, branches = _branches(main, current.branch, manifests, taken)
     kept, gone = References(), References()
@@ -263,23 +263,12 @@ def _load_all(store: ObjectStore, keys: Iterable[str]) -> dict[int, ManifestOutl
         return manifest
 
     ordered = sorted((name.version, key) for key in keys if (name := parse_manifest_key(key)) is not None)
-    if "://" not in store.root:
+    if not store.put_is_a_request:
         loaded = [load(pair) for pair in ordered]
     else:
         with ThreadPool(READ_AHEAD) as pool:
             loaded = list(pool.map(load, ordered))
     return {manifest.version: manifest for manifest in loaded if manifest is not None}
-
-
-def _root_of(store: ObjectStore, current: Manifest) -> ObjectStore:
-    """The store of the dataset that a branch belongs to, where tags and branches are kept."""
-    if current.branch is None:
-        return store
-    suffix = "/" + branch_root(current.branch)
-    place, mark, query = store.root.partition("?") if "://" in store.root else (store.root, "", "")
-    if not place.endswith(suffix):
-        return store
-    return open_store(place.removesuffix(suffix) + mark + query, store.options)
 
 
 def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
@@ -329,7 +318,7 @@ def _branches(
         if name is None or name == branch:
             continue
         ref = BranchRef.from_bytes(main.get(meta.key))
-        needed = _borrowed_by(open_store(join_uri(main.root, branch_root(name)), main.options))
+        needed = _borrowed_by(store_of_branch(main, name))
         borrowed.append(needed)
         if ref.parent_branch != branch:
             continue

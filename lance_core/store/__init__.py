@@ -1,9 +1,10 @@
 """Bytes by key: the only package of lance_core that touches a disk or a socket."""
 
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
+from lance_core.store.between import copy_object
 from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
-from lance_core.store.resolve import canonical_uri, join_uri, open_store
+from lance_core.store.resolve import canonical_uri, join_uri, open_store, uri_above
 
 __all__ = [
     "ByteRange",
@@ -16,7 +17,9 @@ __all__ = [
     "ReadableBuffer",
     "StorageOptions",
     "canonical_uri",
+    "copy_object",
     "join_uri",
     "manifest_index",
     "open_store",
+    "uri_above",
 ]

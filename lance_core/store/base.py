@@ -105,6 +105,21 @@ class ObjectStore(Protocol):
         ...
 
     @property
+    def data_root(self) -> str:
+        """URI of the place of the objects: the root, without what selects a database of manifests."""
+        ...
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the objects are files of this machine."""
+        ...
+
+    @property
+    def put_is_a_request(self) -> bool:
+        """Whether each call waits for a server, so that several at a time are faster than one after the other."""
+        ...
+
+    @property
     def options(self) -> StorageOptions:
         """The options that it was opened with, to open other places of the same dataset."""
         ...

@@ -100,6 +100,21 @@ class ExternallyCommittedStore:
         return self._root
 
     @property
+    def data_root(self) -> str:
+        """The URI of the place of the objects."""
+        return self._store.data_root
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the objects are files of this machine."""
+        return self._store.is_local
+
+    @property
+    def put_is_a_request(self) -> bool:
+        """Whether each call waits for a server."""
+        return self._store.put_is_a_request
+
+    @property
     def options(self) -> StorageOptions:
         """The options that it was opened with."""
         return self._store.options

@@ -8,7 +8,7 @@ overwrite=False), and refused elsewhere.
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store.base import (
@@ -43,6 +43,9 @@ class FsspecStore(LinklessStore):
         InvalidInputError: The filesystem does not know an option.
     """
 
+    is_local: Final = False
+    put_is_a_request: Final = True
+
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         self._root = root
         self._options = options if options is not None else StorageOptions()
@@ -53,6 +56,11 @@ class FsspecStore(LinklessStore):
     def root(self) -> str:
         """The URI of the root."""
         return self._root
+
+    @property
+    def data_root(self) -> str:
+        """The same."""
+        return self.root
 
     @property
     def options(self) -> StorageOptions:

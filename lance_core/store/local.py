@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import (
@@ -53,6 +53,9 @@ class LocalStore:
         options: Options for other places of the same dataset; a disk needs none.
     """
 
+    is_local: Final = True
+    put_is_a_request: Final = False
+
     def __init__(self, path: str, options: StorageOptions | None = None) -> None:
         self._path = os.path.abspath(path)
         self._options = options if options is not None else StorageOptions()
@@ -61,6 +64,11 @@ class LocalStore:
     def root(self) -> str:
         """Absolute path of the root directory."""
         return self._path
+
+    @property
+    def data_root(self) -> str:
+        """The same."""
+        return self.root
 
     @property
     def options(self) -> StorageOptions:

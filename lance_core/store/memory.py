@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import (
@@ -40,6 +40,9 @@ class MemoryStore(LinklessStore):
         options: Options for other places of the same dataset; memory needs none.
     """
 
+    is_local: Final = False
+    put_is_a_request: Final = False
+
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         self._root = root.rstrip("/")
         self._options = options if options is not None else StorageOptions()
@@ -48,6 +51,11 @@ class MemoryStore(LinklessStore):
     def root(self) -> str:
         """The URI of the root."""
         return self._root
+
+    @property
+    def data_root(self) -> str:
+        """The same."""
+        return self.root
 
     @property
     def options(self) -> StorageOptions:

@@ -32,7 +32,7 @@ from lance_core.store.options import StorageOptions
 from lance_core.store.postgres import PostgresIndex
 from lance_core.store.s3 import S3Store
 
-__all__ = ["canonical_uri", "join_uri", "open_store", "split_uri"]
+__all__ = ["canonical_uri", "join_uri", "open_store", "split_uri", "uri_above"]
 
 
 def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
@@ -109,8 +109,21 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
 
 def join_uri(uri: str, path: str) -> str:
     """Return the URI of a place below another; a query stays at the end."""
+    place, query = _split_query(uri)
+    return f"{place}/{path}{query}"
+
+
+def uri_above(uri: str, path: str) -> str | None:
+    """Return the URI that `join_uri` gave this one for with `path`; None if this one does not end like that."""
+    place, query = _split_query(uri)
+    above = place.removesuffix(f"/{path}")
+    return None if above == place else above + query
+
+
+def _split_query(uri: str) -> tuple[str, str]:
+    """A URI, and the query that selects a database, if it may have one."""
     place, mark, query = uri.partition("?") if split_uri(uri)[0] == "s3+ddb" else (uri, "", "")
-    return f"{place}/{path}{mark}{query}"
+    return place, mark + query
 
 
 def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:

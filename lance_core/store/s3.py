@@ -22,7 +22,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store.base import (
@@ -63,6 +63,9 @@ class S3Store(LinklessStore):
         options: Storage options; see `store.options`.
     """
 
+    is_local: Final = False
+    put_is_a_request: Final = True
+
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         self._root = root
         self._options = options if options is not None else StorageOptions()
@@ -74,6 +77,11 @@ class S3Store(LinklessStore):
     def root(self) -> str:
         """The URI of the root."""
         return self._root
+
+    @property
+    def data_root(self) -> str:
+        """The same."""
+        return self.root
 
     @property
     def options(self) -> StorageOptions:

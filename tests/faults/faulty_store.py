@@ -38,6 +38,14 @@ class FaultyStore:
     def options(self):
         return self._store.options
 
+    @property
+    def is_local(self):
+        return self._store.is_local
+
+    @property
+    def put_is_a_request(self):
+        return self._store.put_is_a_request
+
     def _call(self, name, *args, **kwargs):
         number = len(self.calls)
         self.calls.append((name, args[0]))

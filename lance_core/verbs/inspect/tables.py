@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Final
 
-from lance_core.store import ObjectStore, StorageOptions, canonical_uri, open_store
+from lance_core.store import ObjectStore, StorageOptions, open_store
 from lance_core.table.paths import VERSIONS_PREFIX
 
 __all__ = ["list_tables"]
@@ -29,10 +29,8 @@ def list_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
     Returns:
         Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist.
     """
-    uri = canonical_uri(root_uri)
-    if "://" not in uri:
-        return sorted(_walk(uri, ""))
-    return list(_skip(open_store(uri, StorageOptions(storage_options))))
+    store = open_store(root_uri, StorageOptions(storage_options))
+    return sorted(_walk(store.root, "")) if store.is_local else list(_skip(store))
 
 
 def _walk(folder: str, prefix: str) -> Iterator[str]:

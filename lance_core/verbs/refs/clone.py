@@ -8,7 +8,7 @@ from typing import Final
 
 from lance_core.commit import commit, latest_version
 from lance_core.errors import DatasetExistsError
-from lance_core.store import ObjectStore, canonical_uri, open_store
+from lance_core.store import ObjectStore, copy_object, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import INDICES_PREFIX, data_key
@@ -20,7 +20,6 @@ from lance_core.verbs.version.source import Source
 __all__ = ["deep_clone", "shallow_clone"]
 
 COPIES_AT_ONCE: Final = 8
-CHUNK_BYTES: Final = 16 * 1024 * 1024
 
 _File = tuple[ObjectStore, str, str]
 
@@ -51,7 +50,7 @@ def deep_clone(version: Resolved, target: str | PathLike[str], options: Mapping[
         raise DatasetExistsError(f"Dataset already exists: {store.root}")
     source = Source(version.store, manifest, version.store.options)
     with ThreadPool(COPIES_AT_ONCE) as pool:
-        for _ in pool.map(lambda file: _copy(file[0], file[1], file[2], store), dict.fromkeys(_files(source))):
+        for _ in pool.map(lambda file: copy_object(file[0], file[1], store, file[2]), dict.fromkeys(_files(source))):
             pass
     return _commit(version, manifest, store, is_shallow=False)
 
@@ -84,29 +83,3 @@ def _files(source: Source) -> Iterator[_File]:
         store, prefix = source.index_folder(index)
         for meta in store.list(prefix):
             yield store, meta.key, f"{INDICES_PREFIX}{index.uuid}/{meta.key.removeprefix(prefix)}"
-
-
-def _copy(store: ObjectStore, key: str, target_key: str, target: ObjectStore) -> None:
-    common = _common_root(store.root, target.root)
-    if common is not None:
-        whole = open_store(common, target.options)
-        whole.copy(_below(common, store.root, key), _below(common, target.root, target_key))
-        return
-    size = store.head(key).size
-    with target.open_writer(target_key) as writer:
-        for start in range(0, size, CHUNK_BYTES):
-            writer.write(store.get_range(key, start, min(start + CHUNK_BYTES, size)))
-
-
-def _common_root(left: str, right: str) -> str | None:
-    """The place above two roots that one store can serve; None if they lie in different storages."""
-    if "://" not in left and "://" not in right:
-        return "/"
-    parts = [canonical_uri(root).split("/") for root in (left, right)]
-    # scheme, nothing, bucket
-    heads = [each[:3] for each in parts]
-    return "/".join(heads[0]) if heads[0] == heads[1] and all(len(each) > 3 for each in parts) else None
-
-
-def _below(common: str, root: str, key: str) -> str:
-    return f"{root.removeprefix(common).strip('/')}/{key}"

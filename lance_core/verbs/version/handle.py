@@ -15,7 +15,7 @@ from lance_core.index.segments import IndexCache
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
 from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import branch_root
+from lance_core.verbs.version.branch_roots import dataset_store, dataset_uri
 from lance_core.verbs.version.references import Place, Reference
 from lance_core.verbs.version.source import Source
 
@@ -80,14 +80,12 @@ class Handle:
     @property
     def root_uri(self) -> str:
         """Root of the main branch, below which branches and tags are kept."""
-        branch = self.branch
-        return self._uri if branch is None else self._uri.removesuffix(f"/{branch_root(branch)}")
+        return dataset_uri(self._uri, self.branch)
 
     @property
     def _place(self) -> Place:
         """Where references are resolved."""
-        root = self._store if self.root_uri == self._uri else open_store(self.root_uri, self._options)
-        return Place(root=root, branch=self.branch, version=self.version)
+        return Place(root=dataset_store(self._store, self.branch), branch=self.branch, version=self.version)
 
     @property
     def version(self) -> int:

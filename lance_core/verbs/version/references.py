@@ -7,10 +7,11 @@ from typing import Final
 
 from lance_core.commit import latest_version, load_manifest
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
-from lance_core.store import ObjectStore, join_uri, open_store
+from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
+from lance_core.table.paths import branch_ref_key, tag_ref_key
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, check_tag_name
+from lance_core.verbs.version.branch_roots import store_of_branch
 
 __all__ = ["Place", "Reference", "Resolved", "load_branch", "load_tag"]
 
@@ -84,11 +85,7 @@ class Place:
 
     def store_of(self, branch: str | None) -> ObjectStore:
         """Store of a branch."""
-        return (
-            self.root
-            if branch is None
-            else open_store(join_uri(self.root.root, branch_root(branch)), self.root.options)
-        )
+        return store_of_branch(self.root, branch)
 
     def _at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:

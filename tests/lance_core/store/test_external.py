@@ -27,24 +27,11 @@ def sqlite_store(tmp_path):
 
 
 @pytest.fixture
-def dynamodb(s3):
-    import boto3
-
-    client = boto3.client(
-        "dynamodb", endpoint_url=s3.endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
-    )
-    name = f"T{uuid.uuid4().hex[:8]}"
-    keys = [("base_uri", "HASH", "S"), ("version", "RANGE", "N")]
-    client.create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind, _ in keys],
-        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind} for key, _, kind in keys],
-        BillingMode="PAY_PER_REQUEST",
-    )
+def dynamodb(s3, dynamodb_table):
+    client, name = dynamodb_table
     uri = f"s3+ddb://{s3.new_bucket()}/deep/t?ddbTableName={name}"
     options = {**s3.storage_options, "dynamodb_endpoint": s3.endpoint}
-    yield uri, options, lambda: client.scan(TableName=name)["Items"]
-    client.close()
+    return uri, options, lambda: client.scan(TableName=name)["Items"]
 
 
 class TestCommitsThroughSqlite(StoreConformance, ExternalCommitConformance):

@@ -1,0 +1,52 @@
+"""Copies of objects from one store to another. Within one storage the storage makes them."""
+
+from typing import Final
+
+from lance_core.store.base import ObjectStore
+from lance_core.store.resolve import open_store
+
+__all__ = ["copy_object"]
+
+CHUNK_BYTES: Final = 16 * 1024 * 1024
+
+
+def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, target_key: str) -> None:
+    """Copy an object, replacing the target.
+
+    Args:
+        source: The store that has it.
+        source_key: Its key there.
+        target: The store that gets it.
+        target_key: Its key there.
+
+    Raises:
+        ObjectNotFoundError: There is no such object.
+    """
+    common = _common_root(source, target)
+    if common is not None:
+        whole = open_store(common, {name: value for name, value in target.options.items() if name != "manifest_store"})
+        whole.copy(_below(common, source, source_key), _below(common, target, target_key))
+        return
+    size = source.head(source_key).size
+    with target.open_writer(target_key) as writer:
+        for start in range(0, size, CHUNK_BYTES):
+            writer.write(source.get_range(source_key, start, min(start + CHUNK_BYTES, size)))
+
+
+def _common_root(source: ObjectStore, target: ObjectStore) -> str | None:
+    """The place above two stores that one store can serve; None if there is none.
+
+    A bucket is told from one of the same name on another server by the options that it is reached with.
+    """
+    if source.is_local and target.is_local:
+        return "/"
+    parts = [store.data_root.split("/") for store in (source, target)]
+    # scheme, nothing, bucket
+    heads = [each[:3] for each in parts]
+    if source.options != target.options or heads[0] != heads[1] or any(len(each) <= 3 for each in parts):
+        return None
+    return "/".join(heads[0])
+
+
+def _below(common: str, store: ObjectStore, key: str) -> str:
+    return f"{store.data_root.removeprefix(common).strip('/')}/{key}"
