@@ -144,6 +144,35 @@ class ZoneMap:
             rows_per_zone=rows_per_zone,
         )
 
+    def layout(self, view: View, covered: Bools) -> tuple[Ints, Ints, Bools]:
+        """Where the zones of some fragments lie.
+
+        Args:
+            view: The fragments.
+            covered: Which of them count.
+
+        Returns:
+            In order of fragments and rows, the place of each zone's fragment, and its number; for each fragment
+            whether its zones span all of its rows, none twice.
+
+        Raises:
+            CorruptFileError: A zone ends after its fragment.
+        """
+        places = view.places(self.fragment_ids)
+        own = np.flatnonzero((places >= 0) & covered[places])
+        order = own[np.lexsort((self.starts[own], places[own]))]
+        where, starts = places[order], self.starts[order]
+        ends, physical = starts + self.lengths[order], view.physical_rows
+        beyond = (ends > physical[where]) & (physical[where] > 0)
+        if beyond.any():
+            place = where[np.argmax(beyond)]
+            raise CorruptFileError(f"a zone ends after the {physical[place]} rows of fragment {view.ids[place]}")
+        count = len(view.ids)
+        spanned = np.bincount(where, weights=ends - starts, minlength=count).astype(np.int64)
+        overlaps = np.zeros(count, np.bool_)
+        overlaps[where[1:][(where[1:] == where[:-1]) & (starts[1:] < ends[:-1])]] = True
+        return where, order, ~overlaps & (spanned == physical) & (physical > 0)
+
     def only(self, kept: Bools) -> ZoneMap:
         """Some of the zones."""
         chosen = pa.array(kept)
@@ -275,38 +304,22 @@ def spread(zones: ZoneMap, possible: Bools, view: View, covered: Bools) -> Candi
     Raises:
         CorruptFileError: A zone ends after its fragment.
     """
-    places = view.places(zones.fragment_ids)
-    known = places >= 0
-    known[known] = covered[places[known]]
-    where, can = places[known], possible[known]
-    starts, ends = zones.starts[known], zones.starts[known] + zones.lengths[known]
-    physical = view.physical_rows
-    beyond = (ends > physical[where]) & (physical[where] > 0)
-    if beyond.any():
-        place = where[np.argmax(beyond)]
-        raise CorruptFileError(f"a zone ends after the {physical[place]} rows of fragment {view.ids[place]}")
+    where, order, is_whole = zones.layout(view, covered)
+    can, starts = possible[order], zones.starts[order]
+    ends, physical = starts + zones.lengths[order], view.physical_rows
     count = len(view.ids)
     num_zones = np.bincount(where, minlength=count)
     num_possible = np.bincount(where, weights=can, minlength=count).astype(np.int64)
-    spanned = np.bincount(where, weights=ends - starts, minlength=count).astype(np.int64)
-    overlapping = np.zeros(count, np.bool_)
-    order = np.lexsort((starts, where))
-    same = where[order][1:] == where[order][:-1]
-    overlapping[where[order][1:][same & (starts[order][1:] < ends[order][:-1])]] = True
-    is_whole = ~overlapping & (spanned == physical) & (physical > 0)
     state = np.full(count, ALL, np.uint8)
     state[covered & is_whole & (num_possible == 0)] = NONE
-    mixed = covered & (num_zones > 0) & (num_possible < num_zones) & (state == ALL)
+    mixed = covered & (num_zones > 0) & (num_possible < num_zones) & (state == ALL) & (physical > 0)
     rows: dict[int, BitMap] = {}
-    if mixed.any():
-        chosen = mixed[where[order]]
-        picked = order[chosen]
-        groups, firsts = np.unique(where[picked], return_index=True)
-        for place, part in zip(groups.tolist(), np.split(picked, firsts[1:]), strict=True):
-            left = _left(int(physical[place]), starts[part], ends[part], can[part])
-            state[place] = SOME if left else NONE
-            if left:
-                rows[place] = left
+    for place in np.flatnonzero(mixed).tolist():
+        part = slice(*np.searchsorted(where, (place, place + 1)))
+        left = _left(int(physical[place]), starts[part], ends[part], can[part])
+        state[place] = SOME if left else NONE
+        if left:
+            rows[place] = left
     return Candidates(state, rows)
 
 

@@ -265,3 +265,41 @@ def test_an_index_that_cannot_be_read_is_left_aside_with_one_warning(tmp_path, d
     with pytest.warns(UserWarning, match="p_idx"):
         lance_core.dataset(uri).optimize.optimize_indices(retrain=True)
     check(uri)
+
+
+@pytest.fixture
+def unreadable(tmp_path):
+    """A table, a day per fragment, whose data files are away; two of the days have lost a row."""
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=30)
+    dataset.create_scalar_index("day", "ZONEMAP", rows_per_zone=7)
+    dataset.create_scalar_index("p", "ZONEMAP")
+    dataset.delete("id = 31 OR id = 65")
+    for file in (tmp_path / "t" / "data").iterdir():
+        file.rename(file.with_suffix(".away"))
+    return lance_core.dataset(uri)
+
+
+def test_a_day_is_counted_without_its_file(unreadable):
+    assert unreadable.count_rows(filter="day = date '2024-01-01'") == 30
+    assert unreadable.count_rows(filter="day IN (date '2024-01-02', date '2024-01-03')") == 58
+    assert unreadable.count_rows(filter="day <> date '2024-01-02' AND p > 'd5'") == 60
+    assert unreadable.count_rows(filter="date_part('day', day) = 3 OR p = 'd1'") == 58
+    assert "objects=1" in unreadable.scanner(filter="day = date '2024-01-02'").analyze_plan(count_rows=True)
+
+
+def test_a_day_is_deleted_without_its_file(unreadable):
+    assert unreadable.delete("day = date '2024-01-02'") == {"num_deleted_rows": 29}
+    assert unreadable.count_rows() == NUM_ROWS - 31
+
+
+def test_a_day_is_replaced_without_its_file(unreadable, tmp_path):
+    rows = ROWS.slice(30, 12)
+    slices = lance_core.Slices([lance_core.Slice(name="b", conditions={"day": lance_core.Equals(DAYS[30])})])
+    made = lance_core.write_fragments(rows, unreadable)
+    result = lance_core.commit_fragments(unreadable, made, rows.schema, mode="replace", slices=slices)
+    assert (result.rows_deleted, result.fragments_removed, result.rows_added) == (29, 1, 12)
+    for file in (tmp_path / "t" / "data").glob("*.away"):
+        file.rename(file.with_suffix(".lance"))
+    check(unreadable.uri)
+    assert lance.dataset(unreadable.uri).count_rows() == NUM_ROWS - 31 + 12

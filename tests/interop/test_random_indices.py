@@ -86,7 +86,12 @@ class History:
 
     def ids(self, share):
         known = lance.dataset(self.uri).to_table(["id"])["id"].to_pylist()
-        return [i for i in known if self.random.random() < share]
+        return [i for i in known if share == 1 or self.random.random() < share]
+
+    def ids_without(self, condition):
+        """The rows that are left after a delete."""
+        known = lance.dataset(self.uri).scanner(["id"], filter=condition, use_scalar_index=False).to_table()
+        return sorted(set(self.ids(1)) - set(known["id"].to_pylist()))
 
     def filters(self):
         some = self.random
@@ -95,19 +100,26 @@ class History:
         day = f"date '2024-01-0{some.randrange(1, 9)}'"
         f = some.choice(("0.0", "1.5", "-2.5", "7.0", "3.3"))
         tag = some.choice("abcx")
-        simple = [
-            f"p = '{p}'", f"p != '{p}'", f"p IN ('{p}', '{q}')", f"p NOT IN ('{p}', '{q}')", f"p > '{p}'", f"p <= '{p}'",
-            "p IS NULL", "p IS NOT NULL", f"p LIKE '{p}%'", f"i = {i}", f"i >= {i}", f"i < {i}", f"i BETWEEN {i} AND {j}",
-            "i IS NULL", "i IS NOT NULL", f"NOT (i > {i})", f"f = {f}", f"f < {f}", f"f >= {f}", f"f != {f}", "f IS NULL",
-            f"NOT (f > {f})", f"d = {day}", f"d >= {day}", f"d < {day}", "d IS NULL", f"array_has(tags, '{tag}')",
-            f"array_has_any(tags, ['{tag}', 'b'])", f"array_has_all(tags, ['{tag}', 'a'])", f"NOT array_has(tags, '{tag}')",
-        ]  # fmt: skip
+        simple = {
+            "p": [
+                f"p = '{p}'", f"p != '{p}'", f"p IN ('{p}', '{q}')", f"p NOT IN ('{p}', '{q}')", f"p > '{p}'",
+                f"p <= '{p}'", "p IS NULL", "p IS NOT NULL", f"p LIKE '{p}%'",
+            ],
+            "i": [
+                f"i = {i}", f"i >= {i}", f"i < {i}", f"i BETWEEN {i} AND {j}", "i IS NULL", "i IS NOT NULL",
+                f"NOT (i > {i})",
+            ],
+            "f": [f"f = {f}", f"f < {f}", f"f >= {f}", f"f != {f}", "f IS NULL", f"NOT (f > {f})"],
+            "d": [f"d = {day}", f"d >= {day}", f"d < {day}", "d IS NULL"],
+            "tags": [
+                f"array_has(tags, '{tag}')", f"array_has_any(tags, ['{tag}', 'b'])",
+                f"array_has_all(tags, ['{tag}', 'a'])", f"NOT array_has(tags, '{tag}')",
+            ],
+        }  # fmt: skip
         for _ in range(6):
-            one, two = some.sample(simple, 2)
-            # Of a condition and its opposite, DataFusion makes false, where null is one of the values.
-            is_one_column = one.split("(")[-1][0] == two.split("(")[-1][0] or "p" in one[:3] + two[:3]
-            either = f"{one} OR {two}" if is_one_column else f"NOT ({one} AND {two})"
-            yield some.choice((one, one, f"{one} AND {two}", f"{one} OR {two}", either))
+            # Of two columns: of a condition and its opposite DataFusion makes false, even for null.
+            one, two = (some.choice(simple[column]) for column in some.sample(list(simple), 2))
+            yield some.choice((one, one, f"{one} AND {two}", f"{one} OR {two}", f"NOT ({one} AND {two})"))
 
     def check(self):
         ours, theirs = lance_core.dataset(self.uri), lance.dataset(self.uri)
@@ -126,11 +138,32 @@ def append(history):
 
 def delete(history):
     _, dataset = history.handle()
-    dataset.delete(
-        history.random.choice(
-            [f"id % 7 = {history.random.randrange(7)}", f"p = 'd{history.random.randrange(6)}' AND id % 2 = 0"]
-        )
-    )
+    condition = history.random.choice([
+        f"id % 7 = {history.random.randrange(7)}",
+        f"p = 'd{history.random.randrange(6)}'",
+        f"p = 'd{history.random.randrange(6)}' AND id % 2 = 0",
+        f"d < date '2024-01-0{history.random.randrange(1, 5)}' AND p >= 'd4'",
+        f"i < {history.random.randrange(20)}",
+    ])  # fmt: skip
+    left = history.ids_without(condition)
+    dataset.delete(condition)
+    assert sorted(history.ids(1)) == left, history.log
+
+
+def replace_slices(history):
+    dataset = lance_core.dataset(history.uri)
+    column = history.random.choice(("p", "d", "i"))
+    values = {"p": ["d1", "d3", None], "d": [date(2024, 1, 2), date(2024, 1, 4)], "i": [3, 14]}[column]
+    values = history.random.sample(values, history.random.randrange(1, 3))
+    slices = [lance_core.Slice(name=str(v), conditions={column: lance_core.Equals(v)}) for v in values]
+    rows = history.rows(4)
+    rows = rows.set_column(SCHEMA.get_field_index(column), column, pa.array([values[0]] * 4, SCHEMA.field(column).type))
+    null = f"{column} IS NULL" if None in values else "false"
+    known = ", ".join(f"date '{v}'" if column == "d" else repr(v) for v in values if v is not None) or "NULL"
+    left = history.ids_without(f"({column} IS NOT NULL AND {column} IN ({known})) OR {null}")
+    made = lance_core.write_fragments(rows, dataset)
+    lance_core.commit_fragments(dataset, made, SCHEMA, mode="replace", slices=lance_core.Slices(slices))
+    assert sorted(history.ids(1)) == sorted([*left, *rows["id"].to_pylist()]), history.log
 
 
 def update(history):
@@ -198,6 +231,7 @@ VERBS = (
     append,
     append,
     delete,
+    replace_slices,
     update,
     upsert,
     rewrite_columns,

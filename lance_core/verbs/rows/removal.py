@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,7 +90,12 @@ def each_fragment(
     """
     if chosen is None:
         chosen = choose(source, source.manifest.fragments, options)
-    scans = joined(chosen.scans())
+    places = {fragment.id: place for place, (fragment, _) in enumerate(chosen.parts)}
+    yield from heapq.merge(_whole(source, chosen), _looked_at(chosen, look), key=lambda pair: places[pair[0].id])
+
+
+def _looked_at(chosen: Chosen, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:
+    scans = joined(chosen.scans(decided=False))
     if len(chosen.parts) == 1:
         yield from ((scan.fragment, rows) for scan in scans if (rows := look(scan)))
         return
@@ -101,6 +107,18 @@ def each_fragment(
                 yield from _with_rows(*waiting.popleft())
         for fragment, found in waiting:
             yield from _with_rows(fragment, found)
+
+
+def _whole(source: Source, chosen: Chosen) -> Iterator[tuple[Fragment, BitMap]]:
+    """The fragments that go whole, and the offsets of their live rows: only their deletion files are read."""
+    for fragment, _ in chosen.parts:
+        if fragment.id in chosen.whole:
+            rows = BitMap(range(physical_rows(source, fragment)))
+            deletions = source.deletions(fragment)
+            if deletions is not None:
+                rows -= deletions.bitmap
+            if rows:
+                yield fragment, rows
 
 
 def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[tuple[Fragment, BitMap]]:

@@ -10,6 +10,7 @@ from pyroaring import BitMap
 
 from lance_core.index.selection import Selection
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.scan.decided import Decided, decide
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.version.source import Source
@@ -26,17 +27,24 @@ class Chosen:
         options: What to read.
         parts: The fragments in order, each with the offsets of rows that can match; None for all.
         selection: What indices say; None if they say nothing.
+        whole: Ids of the fragments all of whose live rows match.
     """
 
     source: Source
     options: ScanOptions
     parts: Sequence[tuple[Fragment, BitMap | None]]
     selection: Selection | None
+    whole: frozenset[int] = frozenset()
 
-    def scans(self) -> Iterator[FragmentScan]:
-        """A scan of each."""
+    def scans(self, *, decided: bool = True) -> Iterator[FragmentScan]:
+        """A scan of each.
+
+        Args:
+            decided: Whether to scan those too all of whose rows match.
+        """
         for fragment, rows in self.parts:
-            yield FragmentScan(self.source, fragment, self.options, possible=rows)
+            if decided or fragment.id not in self.whole:
+                yield FragmentScan(self.source, fragment, self.options, possible=rows)
 
 
 def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) -> Chosen:
@@ -48,8 +56,9 @@ def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) 
         options: What to read of them. Indices know nothing of deleted rows.
     """
     may_ask = options.filter is not None and options.use_scalar_index and not options.include_deleted_rows
-    selection = source.select(options.filter) if may_ask else None
-    return Chosen(source, options, selected(source, fragments, selection), selection)
+    known = decide(source, options.filter) if may_ask and options.filter is not None else Decided(None)
+    parts = selected(source, fragments, known.selection)
+    return Chosen(source, options, parts, known.selection, known.whole)
 
 
 def selected(

@@ -120,8 +120,7 @@ class LanceScanner:
                 else live_counts(self._source, self._fragments)
             )
         else:
-            batches = self._for_count()._stored()  # noqa: SLF001 - the same class
-            total = sum(batch.num_rows for batch in batches)
+            total = self._for_count()._count_matching()  # noqa: SLF001 - the same class
         total = max(total - options.offset, 0)
         return total if options.limit is None else min(total, options.limit)
 
@@ -169,6 +168,13 @@ class LanceScanner:
             parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
         selection = chosen.selection if chosen is not None else None
         return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose, selection=selection)
+
+    def _count_matching(self) -> int:
+        """Number of rows that match; fragments that match as a whole are not opened."""
+        chosen = self._chosen()
+        known = [fragment for fragment, _ in chosen.parts if fragment.id in chosen.whole]
+        batches = self._read_ahead(chosen, decided=False)
+        return sum(live_counts(self._source, known)) + sum(int(batch.num_rows) for batch in batches)
 
     def _chosen(self) -> Chosen:
         """The fragments that can match the filter."""
@@ -234,7 +240,7 @@ class LanceScanner:
         """All batches as they were read, in order of fragments and rows."""
         options = self._options
         if self._is_whole:
-            return self._read_ahead()
+            return self._read_ahead(self._chosen())
         if options.filter is not None:
             return self._limited()
         scans = ((FragmentScan(self._source, fragment, options), part) for fragment, part in self._parts())
@@ -258,10 +264,9 @@ class LanceScanner:
                 if left == 0:
                     return
 
-    def _read_ahead(self) -> Iterator[pa.RecordBatch]:
-        """All batches of all fragments; small fragments of a store that is far away are read side by side."""
-        chosen = self._chosen()
-        scans = joined(chosen.scans())
+    def _read_ahead(self, chosen: Chosen, *, decided: bool = True) -> Iterator[pa.RecordBatch]:
+        """All batches of fragments; small fragments of a store that is far away are read side by side."""
+        scans = joined(chosen.scans(decided=decided))
         if self._options.fragment_readahead < 2 or len(chosen.parts) < 2:
             for scan in scans:
                 yield from scan.batches()

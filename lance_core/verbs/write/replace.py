@@ -1,7 +1,8 @@
 """Which rows a replacement of slices takes away: whole fragments, and deletion vectors for those that it cuts.
 
-Only the columns that tell the slices apart are read. A fragment that holds one slice is a constant page there, so that
-looking at it costs little more than its footer.
+Only the columns that tell the slices apart are read, of fragments that no index rules out. A fragment that holds one
+slice is a constant page there, so that looking at it costs little more than its footer; one whose only value is known
+from a zone map is not opened at all.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from pyroaring import BitMap
 
+from lance_core.schema import schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.rows.removal import Removal, bitmap_of, each_fragment, remove_rows
+from lance_core.verbs.scan.decided import decide
 from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.indexed_scan import Chosen, selected
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.version.source import Source
@@ -50,7 +54,14 @@ def _with_others(source: Source, slices: Slices | None, others: dict[int, BitMap
 def _in_slices(source: Source, slices: Slices | None) -> Iterator[tuple[Fragment, BitMap]]:
     if slices is not None:
         columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
-        yield from each_fragment(source, columns, lambda scan: _rows_of(scan, slices))
+        yield from each_fragment(source, columns, lambda scan: _rows_of(scan, slices), _chosen(source, slices, columns))
+
+
+def _chosen(source: Source, slices: Slices, options: ScanOptions) -> Chosen:
+    """The fragments that can hold rows of the slices, and those that hold nothing else."""
+    fragments = source.manifest.fragments
+    known = decide(source, slices.expression(schema_to_arrow(options.schema)))
+    return Chosen(source, options, selected(source, fragments, known.selection), known.selection, known.whole)
 
 
 def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:

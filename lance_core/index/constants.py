@@ -1,0 +1,91 @@
+"""Fragments that hold one value in a column, by their zones: what is true of one of their rows is true of all.
+
+A fragment counts only where one segment alone vouches for it, whose zones span all of its rows without overlapping,
+with one and the same value, no null and no NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.index.rows import Bools, View
+from lance_core.index.segments import IndexReader, Segment, type_of, usable_segments
+from lance_core.index.selection import view_of
+from lance_core.index.zonemap import ZoneMap
+from lance_core.table.manifest import Manifest
+
+__all__ = ["constants"]
+
+
+def constants(manifest: Manifest, columns: Sequence[str], reader: IndexReader) -> tuple[Bools, pa.Table] | None:
+    """The fragments that hold one value in each of some columns.
+
+    Args:
+        manifest: The version.
+        columns: Names of columns, at least one.
+        reader: Reads its indices.
+
+    Returns:
+        Which fragments those are, and their values, one row for each; None if there are none.
+    """
+    fields = {field.name: field for field in manifest.schema.fields}
+    nodes = [fields.get(name) for name in columns]
+    groups = [
+        [segments for segments in usable_segments(manifest, node) if segments[0].index.kind == "ZoneMap"]
+        for node in nodes
+        if node is not None
+    ]
+    if len(groups) < len(nodes) or not all(groups):
+        return None
+    view = view_of(manifest)
+    known = np.ones(len(view.ids), np.bool_)
+    found: list[pa.Array] = []
+    for node, indices in zip(nodes, groups, strict=True):
+        assert node is not None
+        own, values = _of_index(view, indices[0], reader, type_of(node))
+        known &= own
+        found.append(values)
+    if not known.any():
+        return None
+    places = pa.array(np.flatnonzero(known))
+    return known, pa.Table.from_arrays([values.take(places) for values in found], names=list(columns))
+
+
+def _of_index(
+    view: View, segments: Sequence[Segment], reader: IndexReader, kind: pa.DataType
+) -> tuple[Bools, pa.Array]:
+    """The fragments that hold one value, and for each place the value."""
+    known, vouched = np.zeros(len(view.ids), np.bool_), np.zeros(len(view.ids), np.int64)
+    values = pa.nulls(len(view.ids), kind)
+    if pa.types.is_floating(kind):
+        return known, values
+    for segment in segments:
+        covered = view.covered(segment.covered)
+        vouched += covered
+        content = reader.try_read(segment.index, kind)
+        if not isinstance(content, ZoneMap):
+            continue
+        own, first = _of_zones(content, view, covered)
+        known |= own
+        values = pc.if_else(pa.array(own), content.lows.take(pa.array(first)), values)
+    return known & (vouched == 1), values
+
+
+def _of_zones(zones: ZoneMap, view: View, covered: Bools) -> tuple[Bools, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The fragments that hold one value, and for each place a zone with it."""
+    count = len(view.ids)
+    first = np.zeros(count, np.int64)
+    if not len(zones):
+        return np.zeros(count, np.bool_), first
+    where, order, is_whole = zones.layout(view, covered)
+    same = pc.fill_null(pc.equal(zones.lows, zones.highs), False).to_numpy(zero_copy_only=False)
+    same = same & (zones.nulls == 0) & (zones.nans == 0)
+    first[where] = order
+    lows = zones.lows.take(pa.array(order))
+    like_first = pc.fill_null(pc.equal(lows, zones.lows.take(pa.array(first[where]))), False)
+    differs = ~(same[order] & like_first.to_numpy(zero_copy_only=False))
+    return covered & is_whole & (np.bincount(where, weights=differs, minlength=count) == 0), first

@@ -1,0 +1,64 @@
+"""Filters that the values of whole fragments decide: where a fragment holds one value in each column of a filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.index.constants import constants
+from lance_core.index.rows import ALL, NONE, Bools, Candidates
+from lance_core.index.selection import Selection, view_of
+from lance_core.verbs.expressions.arrow import columns_of, matching
+from lance_core.verbs.version.source import Source
+
+__all__ = ["Decided", "constant_fragments", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is known of fragments without a look at their rows.
+
+    Attributes:
+        selection: The rows that can match; None for all.
+        whole: Ids of the fragments all of whose live rows match.
+    """
+
+    selection: Selection | None
+    whole: frozenset[int] = frozenset()
+
+
+def decide(source: Source, expression: pc.Expression) -> Decided:
+    """What indices say of a filter."""
+    selection = source.select(expression)
+    columns = columns_of(expression)
+    if not columns or not source.manifest.indices:
+        return Decided(selection)
+    found = constant_fragments(source, columns)
+    if found is None:
+        return Decided(selection)
+    known, values = found
+    try:
+        matches = matching(values.combine_chunks().to_batches()[0], expression).to_numpy(zero_copy_only=False)
+    except InvalidInputError:
+        return Decided(selection)  # whoever reads such rows says what is wrong
+    if selection is None:
+        view = view_of(source.manifest)
+        selection = Selection(view, Candidates.every(view), ())
+    places = np.flatnonzero(known)
+    state = np.full(len(known), ALL, np.uint8)
+    state[places[~matches]] = NONE
+    ruled_out = selection.candidates & Candidates(state)
+    whole = frozenset(selection.view.ids[places[matches]].tolist())
+    return Decided(Selection(selection.view, ruled_out, selection.indices), whole)
+
+
+def constant_fragments(source: Source, columns: list[str]) -> tuple[Bools, pa.Table] | None:
+    """The fragments that hold one value in each of some columns, and these values; None if there are none."""
+    try:
+        return constants(source.manifest, columns, source.indices)
+    except CorruptFileError:
+        return None  # a warning was given when the index was asked
