@@ -16,6 +16,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import decode_row_ids, decode_versions
 from lance_core.threads import ThreadPool
+from lance_core.verbs.inspect.statistics import check_columns
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 
@@ -94,6 +95,7 @@ def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()
+        check_columns(file, reader)
     except ObjectNotFoundError:
         yield "is missing"
         return

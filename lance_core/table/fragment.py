@@ -63,7 +63,7 @@ class DataFile:
     Attributes:
         path: Below `data/` of the base that it lies in.
         fields: Field ids in the file; `TOMBSTONE` marks one that a later file replaces.
-        column_indices: Column of each field; empty in 0.1 files.
+        column_indices: Column of each field; empty in 0.1 files, where it means nothing.
         file_major_version: Format version as manifests number it: 2.0 is (2, 0), 0.1 is (0, 2).
         file_minor_version: Second part of it.
         file_size_bytes: Size; 0 = unknown.
@@ -103,16 +103,33 @@ class DataFile:
             base_id=message.base_id if message.HasField("base_id") else None,
         )
 
-    def columns(self) -> Sequence[tuple[int, int]]:
-        """Each field id and the column of it; in 0.1 files their places among the fields.
+    @property
+    def version(self) -> str:
+        """The format's version, for example "2.2".
 
         Raises:
-            CorruptFileError: There are more or fewer columns than fields.
+            UnsupportedError: The numbers stand for none that is known.
         """
-        indices = self.column_indices or range(len(self.fields))
-        if len(indices) != len(self.fields):
-            raise CorruptFileError(f"data file {self.path}: {len(indices)} columns for {len(self.fields)} fields")
-        return list(zip(self.fields, indices, strict=True))
+        return data_file_version(self.file_major_version, self.file_minor_version)
+
+    def columns(self) -> Sequence[tuple[int, int]]:
+        """Each field id and the column of it, -1 for none; in 0.1 files their places among the fields.
+
+        Raises:
+            CorruptFileError: There are more or fewer columns than fields, or two fields have one column.
+        """
+        count = len(self.fields)
+        if (self.file_major_version, self.file_minor_version) in _LEGACY_NUMBERS:
+            return list(zip(self.fields, range(count), strict=True))
+        if len(self.column_indices) != count:
+            raise CorruptFileError(
+                f"data file {self.path}: column_indices has {len(self.column_indices)} columns for {count} fields"
+            )
+        named = [index for index in self.column_indices if index >= 0]
+        if len(set(named)) < len(named):
+            double = next(index for index in named if named.count(index) > 1)
+            raise CorruptFileError(f"data file {self.path}: column_indices names column {double} twice")
+        return list(zip(self.fields, self.column_indices, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,6 +417,8 @@ def data_file_version(major: int, minor: int) -> str:
         raise UnsupportedError(f"data file version {major}.{minor} is not known")
     return name
 
+
+_LEGACY_NUMBERS = frozenset(((0, 0), (0, 1), (0, 2)))
 
 _FILE_VERSIONS = {
     (0, 0): "0.1",

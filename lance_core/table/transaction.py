@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
 
 from lance_core._proto import transaction_pb2
-from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+from lance_core.errors import CorruptFileError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.table import flags
 from lance_core.table.field_ids import check_field_ids
 from lance_core.table.fragment import data_file_version
@@ -80,21 +81,22 @@ class Transaction:
     def from_bytes(cls, data: bytes | memoryview) -> "Transaction":
         """Read a serialized message.
 
-        An operation that is not known is read as an `UnknownOperation`, so that histories stay legible.
+        An operation that is not known, or cannot be parsed, is an `UnknownOperation`: histories stay legible.
 
         Raises:
             CorruptFileError: The bytes are no transaction.
         """
         try:
             message = transaction_pb2.Transaction.FromString(bytes(data))
-        except DecodeError as error:
-            raise CorruptFileError("not a transaction") from error
+            operation = _operation(message)
+        except DecodeError:
+            message, operation = _around_operation(bytes(data)), UnknownOperation(described="that cannot be parsed")
         return cls(
             read_version=message.read_version,
             uuid=message.uuid,
             tag=message.tag,
             properties=dict(message.transaction_properties),
-            operation=_operation(message),
+            operation=operation,
         )
 
     def apply(self, manifest: Manifest | None, context: ApplyContext, timestamp_ns: int) -> Manifest:
@@ -152,6 +154,43 @@ def is_early(writer: WriterVersion | None) -> bool:
     return writer is None or (writer.library == "lance" and writer.version.startswith("0."))
 
 
+def _around_operation(data: bytes) -> transaction_pb2.Transaction:
+    """Read a transaction without its operation.
+
+    Raises:
+        CorruptFileError: The bytes are no message at all.
+    """
+    try:
+        message = _Envelope.FromString(data)
+    except DecodeError as error:
+        raise CorruptFileError("not a transaction") from error
+    message.DiscardUnknownFields()
+    return transaction_pb2.Transaction.FromString(message.SerializeToString())
+
+
+def _envelope_class() -> type[Message]:
+    """Make a message that is a Transaction without operations."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="lance_core/transaction_envelope.proto", package="lance_core", syntax="proto3"
+    )
+    envelope = file.message_type.add()
+    transaction_pb2.Transaction.DESCRIPTOR.CopyToProto(envelope)
+    plain = [field for field in envelope.field if not field.HasField("oneof_index")]
+    entry = next(kind for kind in envelope.nested_type if kind.options.map_entry)
+    for name, kept in (("field", plain), ("nested_type", [entry]), ("oneof_decl", []), ("enum_type", [])):
+        envelope.ClearField(name)  # type: ignore[arg-type]
+        getattr(envelope, name).extend(kept)
+    for each in envelope.field:
+        if each.type_name:
+            each.type_name = f".lance_core.{envelope.name}.{entry.name}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"lance_core.{envelope.name}"))
+
+
+_Envelope = _envelope_class()
+
+
 def _operation(message: transaction_pb2.Transaction) -> Operation:
     kind = message.WhichOneof("operation")
     known = OPERATIONS.get(kind or "")
@@ -159,12 +198,15 @@ def _operation(message: transaction_pb2.Transaction) -> Operation:
         return UnknownOperation(described=kind or "of a newer library")
     try:
         return known.from_protobuf(getattr(message, kind))
-    except UnsupportedError as error:
+    except (UnsupportedError, CorruptFileError, SchemaError, ValueError) as error:
+        # Its message fits another version of the format: nothing of it can be relied on.
         return UnknownOperation(described=f"{known.name} ({error})")
 
 
 def _with_flags(manifest: Manifest) -> Manifest:
-    """Work out the feature flags, and refuse fragments that do not fit them."""
+    """Work out the feature flags, and refuse fragments that do not fit them or misname their columns."""
+    for file in data_files(manifest.fragments.fresh):
+        file.columns()
     both = (manifest.reader_flags | manifest.writer_flags) & (flags.COVERING_INDICES | flags.MIXED_DATA_FILES)
     if manifest.fragments.has_deletions:
         both |= flags.DELETION_FILES

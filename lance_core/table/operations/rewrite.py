@@ -8,7 +8,7 @@ from typing import ClassVar
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2, transaction_pb2
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
 from lance_core.table.manifest import Manifest
@@ -160,6 +160,8 @@ def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFr
 
 
 def _rewritten_index(message: transaction_pb2.Transaction.Rewrite.RewrittenIndex) -> RewrittenIndex:
+    if len(message.old_id.uuid) != 16 or len(message.new_id.uuid) != 16:
+        raise UnsupportedError("a rewritten index without its UUIDs")
     return RewrittenIndex(
         old_id=uuid.UUID(bytes=message.old_id.uuid),
         new_id=uuid.UUID(bytes=message.new_id.uuid),

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 import numpy as np
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyroaring import BitMap
 
 from lance_core._proto import table_pb2, transaction_pb2
@@ -62,7 +63,13 @@ class CompactedSsTable:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.CompactedSsTable) -> "CompactedSsTable":
-        """Read the message of the wire."""
+        """Read the message of the wire.
+
+        Raises:
+            UnsupportedError: It is one of 2025, which described a log otherwise under the same number.
+        """
+        if len(message.shard_id.uuid) != 16 or len(UnknownFieldSet(message)):
+            raise UnsupportedError("a write-ahead log in the form of 2025")
         return cls(shard_id=uuid.UUID(bytes=message.shard_id.uuid), generation=message.generation)
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from lance_core._proto import transaction_pb2
 from lance_core.errors import UnsupportedError
 from lance_core.table.manifest import Manifest
@@ -33,7 +35,13 @@ class UpdateMemWalState:
 
     @classmethod
     def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMemWalState) -> "UpdateMemWalState":
-        """Read the message of the wire."""
+        """Read the message of the wire.
+
+        Raises:
+            UnsupportedError: It is one of 2025, which had other fields.
+        """
+        if len(UnknownFieldSet(message)):
+            raise UnsupportedError("a write-ahead log in the form of 2025")
         return cls(compacted_sstables=tuple(CompactedSsTable.from_protobuf(t) for t in message.compacted_sstables))
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> NoReturn:

@@ -12,8 +12,9 @@ from pyroaring import BitMap
 from lance_core.commit import list_versions, load_manifest
 from lance_core.errors import CorruptFileError, VersionNotFoundError
 from lance_core.file.reader import DataFileReader
+from lance_core.file.version import FileVersion
 from lance_core.store import ObjectStore
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import transaction_key
@@ -26,6 +27,7 @@ __all__ = [
     "FieldStatistics",
     "LanceStats",
     "all_files",
+    "check_columns",
     "tracked_files",
     "validate",
     "validate_fragment",
@@ -93,7 +95,7 @@ class LanceStats:
                 store, key = self._source.data_file(file)
                 columns = DataFileReader.open(store, key, size=file.file_size_bytes or None).metadata.columns
                 for field_id, column in zip(file.fields, file.column_indices, strict=False):
-                    if field_id in sizes and column < len(columns):
+                    if field_id in sizes and 0 <= column < len(columns):
                         pages = columns[column].messages
                         sizes[field_id] += sum(sum(page.buffer_sizes) for page in pages)
         return DataStatistics(fields=[FieldStatistics(id=i, bytes_on_disk=size) for i, size in sizes.items()])
@@ -156,10 +158,13 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
         live = [i for i in file.fields if i >= 0]
         if taken.intersection(live):
             raise CorruptFileError(f"Fragment {fragment.id}: field {min(taken & set(live))} lies in two files")
+        if len(set(live)) < len(live):
+            raise CorruptFileError(f"data file {file.path}: a field id stands in it twice, of {live[:20]}")
         taken.update(live)
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()
+        check_columns(file, reader)
         if rows is not None and reader.num_rows != rows:
             raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
         rows = reader.num_rows
@@ -173,6 +178,21 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
         raise CorruptFileError(f"Fragment {fragment.id}: {recorded} deletions are recorded, {len(deletions)} are there")
     if rows is not None and deletions.bitmap.max() >= rows:
         raise CorruptFileError(f"Fragment {fragment.id}: deletion vector contains an offset that is out of range")
+
+
+def check_columns(file: DataFile, reader: DataFileReader) -> None:
+    """Check that the columns that a manifest names are in the file.
+
+    Raises:
+        CorruptFileError: One is not, or they are misnamed.
+    """
+    pairs = file.columns()
+    if reader.version is FileVersion.V0_1:
+        return
+    count = len(reader.metadata.columns)
+    for field_id, index in pairs:
+        if index >= count:
+            raise CorruptFileError(f"data file {file.path}: field {field_id} is said to be column {index} of {count}")
 
 
 TRACKED_SCHEMA = pa.schema(

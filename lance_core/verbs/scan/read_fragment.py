@@ -115,7 +115,11 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
     taken: set[int] = set()
     found = []
     for file in reversed(fragment.files):
-        columns = {field_id: index for field_id, index in file.columns() if field_id >= 0 and field_id not in taken}
+        pairs = file.columns()
+        if file.version == "2.0":
+            # Nothing there: nulls. From 2.1 on only what is made of other columns has none.
+            pairs = [pair for pair in pairs if pair[1] >= 0]
+        columns = {field_id: index for field_id, index in pairs if field_id >= 0 and field_id not in taken}
         wanted = schema.only_ids(set(columns))
         if not wanted.fields:
             continue
