@@ -2,6 +2,8 @@
 
     pyspark_lance.write(df, uri, mode="append")            -> WriteResult: version, rows, bytes, files
     pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
+    pyspark_lance.merge(df, uri, on="id")                  -> ChangeResult: version, rows inserted, updated, deleted
+    pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
     pyspark_lance.compact(spark, uri)                      -> CompactionReport: metrics, failed tasks
     df.write.format("lance").mode("append").save(uri)
     spark.read.format("lance").load(uri)
@@ -17,6 +19,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyspark_lance.change_job import ChangeResult
+    from pyspark_lance.changes import delete, merge, update
     from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
     from pyspark_lance.datasource import LanceDataSource as DefaultSource
     from pyspark_lance.datasource import register
@@ -26,21 +30,29 @@ if TYPE_CHECKING:
     from pyspark_lance.writer import write
 
 __all__ = [
+    "ChangeResult",
     "CompactionFailure",
     "CompactionReport",
     "DefaultSource",
     "WriteResult",
     "compact",
+    "delete",
     "ensure_java",
     "ensure_python",
     "execute_tasks",
     "local_session",
+    "merge",
     "read",
     "register",
+    "update",
     "write",
 ]
 
 _HOMES: Final = {
+    "ChangeResult": ("pyspark_lance.change_job", "ChangeResult"),
+    "delete": ("pyspark_lance.changes", "delete"),
+    "merge": ("pyspark_lance.changes", "merge"),
+    "update": ("pyspark_lance.changes", "update"),
     "CompactionFailure": ("pyspark_lance.compaction", "CompactionFailure"),
     "CompactionReport": ("pyspark_lance.compaction", "CompactionReport"),
     "compact": ("pyspark_lance.compaction", "compact"),

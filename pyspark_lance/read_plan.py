@@ -179,7 +179,7 @@ def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
     widths = {field.name: _fixed_width(field.type) for field in dataset.schema}
     rest = sum(one.num_bytes for one in metadata) - rows * sum(width or 0 for width in widths.values())
     share = max(rest // max(1, list(widths.values()).count(None)), rows * _TEXT_BYTES)
-    return sum(share if (width := widths.get(name)) is None else rows * width for name in expected.names)
+    return sum(share if (width := widths.get(name, 8)) is None else rows * width for name in expected.names)
 
 
 def _fixed_width(kind: pa.DataType) -> int | None:
@@ -221,6 +221,10 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> Struct
     if columns is not None and (isinstance(columns, str) or not columns):
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
     return spark_schema(dataset.schema if columns is None else _project(dataset.schema, columns))
+
+
+_ABOUT_ROWS: Final = {name: pa.field(name, pa.int64()) for name in ("_rowid", "_rowaddr", "_rowoffset")}
+"""Columns about rows, which no schema lists. They are unsigned in Lance, but never so large that Spark could not."""
 
 
 def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = False) -> Iterator[tuple[Piece, ...]]:
@@ -280,10 +284,10 @@ def _shares(start: float, end: float, share: float, tasks: int, *, whole: bool) 
 
 
 def _project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    missing = [name for name in columns if schema.get_field_index(name) < 0]
+    missing = [name for name in columns if schema.get_field_index(name) < 0 and name not in _ABOUT_ROWS]
     if missing:
         raise SchemaError(f"there are no columns {missing}; the table has {schema.names}")
-    return pa.schema([schema.field(name) for name in columns])
+    return pa.schema([_ABOUT_ROWS[n] if schema.get_field_index(n) < 0 else schema.field(n) for n in columns])
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

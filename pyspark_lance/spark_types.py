@@ -74,12 +74,13 @@ def handed_over(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
-def check_names(names: Iterable[str], within: str = "") -> None:
+def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:
     """Make sure that Spark, Lance and the reference library can all tell the columns apart by these names.
 
     Args:
         names: The names of the columns, or of the fields of a struct.
         within: Path of the struct, if it is one.
+        reads: Whether they are a table's, which may have names that cannot be written, and columns about rows.
 
     Raises:
         SchemaError: One is empty, reserved, used twice or used in two spellings of upper and lower case.
@@ -89,7 +90,7 @@ def check_names(names: Iterable[str], within: str = "") -> None:
     for name in names:
         if not name:
             raise SchemaError(f"{where} without a name")
-        if not within and (name in _RESERVED or "." in name or "`" in name):
+        if not within and not reads and (name in _RESERVED or "." in name or "`" in name):
             raise SchemaError(f"{where} {name!r}: the name is reserved or holds one of the characters . `")
         twin = seen.get(name.lower())
         if twin == name:
@@ -287,5 +288,5 @@ def spark_schema(stored: pa.Schema) -> StructType:
         SchemaError: Two names differ only in case.
         UnsupportedError: Spark has no type for a column; the message names it.
     """
-    check_names(stored.names)
+    check_names(stored.names, reads=True)
     return from_arrow(pa.schema([_view_field(field, field.name) for field in stored]))

@@ -28,7 +28,7 @@ from lance_core.threads import ThreadPool
 from pyspark_lance.convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 
-__all__ = ["TaskReport", "WriteTask"]
+__all__ = ["REPORTED", "TaskReport", "WriteTask", "unpinned"]
 
 _OUTSIDE: Final = -1
 """The position that `Slices.assign` gives to rows outside of all slices."""
@@ -40,7 +40,7 @@ _PINNED_BYTES: Final = 1 << 20
 _PINNED_TIMES: Final = 4
 """A message that is larger than this, and so many times larger than one column of it, is not kept for that column."""
 
-_REPORTED: Final[dict[str, type[LanceError]]] = {
+REPORTED: Final[dict[str, type[LanceError]]] = {
     kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
 }
 """Errors of the data, which a second attempt would meet again."""
@@ -76,7 +76,7 @@ class TaskReport:
         found: dict[str, Any] = json.loads(data)
         if found["error"] is not None:
             code, message = found["error"]
-            raise _REPORTED.get(code, LanceError)(message)
+            raise REPORTED.get(code, LanceError)(message)
         return cls(
             fragments=tuple(found["fragments"]),
             slice_rows={int(position): rows for position, rows in found["slice_rows"].items()},
@@ -128,9 +128,9 @@ class WriteTask:
             for batch in batches:
                 if convert is None or convert.source != batch.schema:
                     convert = BatchConverter(batch.schema, self.stored)
-                output.write(_unpinned(convert(batch)))
+                output.write(unpinned(convert(batch)))
             return output.finish()
-        except tuple(_REPORTED.values()) as error:
+        except tuple(REPORTED.values()) as error:
             output.discard()
             return TaskReport(error=(error.code, str(error)))
         except BaseException:
@@ -202,7 +202,7 @@ class _Output:
             self._fragments += [fragment.to_json() for fragment in self._finishing.popleft().result()]
 
 
-def _unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
+def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch, with a copy of each column that is much smaller than the message of Spark's that it is a part of.
 
     Columns wait until they make a page. Those that are narrow wait for long, and would keep the whole of each message

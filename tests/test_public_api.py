@@ -30,8 +30,9 @@ NAMES = {
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
     ],
     pyspark_lance: [
-        "CompactionFailure", "CompactionReport", "DefaultSource", "WriteResult", "compact", "ensure_java",
-        "ensure_python", "execute_tasks", "local_session", "read", "register", "write",
+        "ChangeResult", "CompactionFailure", "CompactionReport", "DefaultSource", "WriteResult", "compact", "delete",
+        "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge", "read", "register", "update",
+        "write",
     ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip

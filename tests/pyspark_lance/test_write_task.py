@@ -203,7 +203,7 @@ def as_message(batch):
 def test_a_narrow_column_does_not_keep_the_wide_one_beside_it():
     wide = pa.FixedSizeListArray.from_arrays(pa.array(range(768 * 1000), pa.float32()), 768)
     batch = as_message(pa.record_batch({"id": pa.array(range(1000)), "v": wide, "s": pa.array(["x"] * 1000)}))
-    found = write_task._unpinned(batch)
+    found = write_task.unpinned(batch)
     assert found.equals(batch)
     held = [{buffer.parent.size for buffer in column.buffers() if buffer and buffer.parent} for column in found.columns]
     assert held[0] == held[2] == set()

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 from lance_core.errors import InvalidInputError
 from lance_core.table import deletion as records_of_deletion
 from lance_core.table import fragment as records
+from lance_core.table.rowids import encode_row_ids
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from lance_core.verbs.version.handle import Handle
 
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata"]
@@ -165,6 +169,10 @@ class FragmentMetadata:
     def num_bytes(self) -> int:
         """Bytes of the data files, as far as their sizes are known."""
         return sum(file.file_size_bytes or 0 for file in self.files)
+
+    def set_row_ids(self, row_ids: npt.NDArray[np.uint64]) -> None:
+        """Give the first rows the stable ids that they have had elsewhere; the commit numbers the others."""
+        self.row_id_meta = encode_row_ids(row_ids)
 
     def data_files(self) -> list[DataFile]:
         """The data files."""

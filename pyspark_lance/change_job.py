@@ -1,0 +1,200 @@
+"""One change of rows that are there: the tasks' reports become deletion vectors and one commit.
+
+    Spark job   new data files; rows that go, as bitmaps by fragment
+    driver      deletion vectors: the bitmaps of all tasks together
+                Update(removed, updated, new fragments), the rows that go beside it: so changes of other rows both land
+
+Whatever goes wrong before the commit leaves the table as it was, and no data files behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+import lance_core
+from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction
+from lance_core.errors import InvalidInputError, LanceError, StoreError
+from pyspark_lance.change_task import ChangeReport, ChangeTask
+from pyspark_lance.transports import run_on_partitions
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap
+    from pyspark.sql import DataFrame
+
+__all__ = ["Change", "ChangeOptions", "ChangeResult"]
+
+_LOGGER = logging.getLogger("pyspark_lance")
+
+_SIDE_BY_SIDE: Final = 8
+"""Deletion vectors that are written at once: each waits for the storage."""
+
+_COMMIT_MESSAGE: Final = "__lance_commit_message"
+"""The property in which pylance keeps a commit's message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """How to write and commit a change; `merge` describes them."""
+
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    conflict_retries: int = 10
+
+    def __post_init__(self) -> None:
+        if self.conflict_retries < 0:
+            raise InvalidInputError(f"conflict_retries must not be negative, as {self.conflict_retries} is")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeResult:
+    """What a merge, an update or a delete did.
+
+    Attributes:
+        dataset: The table at the version that was made.
+        version: That version.
+        read_version: The version that the change was worked out from.
+        rows_inserted: Rows that are new.
+        rows_updated: Rows that have new values.
+        rows_deleted: Rows that are gone.
+        attempts: How often it was worked out, conflicts with others included.
+    """
+
+    dataset: LanceDataset
+    version: int
+    read_version: int
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change to one version, worked out by one frame.
+
+    Attributes:
+        dataset: The version.
+        frame: Rows as `change_task` draws them.
+        stored: Schema of the table; None if no rows are written.
+        on: The key.
+        options: How to write and commit.
+    """
+
+    dataset: LanceDataset
+    frame: DataFrame
+    stored: pa.Schema | None
+    on: Sequence[str]
+    options: ChangeOptions
+
+    def run(self) -> ChangeResult:
+        """Run the job and commit.
+
+        Raises:
+            InvalidInputError: Two rows of the source have one key, or the data cannot be written.
+            RetryableConflictError: Others changed the same rows meanwhile.
+            OutcomeUnknownError: The storage left open whether the commit took effect.
+        """
+        task = self._task()
+        try:
+            answers = run_on_partitions(self.frame, task, self.stored or pa.schema([]))
+            reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
+            made = [fragment for report in reports for fragment in report.metadata()]
+            dataset = self._commit(made, _gone(reports, self.on))
+        except StoreError:
+            raise  # the commit may have taken effect, or may still do so
+        except BaseException:
+            self._clean(task.job, ())
+            raise
+        self._clean(task.job, made)
+        inserted, updated, deleted = (sum(report.counts[i] for report in reports) for i in range(3))
+        return ChangeResult(
+            dataset=dataset,
+            version=dataset.version,
+            read_version=self.dataset.version,
+            rows_inserted=inserted,
+            rows_updated=updated,
+            rows_deleted=deleted,
+        )
+
+    def _task(self) -> ChangeTask:
+        given = {
+            "storage_options": dict(self.options.storage_options) if self.options.storage_options else None,
+            "data_storage_version": self.dataset.data_storage_version,
+            "max_rows_per_file": self.options.max_rows_per_file,
+            "max_bytes_per_file": self.options.max_bytes_per_file,
+            "dataset_schema": self.dataset.lance_schema_bytes,
+        }
+        return ChangeTask(
+            uri=self.dataset.uri,
+            job=uuid.uuid4().hex,
+            stored=self.stored,
+            on=tuple(self.on),
+            stable=self.dataset.source.manifest.uses_stable_row_ids,
+            options={name: value for name, value in given.items() if value is not None},
+        )
+
+    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap]) -> LanceDataset:
+        removed, updated = self._without(gone)
+        fields = [node.id for node, _ in self.dataset.source.manifest.schema.walk()]
+        operation = LanceOperation.Update(
+            removed_fragment_ids=removed,
+            updated_fragments=updated,
+            new_fragments=made,
+            fields_for_preserving_frag_bitmap=fields,
+        )
+        properties = dict(self.options.transaction_properties or {})
+        if self.options.commit_message is not None:
+            properties[_COMMIT_MESSAGE] = self.options.commit_message
+        transaction = Transaction(
+            read_version=self.dataset.version,
+            operation=operation,
+            transaction_properties=properties,
+            affected_rows=dict(gone),
+        )
+        return LanceDataset.commit(self.dataset, transaction, storage_options=self.options.storage_options)
+
+    def _without(self, gone: Mapping[int, BitMap]) -> tuple[list[int], list[FragmentMetadata]]:
+        """Write the deletion vectors; gives the fragments of which nothing is left, and the others."""
+
+        def delete(number: int) -> tuple[int, FragmentMetadata | None]:
+            fragment = self.dataset.get_fragment(number)
+            if fragment is None:
+                raise LanceError(f"version {self.dataset.version} of {self.dataset.uri} has no fragment {number}")
+            return number, fragment.delete_rows(gone[number])
+
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            found = list(pool.map(delete, sorted(gone)))
+        return [number for number, left in found if left is None], [left for _, left in found if left is not None]
+
+    def _clean(self, job: str, keep: Iterable[FragmentMetadata]) -> None:
+        names = {file.path for fragment in keep for file in fragment.files}
+        try:
+            lance_core.delete_uncommitted_files(
+                self.dataset.uri, file_prefix=job, keep=names, storage_options=self.options.storage_options
+            )
+        except (LanceError, OSError) as error:
+            _LOGGER.warning("files of change %s of %s could not be deleted: %s", job, self.dataset.uri, error)
+
+
+def _gone(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
+    """The rows that go, of all tasks; each of them may go once."""
+    found: dict[int, BitMap] = {}
+    for report in reports:
+        for number, rows in report.gone.items():
+            if number in found and found[number].intersect(rows):
+                raise InvalidInputError(
+                    f"Ambiguous merge inserts are prohibited: several rows of the source match row"
+                    f" {next(iter(found[number] & rows))} of fragment {number}; the key is {list(on)}"
+                )
+            found[number] = found[number] | rows if number in found else rows
+    return found

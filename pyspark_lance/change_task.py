@@ -1,0 +1,222 @@
+"""What a task of a merge, an update or a delete does: new rows into data files, rows that go into bitmaps.
+
+    columns of the table | __lance_addr | __lance_id | __lance_kind
+    ---------------------+--------------+------------+-------------
+    new values           | null         | null       | 0  insert
+    new values           | where it was | stable id  | 1  update: the row moves
+    (not looked at)      | where it is  |            | 2  delete
+
+The driver writes the deletion vectors of the bitmaps and commits. Two rows that take the place of one, and two new rows
+of one key, are an error: the source must have each key once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core import FragmentMetadata, FragmentWriter
+from lance_core.errors import InvalidInputError
+from pyspark_lance.convert import BatchConverter
+from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.write_task import REPORTED, unpinned
+
+__all__ = ["ADDRESS", "AMBIGUOUS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
+
+ADDRESS: Final = "__lance_addr"
+ROW_ID: Final = "__lance_id"
+KIND: Final = "__lance_kind"
+INSERT: Final = 0
+UPDATE: Final = 1
+DELETE: Final = 2
+
+AMBIGUOUS: Final = "Ambiguous merge inserts are prohibited: several rows of the source have the key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeReport:
+    """What one task found and wrote.
+
+    Attributes:
+        fragments: New fragments, as `FragmentMetadata.to_json` gives them.
+        gone: Rows that go, by fragment id.
+        counts: Rows inserted, updated, deleted.
+        error: Code and message of what is wrong with the data, if something is.
+    """
+
+    fragments: tuple[dict[str, Any], ...] = ()
+    gone: Mapping[int, BitMap] = field(default_factory=dict)
+    counts: tuple[int, int, int] = (0, 0, 0)
+    error: tuple[str, str] | None = None
+
+    def to_bytes(self) -> bytes:
+        """The report as JSON."""
+        found = asdict(self)
+        found["gone"] = {key: base64.b85encode(rows.serialize()).decode() for key, rows in self.gone.items()}
+        return json.dumps(found).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ChangeReport:
+        """The report that `to_bytes` wrote.
+
+        Raises:
+            LanceError: It says that the data cannot be written; of the class that the task met.
+        """
+        found: dict[str, Any] = json.loads(data)
+        if found["error"] is not None:
+            code, message = found["error"]
+            raise REPORTED[code](message)
+        gone = {int(key): BitMap.deserialize(base64.b85decode(rows)) for key, rows in found["gone"].items()}
+        return cls(fragments=tuple(found["fragments"]), gone=gone, counts=tuple(found["counts"]))
+
+    def metadata(self) -> list[FragmentMetadata]:
+        """The new fragments."""
+        return [FragmentMetadata.from_json(one) for one in self.fragments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTask:
+    """The function that runs on each partition; it is pickled.
+
+    Attributes:
+        uri: The table.
+        job: Start of the names of all files of this change.
+        stored: Schema of the table; None if no rows are written.
+        on: The key.
+        stable: Whether rows have ids that stay.
+        options: Further arguments of `FragmentWriter`.
+    """
+
+    uri: str
+    job: str
+    stored: pa.Schema | None
+    on: Sequence[str] = ()
+    stable: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the batches of a partition; gives the report as bytes.
+
+        Raises:
+            LanceError: The storage failed. What was written so far is deleted.
+        """
+        use_cores_of_task()
+        output = _Changes(self, f"{self.job}-{partition}-{attempt}-")
+        try:
+            for batch in batches:
+                output.add(batch)
+            return output.finish().to_bytes()
+        except tuple(REPORTED.values()) as error:
+            output.discard()
+            return ChangeReport(error=(error.code, str(error))).to_bytes()
+        except BaseException:
+            output.discard()
+            raise
+
+
+class _Changes:
+    """The changes of one task. Rows that move and rows that are new lie in files of their own where rows have ids."""
+
+    def __init__(self, task: ChangeTask, prefix: str) -> None:
+        self._task = task
+        self._prefix = prefix
+        self._convert: BatchConverter | None = None
+        self._writers: dict[int, FragmentWriter] = {}
+        self._ids: list[npt.NDArray[np.uint64]] = []
+        self._gone: dict[int, BitMap] = {}
+        self._keys: list[pa.Table] = []
+        self._counts: Counter[int] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        kinds = batch.column(KIND).to_numpy()
+        for kind in (INSERT, UPDATE, DELETE):
+            rows = np.flatnonzero(kinds == kind)
+            if not len(rows):
+                continue
+            part = batch if len(rows) == len(kinds) else batch.take(pa.array(rows))
+            self._counts[kind] += len(rows)
+            if kind != INSERT:
+                self._take_away(part)
+            else:
+                self._note_keys(part)
+            if kind != DELETE:
+                self._write(kind, part)
+
+    def finish(self) -> ChangeReport:
+        self._check_new_keys()
+        fragments: list[FragmentMetadata] = []
+        for kind, writer in self._writers.items():
+            made = writer.finish()
+            if kind == UPDATE and self._ids:
+                ids, start = np.concatenate(self._ids), 0
+                for one in made:
+                    one.set_row_ids(ids[start : start + one.physical_rows])
+                    start += one.physical_rows
+            fragments += made
+        counts = (self._counts[INSERT], self._counts[UPDATE], self._counts[DELETE])
+        return ChangeReport(fragments=tuple(one.to_json() for one in fragments), gone=self._gone, counts=counts)
+
+    def discard(self) -> None:
+        for writer in self._writers.values():
+            writer.discard()
+
+    def _take_away(self, part: pa.RecordBatch) -> None:
+        """Note which rows go, and refuse to take one away twice."""
+        addresses = part.column(ADDRESS).to_numpy()
+        fragments = addresses >> 32
+        order = np.argsort(fragments, kind="stable")
+        starts = np.flatnonzero(np.diff(fragments[order], prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+            rows = BitMap((addresses[order[start:end]] & 0xFFFF_FFFF).astype(np.uint32))
+            known = self._gone.setdefault(int(fragments[order[start]]), BitMap())
+            if len(rows) < end - start or known.intersect(rows):
+                raise InvalidInputError(f"{AMBIGUOUS}{self._twice(part, addresses)}")
+            known |= rows
+
+    def _twice(self, part: pa.RecordBatch, addresses: npt.NDArray[np.int64]) -> str:
+        """The key of a row that goes twice, as far as this batch has both."""
+        found, counts = np.unique(addresses, return_counts=True)
+        if not (counts > 1).any() or not self._task.on:
+            return f" of one row of the table; the key is {list(self._task.on)}"
+        row = int(np.flatnonzero(addresses == found[np.argmax(counts > 1)])[0])
+        return " " + ", ".join(f"{name} = {part.column(name)[row].as_py()!r}" for name in self._task.on)
+
+    def _note_keys(self, part: pa.RecordBatch) -> None:
+        if self._task.on:
+            keys = pa.Table.from_batches([part.select(list(self._task.on))])
+            self._keys.append(keys.drop_null())  # a key with a null in it equals no other
+
+    def _check_new_keys(self) -> None:
+        if not self._keys:
+            return
+        keys = pa.concat_tables(self._keys)
+        on = list(self._task.on)
+        counts = keys.group_by(on).aggregate([([], "count_all")])
+        twice = counts.filter(pc.field("count_all") > 1)
+        if twice.num_rows:
+            key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in on)
+            raise InvalidInputError(f"{AMBIGUOUS} {key}")
+
+    def _write(self, kind: int, part: pa.RecordBatch) -> None:
+        stored = self._task.stored
+        assert stored is not None, "a change that only deletes has no other rows"
+        if self._convert is None or self._convert.source != part.schema:
+            self._convert = BatchConverter(part.schema, stored)
+        place = kind if self._task.stable else INSERT
+        writer = self._writers.get(place)
+        if writer is None:
+            writer = FragmentWriter(self._task.uri, stored, file_prefix=self._prefix, **self._task.options)
+            self._writers[place] = writer
+        writer.write(unpinned(self._convert(part)))
+        if kind == UPDATE and self._task.stable:
+            self._ids.append(part.column(ROW_ID).to_numpy().astype(np.uint64))

@@ -1,0 +1,318 @@
+"""Changes of rows that are there, by Spark: `merge`, `update` and `delete`.
+
+    source (each key once)     table: key columns with row addresses
+           |                          |
+           +------- Spark's join -----+--> rows that are new | that move | that go --> change_job: one commit
+
+Only bitmaps of row addresses come to the driver. The table is read as its version was when the change began; a change
+of others to the same rows makes it begin again on theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Literal, get_args
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.errors import (
+    DatasetNotFoundError,
+    InvalidInputError,
+    LanceError,
+    RetryableConflictError,
+    SchemaError,
+)
+from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
+from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
+from pyspark_lance.merge_frames import MergeFrames, kind_of, quoted, renamed, row_columns, rows_of
+from pyspark_lance.plan import plan_write
+from pyspark_lance.spark_types import handed_over, spark_schema
+from pyspark_lance.writer import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "update"]
+
+Matched = Literal["update", "delete"]
+NotMatched = Literal["insert"]
+NotMatchedBySource = Literal["delete"]
+
+
+def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
+    df: DataFrame,
+    uri: str | PathLike[str],
+    *,
+    on: str | Sequence[str],
+    when_matched: Matched | None = "update",
+    when_not_matched: NotMatched | None = "insert",
+    when_not_matched_by_source: NotMatchedBySource | None = None,
+    condition: str | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    max_rows_per_file: int | None = None,
+    max_bytes_per_file: int | None = None,
+    conflict_retries: int = 10,
+) -> ChangeResult:
+    """Merge the rows of a DataFrame, classic or Spark Connect, into a table by a key, in one commit.
+
+    Keys are matched by a join of Spark's, and no row comes to the driver. Rows that are updated move to new data files,
+    with the old values in columns that the source lacks. A key with a null in it equals no other. The source is
+    computed once and kept by Spark (`persist`) until the merge is over. Two merges at the same time that insert one new
+    key both insert it.
+
+    Args:
+        df: The source: some columns of the table, the key among them, and each key once.
+        uri: The table. If there is none, and rows are to be inserted, it is made.
+        on: Columns that make up the key.
+        when_matched: Rows in both: "update" gives them the source's values, "delete" deletes them, None leaves them.
+        when_not_matched: Rows only in the source: "insert", or None.
+        when_not_matched_by_source: Rows only in the table: "delete", or None.
+        condition: Spark SQL over `source.<column>` and `target.<column>`: rows in both for which it is not true are
+            left as they are.
+        transaction_properties: Texts to keep with the commit.
+        commit_message: A text to keep with the commit.
+        storage_options: Credentials and settings of the storage, by object_store's names.
+        max_rows_per_file: Rows after which a task begins another file.
+        max_bytes_per_file: Bytes after which a task begins another file.
+        conflict_retries: How often the merge is worked out anew when others changed the same rows.
+
+    Returns:
+        Rows inserted, updated and deleted, and the version.
+
+    Raises:
+        SchemaError: The source does not fit the table; the message names the column.
+        InvalidInputError: An argument is wrong, or the source has a key twice.
+        RetryableConflictError: Others changed the same rows each time.
+    """
+    keys = [on] if isinstance(on, str) else list(on)
+    _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
+    options = ChangeOptions(
+        storage_options=storage_options,
+        transaction_properties=transaction_properties,
+        commit_message=commit_message,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        conflict_retries=conflict_retries,
+    )
+    missing = [name for name in keys if name not in df.columns]
+    if missing:
+        raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
+    handed_over(df.schema)  # names and types, before anything runs
+    try:
+        dataset = lance_core.dataset(uri, storage_options=storage_options)
+    except DatasetNotFoundError:
+        if when_not_matched is None:
+            raise
+        return _created(df, uri, keys, options)
+    # Rows of a key are in one task from here on, which can tell that there are two.
+    source = df.repartition(*map(quoted, keys)).persist()
+    clauses = MergeFrames(
+        source=source,
+        keys=tuple(keys),
+        matched={"update": UPDATE, "delete": DELETE, None: None}[when_matched],
+        inserts=when_not_matched is not None,
+        deletes_others=when_not_matched_by_source is not None,
+        condition=condition,
+    )
+    try:
+        return _retrying(dataset, partial(_merged, clauses, options), options)
+    finally:
+        source.unpersist()
+
+
+def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) -> Change:
+    frame = clauses.frame(base, options.storage_options)
+    if clauses.writes:
+        return _writing(base, frame, clauses.keys, options)
+    return Change(dataset=base, frame=frame, stored=None, on=clauses.keys, options=options)
+
+
+def delete(
+    uri: str | PathLike[str],
+    where: str | DataFrame,
+    *,
+    on: str | Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    conflict_retries: int = 10,
+) -> ChangeResult:
+    """Delete rows by a condition, or those whose key a DataFrame has, in one commit.
+
+    Args:
+        uri: The table.
+        where: A condition in Lance's SQL, or a DataFrame with the columns `on`; it may have a key more than once.
+        on: The key, for a DataFrame.
+        spark: The session; None for the active one, or that of the DataFrame.
+        transaction_properties: Texts to keep with the commit.
+        commit_message: A text to keep with the commit.
+        storage_options: Credentials and settings of the storage, by object_store's names.
+        conflict_retries: How often it is worked out anew when others changed the same rows.
+
+    Returns:
+        Rows deleted, and the version.
+
+    Raises:
+        InvalidInputError: The condition does not fit the table, or an argument is wrong.
+        DatasetNotFoundError: There is no table.
+        RetryableConflictError: Others changed the same rows each time.
+    """
+    options = ChangeOptions(
+        storage_options=storage_options,
+        transaction_properties=transaction_properties,
+        commit_message=commit_message,
+        conflict_retries=conflict_retries,
+    )
+    dataset = lance_core.dataset(uri, storage_options=storage_options)
+    if not isinstance(where, str):
+        keys = [on] if isinstance(on, str) else list(on or ())
+        _check_clauses(keys, "delete", None, None)
+        clauses = MergeFrames(
+            source=where.select(*map(quoted, keys)).distinct(), keys=tuple(keys), matched=DELETE, inserts=False
+        )
+        return _retrying(dataset, partial(_merged, clauses, options), options)
+    if on is not None:
+        raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
+    session = _session(spark)
+
+    def change(base: LanceDataset) -> Change:
+        rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
+        frame = rows.select(renamed("_rowaddr", ADDRESS), kind_of(DELETE))
+        return Change(dataset=base, frame=frame, stored=None, on=(), options=options)
+
+    return _retrying(dataset, change, options)
+
+
+def update(
+    uri: str | PathLike[str],
+    set: Mapping[str, str],  # noqa: A002 - SQL's word
+    where: str | None = None,
+    *,
+    spark: SparkSession | None = None,
+    transaction_properties: Mapping[str, str] | None = None,
+    commit_message: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    conflict_retries: int = 10,
+) -> ChangeResult:
+    """Give columns of some rows new values, in one commit.
+
+    Args:
+        uri: The table.
+        set: Expressions in Spark SQL over the table's columns, by name of the column.
+        where: A condition in Lance's SQL; None for all rows.
+        spark: The session; None for the active one.
+        transaction_properties: Texts to keep with the commit.
+        commit_message: A text to keep with the commit.
+        storage_options: Credentials and settings of the storage, by object_store's names.
+        conflict_retries: How often it is worked out anew when others changed the same rows.
+
+    Returns:
+        Rows updated, and the version.
+
+    Raises:
+        SchemaError: There is no such column, or an expression is of another type; the message names the column.
+        InvalidInputError: The condition does not fit the table.
+        DatasetNotFoundError: There is no table.
+        RetryableConflictError: Others changed the same rows each time.
+    """
+    options = ChangeOptions(
+        storage_options=storage_options,
+        transaction_properties=transaction_properties,
+        commit_message=commit_message,
+        conflict_retries=conflict_retries,
+    )
+    dataset = lance_core.dataset(uri, storage_options=storage_options)
+    unknown = [name for name in set if name not in dataset.schema.names]
+    if unknown or not set:
+        raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
+    session = _session(spark)
+
+    def change(base: LanceDataset) -> Change:
+        from pyspark.sql import functions
+
+        names = base.schema.names
+        rows = rows_of(session, base, [*names, *row_columns(base)], where, storage_options)
+        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
+        values = [
+            functions.expr(set[name]).cast(kinds[name]).alias(name) if name in set else functions.col(quoted(name))
+            for name in names
+        ]
+        frame = rows.select(*values, *[renamed(*pair) for pair in row_columns(base).items()], kind_of(UPDATE))
+        return _writing(base, frame, (), options)
+
+    return _retrying(dataset, change, options)
+
+
+def _check_clauses(
+    keys: list[str], matched: Matched | None, not_matched: NotMatched | None, by_source: NotMatchedBySource | None
+) -> None:
+    if not keys or len(set(keys)) < len(keys):
+        raise InvalidInputError(f"on: the columns of a key are needed, each once, not {keys}")
+    for name, given, known in (
+        ("when_matched", matched, Matched),
+        ("when_not_matched", not_matched, NotMatched),
+        ("when_not_matched_by_source", by_source, NotMatchedBySource),
+    ):
+        if given is not None and given not in get_args(known):
+            raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))} and None")
+    if matched is None and not_matched is None and by_source is None:
+        raise InvalidInputError("The merge insert job is not configured to change the data in any way")
+
+
+def _created(df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions) -> ChangeResult:
+    """A table of the rows of a merge that found none."""
+    twice = df.dropna(subset=keys).groupBy(*map(quoted, keys)).count().where("count > 1").take(1)
+    if twice:
+        key = ", ".join(f"{name} = {twice[0][name]!r}" for name in keys)
+        raise InvalidInputError(
+            f"Ambiguous merge inserts are prohibited: several rows of the source have the key {key}"
+        )
+    made = write(
+        df,
+        uri,
+        mode="create",
+        transaction_properties=options.transaction_properties,
+        commit_message=options.commit_message,
+        storage_options=options.storage_options,
+        max_rows_per_file=options.max_rows_per_file,
+        max_bytes_per_file=options.max_bytes_per_file,
+    )
+    assert made is not None, "without a row a version is made as well"
+    return ChangeResult(dataset=made.dataset, version=made.version, read_version=0, rows_inserted=made.rows_written)
+
+
+def _retrying(dataset: LanceDataset, change: Callable[[LanceDataset], Change], options: ChangeOptions) -> ChangeResult:
+    """Work a change out on a version, and on the latest one after each conflict."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return replace(change(dataset).run(), attempts=tries)
+        except RetryableConflictError as error:
+            if tries > options.conflict_retries:
+                raise RetryableConflictError(
+                    f"{dataset.uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
+                ) from error
+        dataset = lance_core.dataset(dataset.uri, storage_options=options.storage_options)
+
+
+def _session(given: SparkSession | None) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    session = given or SparkSession.getActiveSession()
+    if session is None:
+        raise LanceError("no Spark session is active in this thread: make one, or pass spark=")
+    return session
+
+
+def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:
+    """A change that writes rows, whose types are checked against the table's."""
+    columns = frame.select(*map(quoted, base.schema.names))
+    plan = plan_write(handed_over(columns.schema), base.schema)
+    return Change(dataset=base, frame=frame, stored=plan.stored, on=on, options=options)

@@ -1,0 +1,191 @@
+"""The frame of a merge: which rows are new, which move, and which go. Spark's joins, made of its public verbs.
+
+target  = key columns and addresses of the table's rows                            (and old values that are needed)
+pairs   = target inner join source                      Spark sends the smaller side to the larger one
+found   = source left join pairs                        new: no address; moved: an address
+others  = target anti join source                       rows that only the table has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+from lance_core.errors import SchemaError
+from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
+from pyspark_lance.read_plan import plan_read, table_schema
+from pyspark_lance.reader import read_frame
+from pyspark_lance.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lance_core import LanceDataset
+
+__all__ = ["MergeFrames", "kind_of", "quoted", "renamed", "row_columns", "rows_of"]
+
+_OLD: Final = "__lance_old_"
+_KEY: Final = "__lance_key_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFrames:
+    """The clauses of a merge.
+
+    Attributes:
+        source: The rows that are merged.
+        keys: Columns that make up the key.
+        matched: What becomes of rows in both: UPDATE, DELETE, or None for nothing.
+        inserts: Whether rows only in the source are inserted.
+        deletes_others: Whether rows only in the table are deleted.
+        condition: Spark SQL over `source` and `target`: which rows in both are touched.
+    """
+
+    source: DataFrame
+    keys: tuple[str, ...]
+    matched: int | None
+    inserts: bool
+    deletes_others: bool = False
+    condition: str | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether rows are written, and not only deleted."""
+        return self.inserts or self.matched == UPDATE
+
+    def frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None) -> DataFrame:
+        """The changes to a version, as `change_task` draws them.
+
+        Raises:
+            SchemaError: The source has a column that the table lacks, or the other way round where it is needed.
+        """
+        names: list[str] = base.schema.names if self.writes else []
+        old = self._lacking(base) if self.writes else []
+        about = row_columns(base)
+        columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
+        target = rows_of(self.source.sparkSession, base, list(dict.fromkeys(columns)), None, storage_options)
+        frames = []
+        if self.inserts or self.matched is not None:
+            pairs = self._pairs(target, old, about)
+            frames.append(self._found(pairs, base, old, about) if self.writes else _going(pairs, about))
+        if self.deletes_others:
+            frames.append(self._others(target, names, frames, base, about))
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _lacking(self, base: LanceDataset) -> list[str]:
+        """Columns of the table that the source lacks."""
+        unknown = [name for name in self.source.columns if name not in base.schema.names]
+        if unknown:
+            raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {base.schema.names}")
+        lacking = [name for name in base.schema.names if name not in self.source.columns]
+        strict = [name for name in lacking if not base.schema.field(name).nullable]
+        if strict and self.inserts:
+            raise SchemaError(f"merge: rows cannot be inserted without values for the columns {strict}")
+        return lacking
+
+    def _pairs(self, target: DataFrame, old: list[str], about: Mapping[str, str]) -> DataFrame:
+        """Rows in both: the key, where the row is, old values, and whether the condition holds."""
+        from pyspark.sql import functions
+
+        columns = {f"target.{quoted(name)}": f"{_KEY}{i}" for i, name in enumerate(self.keys)}
+        columns |= {f"target.{name}": to for name, to in about.items()}
+        if self.matched == UPDATE:
+            columns |= {f"target.{quoted(name)}": f"{_OLD}{i}" for i, name in enumerate(old)}
+        flag = functions.expr("true" if self.condition is None else f"coalesce({self.condition}, false)")
+        same = [_is_same(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
+        both = self.source.alias("source").join(target.alias("target"), reduce(and_, same), "inner")
+        return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], flag.alias(KIND))
+
+    def _found(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
+        """Rows of the source with what becomes of them."""
+        from pyspark.sql import functions
+
+        same = [_is_same(f"source.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)]
+        joined = self.source.alias("source").join(pairs, reduce(and_, same), "left" if self.inserts else "inner")
+        kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
+        values: list[Column] = []
+        for name in base.schema.names:
+            if name not in old:
+                value = functions.col(f"source.{quoted(name)}")
+            elif self.matched == UPDATE:
+                value = functions.col(f"{_OLD}{old.index(name)}")
+            else:
+                value = functions.lit(None).cast(kinds[name])
+            values.append(value.alias(name))
+        kind = functions.when(functions.col(KIND), functions.lit(self.matched))
+        if self.inserts:
+            kind = functions.when(functions.col(ADDRESS).isNull(), functions.lit(INSERT)).otherwise(kind)
+        found = joined.select(*values, *about.values(), kind.cast("tinyint").alias(KIND))
+        return found.where(functions.col(KIND).isNotNull())
+
+    def _others(
+        self,
+        target: DataFrame,
+        names: list[str],
+        frames: Sequence[DataFrame],
+        base: LanceDataset,
+        about: Mapping[str, str],
+    ) -> DataFrame:
+        """Rows that only the table has."""
+        from pyspark.sql import functions
+
+        kinds = {field.name: field.dataType for field in (frames[0].schema if frames else spark_schema(base.schema))}
+        nulls = [functions.lit(None).cast(kinds[name]).alias(name) for name in names]
+        keys = self.source.select(*[renamed(name, f"{_KEY}{i}") for i, name in enumerate(self.keys)])
+        same = [_is_same(f"target.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)]
+        others = target.alias("target").join(keys, reduce(and_, same), "left_anti")
+        return others.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_of(DELETE))
+
+
+def _going(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
+    from pyspark.sql import functions
+
+    return pairs.where(functions.col(KIND)).select(*about.values(), kind_of(DELETE))
+
+
+def _is_same(one: str, other: str) -> Column:
+    from pyspark.sql import functions
+
+    return functions.col(one) == functions.col(other)
+
+
+def quoted(name: str) -> str:
+    """A name as Spark takes it for that of a column, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def renamed(name: str, to: str) -> Column:
+    """A column under another name."""
+    from pyspark.sql import functions
+
+    return functions.col(quoted(name)).alias(to)
+
+
+def kind_of(kind: int) -> Column:
+    """The column that tells what becomes of the rows."""
+    from pyspark.sql import functions
+
+    return functions.lit(kind).cast("tinyint").alias(KIND)
+
+
+def row_columns(base: LanceDataset) -> dict[str, str]:
+    """What is read of a row to find it again, and what a change calls it."""
+    ids = {"_rowid": ROW_ID} if base.source.manifest.uses_stable_row_ids else {}
+    return {"_rowaddr": ADDRESS, **ids}
+
+
+def rows_of(
+    spark: SparkSession,
+    base: LanceDataset,
+    columns: Sequence[str],
+    where: str | None,
+    storage_options: Mapping[str, str] | None,
+) -> DataFrame:
+    """Columns of a version, those about rows among them."""
+    schema = table_schema(base, columns)
+    condition = None if where is None else base.parse_filter(where)
+    plan = plan_read(base, schema, filter=condition, storage_options=storage_options)
+    return read_frame(spark, base, plan, schema)

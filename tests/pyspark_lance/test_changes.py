@@ -1,0 +1,207 @@
+"""Merges, updates and deletes by Spark, with pylance looking at what became of the table."""
+
+import pathlib
+import threading
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError
+from pyspark_lance import change_job
+
+
+def files(uri):
+    return sorted(path.name for path in pathlib.Path(uri, "data").iterdir())
+
+
+def contents(lance, uri):
+    return sorted(lance.dataset(uri).to_table().to_pylist(), key=lambda row: (row["id"] is None, row["id"]))
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable ids"])
+def table(request, uri, lance):
+    rows = pa.table(
+        {"id": pa.array(range(100)), "x": pa.array([i * 10 for i in range(100)]), "s": [f"s{i}" for i in range(100)]}
+    )
+    lance.write_dataset(rows, uri, max_rows_per_file=30, enable_stable_row_ids=request.param)
+    return uri
+
+
+def source(spark):
+    return spark.sql("select id, id * 100 as x, concat('new', id) as s from range(95, 105)")
+
+
+def test_upsert(spark, table, lance):
+    ids = lance.dataset(table).to_table(columns=["id"], with_row_id=True).to_pylist()
+    result = pyspark_lance.merge(source(spark), table, on="id")
+    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (5, 5, 0)
+    assert (result.version, result.read_version, result.attempts) == (2, 1, 1)
+    expected = [{"id": i, "x": i * 10, "s": f"s{i}"} for i in range(95)]
+    expected += [{"id": i, "x": i * 100, "s": f"new{i}"} for i in range(95, 105)]
+    assert contents(lance, table) == expected
+    assert lance.dataset(table).read_transaction(2).operation.__class__.__name__ == "Update"
+    if lance.dataset(table).has_stable_row_ids:
+        now = {
+            row["id"]: row["_rowid"]
+            for row in lance.dataset(table).to_table(columns=["id"], with_row_id=True).to_pylist()
+        }
+        assert {row["id"]: row["_rowid"] for row in ids}.items() <= now.items()
+        assert len(set(now.values())) == 105
+    lance_core.dataset(table).validate()
+
+
+def test_every_clause_and_the_condition(spark, uri, lance):
+    def fresh(name):
+        lance.write_dataset(pa.table({"id": [1, 2, 3], "x": [10, 20, 30]}), f"{uri}-{name}")
+        return f"{uri}-{name}"
+
+    new = spark.sql("select * from values (2L, 200L), (3L, 5L), (4L, 400L) as t(id, x)")
+    for name, clauses, expected, counts in (
+        ("update only", {"when_not_matched": None}, [(1, 10), (2, 200), (3, 5)], (0, 2, 0)),
+        ("insert only", {"when_matched": None}, [(1, 10), (2, 20), (3, 30), (4, 400)], (1, 0, 0)),
+        ("delete matched", {"when_matched": "delete"}, [(1, 10), (4, 400)], (1, 0, 2)),
+        ("mirror", {"when_not_matched_by_source": "delete"}, [(2, 200), (3, 5), (4, 400)], (1, 2, 1)),
+        ("delete others", {"when_matched": None, "when_not_matched": None, "when_not_matched_by_source": "delete"}, [(2, 20), (3, 30)], (0, 0, 1)),
+        ("condition", {"condition": "source.x > target.x"}, [(1, 10), (2, 200), (3, 30), (4, 400)], (1, 1, 0)),
+        ("delete if", {"when_matched": "delete", "when_not_matched": None, "condition": "target.x = 20"}, [(1, 10), (3, 30)], (0, 0, 1)),
+    ):  # fmt: skip
+        place = fresh(name)
+        result = pyspark_lance.merge(new, place, on=["id"], **clauses)
+        assert [(row["id"], row["x"]) for row in contents(lance, place)] == expected, name
+        assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == counts, name
+
+
+def test_columns_that_the_source_lacks_keep_their_values(spark, table, lance):
+    pyspark_lance.merge(spark.sql("select id, -1L as x from range(98, 102)"), table, on="id")
+    assert contents(lance, table)[98:] == [
+        {"id": 98, "x": -1, "s": "s98"},
+        {"id": 99, "x": -1, "s": "s99"},
+        {"id": 100, "x": -1, "s": None},
+        {"id": 101, "x": -1, "s": None},
+    ]
+
+
+def test_keys_with_nulls_equal_no_other(spark, uri, lance):
+    lance.write_dataset(pa.table({"id": pa.array([1, None], pa.int64()), "x": pa.array([1, 2], pa.int64())}), uri)
+    new = spark.sql("select * from values (cast(null as long), 7L), (null, 8L), (1L, 9L) as t(id, x)")
+    result = pyspark_lance.merge(new, uri, on="id")
+    assert (result.rows_inserted, result.rows_updated) == (2, 1)
+    assert sorted(row["x"] for row in contents(lance, uri)) == [2, 7, 8, 9]
+
+
+@pytest.mark.parametrize("keys", ["5L, 5L", "500L, 500L"], ids=["matched", "new"])
+def test_a_key_that_the_source_has_twice_is_an_error(spark, table, lance, keys):
+    before = files(table)
+    twice = spark.sql(f"select explode(array({keys})) as id, 1L as x, 'a' as s")
+    with pytest.raises(InvalidInputError, match=r"Ambiguous merge inserts.*id = 5"):
+        pyspark_lance.merge(twice, table, on="id")
+    assert (files(table), lance.dataset(table).version) == (before, 1)
+    with pytest.raises(InvalidInputError, match=r"Ambiguous merge inserts.*id = 5"):
+        pyspark_lance.merge(twice, f"{table}-new", on="id")
+
+
+def test_two_column_keys(spark, uri, lance):
+    lance.write_dataset(pa.table({"id": [1, 1, 2], "k": ["a", "b", "a"], "x": [1, 2, 3]}), uri)
+    pyspark_lance.merge(
+        spark.sql("select * from values (1L, 'b', 20L), (2L, 'b', 40L) as t(id, k, x)"), uri, on=["id", "k"]
+    )
+    assert sorted((r["id"], r["k"], r["x"]) for r in contents(lance, uri)) == [
+        (1, "a", 1),
+        (1, "b", 20),
+        (2, "a", 3),
+        (2, "b", 40),
+    ]
+
+
+def test_a_merge_makes_the_table_if_there_is_none(spark, uri, lance):
+    result = pyspark_lance.merge(source(spark), uri, on="id")
+    assert (result.version, result.rows_inserted) == (1, 10)
+    assert lance.dataset(uri).count_rows() == 10
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs(spark, table):
+    boom = spark.sql("select id, assert_true(id < 0) as x from range(3)")
+    with pytest.raises(SchemaError, match="'id2'"):
+        pyspark_lance.merge(boom, table, on="id2")
+    with pytest.raises(SchemaError, match=r"no columns \['y'\]"):
+        pyspark_lance.merge(boom.selectExpr("id", "x as y"), table, on="id")
+    with pytest.raises(InvalidInputError, match="when_matched 'upsert'"):
+        pyspark_lance.merge(boom, table, on="id", when_matched="upsert")
+    with pytest.raises(InvalidInputError, match="not configured"):
+        pyspark_lance.merge(boom, table, on="id", when_matched=None, when_not_matched=None)
+    with pytest.raises(SchemaError, match="column 's'"):
+        pyspark_lance.merge(spark.sql("select id, array(id) as s from range(3)"), table, on="id")
+
+
+def test_delete(spark, table, lance):
+    result = pyspark_lance.delete(table, "id < 10 OR id >= 30 AND id < 60")
+    assert (result.version, result.rows_deleted) == (2, 40)
+    result = pyspark_lance.delete(table, spark.sql("select explode(array(10L, 11L, 11L, 500L)) as id"), on="id")
+    assert (result.version, result.rows_deleted) == (3, 2)
+    assert [row["id"] for row in contents(lance, table)] == [*range(12, 30), *range(60, 100)]
+    assert len(lance.dataset(table).get_fragments()) == 3  # the second one had nothing left
+
+
+def test_update(spark, table, lance):
+    result = pyspark_lance.update(table, {"x": "x + 1", "s": "upper(s)"}, "id IN (3, 40)")
+    assert (result.version, result.rows_updated) == (2, 2)
+    changed = [row for row in contents(lance, table) if row["s"].startswith("S")]
+    assert changed == [{"id": 3, "x": 31, "s": "S3"}, {"id": 40, "x": 401, "s": "S40"}]
+    assert pyspark_lance.update(table, {"x": "0"}).rows_updated == 100
+    with pytest.raises(SchemaError, match="'nope'"):
+        pyspark_lance.update(table, {"nope": "1"})
+
+
+def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, monkeypatch):
+    first_is_ready, second_has_landed = threading.Event(), threading.Event()
+    commit = change_job.Change._commit
+
+    def late(self, made, gone):
+        if threading.current_thread() is not threading.main_thread():
+            first_is_ready.set()
+            assert second_has_landed.wait(100)
+        return commit(self, made, gone)
+
+    monkeypatch.setattr(change_job.Change, "_commit", late)
+    results = []
+    slow = threading.Thread(target=lambda: results.append(pyspark_lance.merge(source(spark), table, on="id")))
+    slow.start()
+    assert first_is_ready.wait(100)
+    pyspark_lance.merge(spark.sql("select 91L as id, 0L as x, 'z' as s"), table, on="id")
+    second_has_landed.set()
+    slow.join()
+    assert results[0].attempts == 1
+    found = {row["id"]: row["s"] for row in contents(lance, table)}
+    assert (found[91], found[95], found[104], len(found)) == ("z", "new95", "new104", 105)
+
+
+def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table, lance, monkeypatch):
+    commit = change_job.Change._commit
+    met = []
+
+    def late(self, made, gone):
+        if not met:
+            met.append(True)
+            lance.dataset(table).delete("id = 96")
+        return commit(self, made, gone)
+
+    monkeypatch.setattr(change_job.Change, "_commit", late)
+    result = pyspark_lance.merge(source(spark), table, on="id")
+    assert (result.attempts, result.version, result.rows_inserted, result.rows_updated) == (2, 3, 6, 4)
+    assert lance.dataset(table).count_rows() == 105
+    used = {file.path for fragment in lance_core.dataset(table).get_fragments() for file in fragment.metadata.files}
+    first = {file.path for fragment in lance_core.dataset(table, 1).get_fragments() for file in fragment.metadata.files}
+    assert set(files(table)) == used | first
+    met.clear()
+    monkeypatch.setattr(change_job.Change, "_commit", lambda *_: (_ for _ in ()).throw(RetryableConflictError("busy")))
+    with pytest.raises(RetryableConflictError, match="1 attempts; the last: busy"):
+        pyspark_lance.merge(source(spark), table, on="id", conflict_retries=0)
+
+
+def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lance):
+    pyspark_lance.merge(source(spark), table, on="id", transaction_properties={"run": "7"}, commit_message="hello")
+    properties = lance.dataset(table).read_transaction(2).transaction_properties
+    assert properties["run"] == "7"
+    assert "hello" in properties.values()
