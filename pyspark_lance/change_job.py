@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction
 from lance_core.errors import InvalidInputError, LanceError, StoreError
+from lance_core.threads import ThreadPool
 from pyspark_lance.change_task import ChangeReport, ChangeTask
 from pyspark_lance.transports import run_on_partitions
 
@@ -172,7 +172,7 @@ class Change:
                 raise LanceError(f"version {self.dataset.version} of {self.dataset.uri} has no fragment {number}")
             return number, fragment.delete_rows(gone[number])
 
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        with ThreadPool(_SIDE_BY_SIDE) as pool:
             found = list(pool.map(delete, sorted(gone)))
         return [number for number, left in found if left is None], [left for _, left in found if left is not None]
 
