@@ -4,7 +4,7 @@ from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
-from lance_core.commit.rebase import Rebased, load_deletion_vector
+from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.tries import REPLACES_KEY, EarlierTryLandedError, OnEarlierTry, WriteTry, refuse_superseded
 from lance_core.commit.versions import (
     check_identity,
@@ -36,6 +36,7 @@ __all__ = [
     "affected_fragments",
     "check_identity",
     "commit",
+    "deletion_vector",
     "find_all_by_property",
     "find_by_property",
     "judge",

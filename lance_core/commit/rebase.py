@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap
 
 from lance_core.commit.conflict import AffectedRows, affected_fragments
-from lance_core.errors import RetryableConflictError
-from lance_core.store import ObjectStore, open_store
+from lance_core.errors import CorruptFileError, RetryableConflictError
+from lance_core.store import BytesLike, ObjectStore, open_base
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import without_fragments
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import CreateIndex, Delete, Update
-from lance_core.table.transaction import Transaction
+from lance_core.table.paths import DELETIONS_PREFIX
+from lance_core.table.transaction import Transaction, is_early
 
-__all__ = ["Rebased", "load_deletion_vector", "rebase"]
+__all__ = ["Rebased", "deletion_vector", "load_deletion_vector", "rebase"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +96,30 @@ def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragm
     found = fragment.deletion_file
     if found is None:
         return DeletionVector()
+    key = found.key(fragment.id)
     if found.base_id is not None:
-        store = open_store(manifest.base_path(found.base_id).path, store.options)
-    return DeletionVector.from_bytes(store.get(found.key(fragment.id)), found.file_type)
+        base = manifest.base_path(found.base_id)
+        store = open_base(base.path, store.root, store.options)
+        key = key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
+    try:
+        return deletion_vector(store.get(key), fragment, manifest)
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{store.root}/{key}: {error}") from error
+
+
+def deletion_vector(data: BytesLike, fragment: Fragment, manifest: Manifest) -> DeletionVector:
+    """Read the deletion file of a fragment that has one, and hold it against what the manifest says.
+
+    Raises:
+        CorruptFileError: It is none, or does not fit.
+    """
+    found = fragment.deletion_file
+    assert found is not None
+    if is_early(manifest.writer_version):  # their counts can be wrong
+        return DeletionVector.from_bytes(data, found.file_type)
+    return DeletionVector.from_bytes(
+        data, found.file_type, num_rows=fragment.physical_rows, num_deleted=found.num_deleted_rows
+    )
 
 
 def _merged(

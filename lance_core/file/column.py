@@ -35,7 +35,7 @@ _SCATTERED_ROWS: Final = 128 * 1024
 _LOOK_UP_BYTES: Final = 64 * 1024
 
 # What broken bytes make numpy and pyarrow say, where no check of ours came first.
-_SYMPTOMS: Final = (ValueError, IndexError, TypeError, OverflowError, MemoryError, struct.error, pa.ArrowException)
+_SYMPTOMS: Final = (ValueError, IndexError, TypeError, OverflowError, struct.error, pa.ArrowException)
 
 
 @contextmanager
@@ -45,6 +45,7 @@ def located(where: str) -> Iterator[None]:
     Raises:
         CorruptFileError: The block found broken bytes, or stumbled over them.
         UnsupportedError: The block met something that is not offered.
+        MemoryError: The memory did not suffice, which says nothing about the file.
     """
     try:
         yield
@@ -54,6 +55,8 @@ def located(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from error
     except LanceError:
         raise
+    except MemoryError as error:
+        raise MemoryError(f"{where}: the memory does not suffice to read it: {error}") from error
     except _SYMPTOMS as error:
         raise CorruptFileError(f"{where}: {error}") from error
 

@@ -104,6 +104,11 @@ class DataFileReader:
         return self._metadata.version
 
     @property
+    def key(self) -> str:
+        """Its key below the root of its store."""
+        return self._key
+
+    @property
     def num_rows(self) -> int:
         """Rows in the file."""
         return self._metadata.num_rows

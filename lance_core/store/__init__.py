@@ -4,7 +4,7 @@ from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore,
 from lance_core.store.between import copy_object
 from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
-from lance_core.store.resolve import canonical_uri, join_uri, open_store, uri_above
+from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
 
 __all__ = [
     "ByteRange",
@@ -20,6 +20,7 @@ __all__ = [
     "copy_object",
     "join_uri",
     "manifest_index",
+    "open_base",
     "open_store",
     "uri_above",
 ]

@@ -22,7 +22,7 @@ from lance_core.store.base import (
     check_prefix,
 )
 from lance_core.store.coalesce import merge_ranges, split_merged
-from lance_core.store.options import StorageOptions
+from lance_core.store.options import OWN_OPTIONS, StorageOptions
 
 __all__ = ["FsspecStore", "FsspecWriter"]
 
@@ -236,14 +236,19 @@ class _errors:  # noqa: N801 - reads as a function at its uses
 def _filesystem(scheme: str, options: StorageOptions) -> Any:
     import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, and local tables have no need of it
 
+    arguments = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
     try:
-        return fsspec.filesystem(scheme, use_listings_cache=False, **options)
+        return fsspec.filesystem(scheme, use_listings_cache=False, **arguments)
     except ImportError:
         raise UnsupportedError(f"{scheme}:// needs the fsspec library for it, which is not installed") from None
     except ValueError:
         raise UnsupportedError(f"no store serves the scheme {scheme!r}") from None
     except TypeError:
-        raise InvalidInputError(f"the filesystem of {scheme}:// does not take one of {sorted(options)}") from None
+        raise InvalidInputError(
+            f"the filesystem of {scheme}:// cannot be opened with the options {sorted(arguments)}"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - a constructor of anybody; its text may hold parameters
+        raise StoreError(f"the filesystem of {scheme}:// cannot be opened: {type(error).__name__}") from None
 
 
 def _meta(key: str, info: dict[str, Any]) -> ObjectMeta:

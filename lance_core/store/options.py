@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from lance_core.errors import InvalidInputError
 
-__all__ = ["S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
+__all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
 
 CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Given the version that is about to be committed, a context to put its manifest in."""
@@ -38,9 +38,13 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "connect_timeout": (),
     "client_max_retries": ("max_retries",),
     "dynamodb_endpoint": (),
+    "base_path_schemes": (),
     "manifest_store": (),
 }
 """Canonical option of S3 to the other spellings that are taken for it."""
+
+OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
+"""Options of this library's own; they are not handed to file systems of others."""
 
 _CANONICAL = {alias: name for name, aliases in S3_OPTIONS.items() for alias in (name, *aliases)}
 _NESTED = ("client_kwargs", "config_kwargs")

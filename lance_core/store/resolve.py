@@ -18,21 +18,22 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import unquote
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.store.base import ObjectStore
 from lance_core.store.dynamodb import DynamoDbIndex
 from lance_core.store.external import ExternallyCommittedStore, SqliteIndex
 from lance_core.store.fsspec import FsspecStore
 from lance_core.store.local import LocalStore
 from lance_core.store.memory import MemoryStore
-from lance_core.store.options import StorageOptions
+from lance_core.store.options import OWN_OPTIONS, S3_OPTIONS, StorageOptions
 from lance_core.store.postgres import PostgresIndex
 from lance_core.store.s3 import S3Store
 
-__all__ = ["canonical_uri", "join_uri", "open_store", "split_uri", "uri_above"]
+__all__ = ["canonical_uri", "join_uri", "open_base", "open_store", "split_uri", "uri_above"]
 
 
 def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
@@ -50,6 +51,7 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     scheme, _ = split_uri(uri)
     make = _STORES.get(scheme, FsspecStore)
     options = storage_options if isinstance(storage_options, StorageOptions) else StorageOptions(storage_options)
+    _check_own_options(options)
     store = make(canonical_uri(uri), options)
     database = options.get("manifest_store")
     if database is None:
@@ -60,6 +62,35 @@ def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] |
     if kind in ("postgresql", "postgres"):
         return ExternallyCommittedStore(store, PostgresIndex(database, store.root))
     raise InvalidInputError("storage option 'manifest_store' must be sqlite:///path or postgresql://host/name")
+
+
+def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
+    """Return the store of a place that a manifest names.
+
+    A table may be from anybody, and to open a place can mean a request to a host that it chose, or native code: it may
+    name places of its own kind, of local disks, of memory and of the object storages; others if the storage option
+    `base_path_schemes` lists their schemes, separated by commas.
+
+    Args:
+        path: A path or URI.
+        root: Root of the dataset whose manifest it stands in.
+        options: Storage options of the dataset.
+
+    Raises:
+        UnsupportedError: The scheme is none of these.
+        CorruptFileError: It is no place.
+    """
+    try:
+        scheme = split_uri(path)[0]
+        allowed = {*_BASE_SCHEMES, split_uri(root)[0], *options.get("base_path_schemes", "").lower().split(",")}
+        if scheme not in allowed:
+            raise UnsupportedError(
+                f"{root}: the table keeps files at {scheme}://, where it is not followed; if that is wanted, set the "
+                f"storage option base_path_schemes={scheme}"
+            )
+        return open_store(path, options)
+    except InvalidInputError as error:
+        raise CorruptFileError(f"{root}: a base path of the manifest cannot be opened: {error}") from error
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
@@ -126,6 +157,19 @@ def _split_query(uri: str) -> tuple[str, str]:
     return place, mark + query
 
 
+def _check_own_options(options: Mapping[str, str]) -> None:
+    """Refuse keys that look like options of ours and are none: without them commits would go another way.
+
+    Raises:
+        InvalidInputError: There is one.
+    """
+    for key in options:
+        if key not in OWN_OPTIONS and key not in S3_OPTIONS:
+            meant = get_close_matches(key.replace("-", "_"), OWN_OPTIONS, n=1, cutoff=0.75)
+            if meant:
+                raise InvalidInputError(f"unknown storage option {key!r}: is {meant[0]!r} meant?")
+
+
 def _dynamodb_store(uri: str, options: StorageOptions) -> ObjectStore:
     place, _, query = uri.removeprefix("s3+ddb://").partition("?")
     index = DynamoDbIndex(query.partition("=")[2], place.partition("/")[2], options)
@@ -137,6 +181,10 @@ _CONTAINER_SCHEMES = ("abfs", "abfss")
 
 # Hadoop's and Spark's spelling of a URI without a host. A letter alone is a drive.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+_BASE_SCHEMES = frozenset(
+    {"", "file", "local", "memory", "s3", "s3a", "s3n", "s3+ddb", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+)
 
 _DYNAMODB_QUERY = re.compile(r"ddbTableName=[A-Za-z0-9_.-]{1,255}")
 

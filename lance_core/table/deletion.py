@@ -6,6 +6,7 @@
 Offsets count physical rows of the fragment from 0. Readers take either form at any size and in any order.
 """
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,11 +17,15 @@ from pyroaring import BitMap
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
+from lance_core.table.arrow_bounds import checked_stream
 
 __all__ = ["BITMAP_THRESHOLD", "DeletionFile", "DeletionFileType", "DeletionVector", "new_deletion_file_id"]
 
 BITMAP_THRESHOLD = 5000
 """Number of deleted rows from which on a bitmap is written."""
+
+_MOST_ARROW_ROWS = 1 << 24
+"""Most rows of an Arrow file for a fragment of unknown size; writers go over to bitmaps long before."""
 
 _SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 
@@ -129,8 +134,9 @@ class DeletionVector:
     def live_rows(self, num_rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return, for each of `num_rows` rows, whether it is still there."""
         mask = np.ones(num_rows, dtype=np.bool_)
-        deleted = self.to_array()
-        mask[deleted[deleted < num_rows]] = False
+        # A bitmap of a few bytes can hold billions of rows: cut it before it is spread out.
+        inside = self._rows if not self._rows or self._rows.max() < num_rows else self._rows & BitMap(range(num_rows))
+        mask[np.frombuffer(inside.to_array(), np.uint32) if inside else []] = False
         return mask
 
     def to_bytes(self, file_type: DeletionFileType | None = None) -> tuple[bytes, DeletionFileType]:
@@ -150,21 +156,38 @@ class DeletionVector:
         return sink.getvalue().to_pybytes(), file_type
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, file_type: DeletionFileType) -> "DeletionVector":
+    def from_bytes(
+        cls, data: bytes | memoryview, file_type: DeletionFileType, *, num_rows: int = 0, num_deleted: int = 0
+    ) -> "DeletionVector":
         """Read a deletion file.
 
+        Args:
+            data: The file.
+            file_type: Its form.
+            num_rows: Rows of the fragment; 0 if that is not known.
+            num_deleted: Rows that the file is known to delete; 0 if that is not known.
+
         Raises:
-            CorruptFileError: The bytes are no deletion file of that form.
+            CorruptFileError: The bytes are no deletion file of that form, or delete other rows than they can.
         """
         try:
             if file_type is DeletionFileType.BITMAP:
-                return cls(BitMap.deserialize(bytes(data)))
-            column = pa.ipc.open_file(pa.py_buffer(data)).read_all().column("row_id")
-            if not pa.types.is_integer(column.type) or column.null_count:
-                raise CorruptFileError(f"a deletion file of row ids of type {column.type}, {column.null_count} null")
-            return cls(BitMap(column.cast(pa.uint32()).to_numpy()))
-        except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+                rows = BitMap.deserialize(bytes(data))
+            else:
+                most = num_rows or _MOST_ARROW_ROWS
+                column = checked_stream(data, most, 16 * (most + 64)).column("row_id")
+                if not pa.types.is_integer(column.type) or column.null_count:
+                    raise CorruptFileError(f"a file of row ids of type {column.type}, {column.null_count} null")
+                rows = BitMap(column.cast(pa.uint32()).to_numpy())
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, LookupError, struct.error) as error:
             raise CorruptFileError(f"not a deletion file of the form {file_type.suffix}: {error}") from error
+        if num_rows and rows and rows.max() >= num_rows:
+            raise CorruptFileError(f"deletes row {rows.max()} of {num_rows}")
+        if num_deleted and len(rows) != num_deleted:
+            raise CorruptFileError(f"deletes {len(rows)} rows, the manifest says {num_deleted}")
+        return cls(rows)
 
 
 def new_deletion_file_id() -> int:

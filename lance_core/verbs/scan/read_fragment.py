@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import UnsupportedError
+from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
+from lance_core.table.transaction import is_early
 from lance_core.verbs.version.source import Source
 
 __all__ = [
@@ -96,6 +97,7 @@ def read_fragment(
         _Part(opened_reader(source, file, opened), wanted, columns)
         for file, wanted, columns in files_of(fragment, schema)
     ]
+    _check_rows(source, fragment, parts)
     if not parts:
         yield from _nulls(arrow, len(rows), batch_rows or LOCKSTEP_ROWS)
         return
@@ -108,6 +110,20 @@ def read_fragment(
         else:
             columns = [_column(field, batches) for field in schema.fields]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _check_rows(source: Source, fragment: Fragment, parts: Sequence[_Part]) -> None:
+    """Make sure that the files have the fragment's rows, before memory is taken for what they claim.
+
+    Raises:
+        CorruptFileError: One has others.
+    """
+    if fragment.physical_rows and not is_early(source.manifest.writer_version):
+        for part in parts:
+            if part.reader.num_rows != fragment.physical_rows:
+                raise CorruptFileError(
+                    f"{part.reader.key}: has {part.reader.num_rows} rows, the manifest says {fragment.physical_rows}"
+                )
 
 
 def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema, dict[int, int]]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lance_core.errors import InvalidInputError
-from lance_core.store import ObjectStore, canonical_uri, open_store
+from lance_core.store import ObjectStore, canonical_uri, open_base
 from lance_core.table.fragment import BasePath
 from lance_core.table.paths import DATA_PREFIX
 
@@ -147,7 +147,7 @@ def write_targets(
     params = {canonical_uri(path): value for path, value in (base_store_params or {}).items()}
 
     def target(base: BasePath) -> WriteTarget:
-        opened = open_store(base.path, params.get(canonical_uri(base.path), options))
+        opened = open_base(base.path, store.root, params.get(canonical_uri(base.path), options))
         return WriteTarget(store=opened, base_id=base.id, prefix=DATA_PREFIX if base.is_dataset_root else "")
 
     if target_all_bases is not None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
+from lance_core.commit import deletion_vector
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
 from lance_core.index.segments import IndexCache, IndexReader
 from lance_core.index.selection import Selection, select
-from lance_core.store import ObjectStore, open_store
+from lance_core.store import ObjectStore, open_base
 from lance_core.store.options import StorageOptions
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import DataFile, Fragment
@@ -63,9 +64,11 @@ class Source:
             return None
         store, key = self.deletion_file(fragment)
         try:
-            return DeletionVector.from_bytes(store.get(key), file.file_type)
+            return deletion_vector(store.get(key), fragment, self.manifest)
         except ObjectNotFoundError as error:
             raise CorruptFileError(f"fragment {fragment.id}: its deletion file {key} is missing") from error
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{store.root}/{key}: {error}") from error
 
     def deletion_file(self, fragment: Fragment) -> tuple[ObjectStore, str]:
         """Store and key of the deletion file of a fragment that has one."""
@@ -96,5 +99,5 @@ class Source:
 
     def _base_store(self, base_id: int) -> ObjectStore:
         if base_id not in self._bases:
-            self._bases[base_id] = open_store(self.manifest.base_path(base_id).path, self.options)
+            self._bases[base_id] = open_base(self.manifest.base_path(base_id).path, self.store.root, self.options)
         return self._bases[base_id]

@@ -1,0 +1,100 @@
+"""What an Arrow stream claims to hold, read from its messages before anything is decompressed.
+
+A few bytes of zstd can stand for gigabytes, and pyarrow allocates what the first eight bytes of a compressed buffer
+say. The flatbuffers of the messages were verified when pyarrow read them; these are the offsets that matter here:
+
+    Message      header (field 2) -> RecordBatch
+    RecordBatch  length i64 (field 0), buffers: vector of offset i64, length i64 (field 2), compression (field 3)
+"""
+
+import struct
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from lance_core.errors import CorruptFileError
+
+__all__ = ["checked_stream"]
+
+_MAGIC = b"ARROW1\0\0"
+_HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
+
+
+def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> pa.Table:
+    """The rows of an Arrow file, if it claims no more than some rows and bytes.
+
+    Args:
+        file: The file; its footer is not read, as the stream before it says the same.
+        max_rows: Most rows of all batches together.
+        max_bytes: Most bytes of a batch's buffers.
+
+    Raises:
+        CorruptFileError: It is no such file, or claims more.
+        pyarrow.ArrowException: pyarrow cannot read it.
+    """
+    if bytes(file[: len(_MAGIC)]) != _MAGIC:
+        raise CorruptFileError("no Arrow file")
+    start = len(_MAGIC)
+    while bytes(file[start : start + 8]) == bytes(8):  # arrow-rs pads the magic to 64 bytes
+        start += 8
+    stream = pa.py_buffer(file).slice(start)
+    rows = 0
+    for message in _messages(stream):
+        length, sizes = _claims(message)
+        rows += length
+        if length < 0 or rows > max_rows or sum(sizes) > max_bytes:
+            raise CorruptFileError(f"Arrow batches of {rows} rows and more where at most {max_rows} can be")
+    return pa.ipc.open_stream(stream).read_all()
+
+
+def _messages(stream: pa.Buffer) -> Iterator[pa.Message]:
+    """The messages after the schema."""
+    reader = pa.ipc.MessageReader.open_stream(stream)
+    kind = "schema"
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return
+        if message.type != kind:
+            raise CorruptFileError(f"an Arrow message of the kind {message.type!r} in place of a {kind}")
+        if kind == "record batch":
+            yield message
+        kind = "record batch"
+
+
+def _claims(message: pa.Message) -> tuple[int, list[int]]:
+    """Rows of a batch, and bytes of its buffers once they are decompressed."""
+    data, body = memoryview(message.metadata), message.body
+    batch = _table(data, _at(data, struct.unpack_from("<I", data)[0], _HEADER))
+    place = _at(data, batch, _LENGTH)
+    length = struct.unpack_from("<q", data, place)[0] if place else 0
+    place = _at(data, batch, _BUFFERS)
+    buffers = []
+    if place:
+        place += struct.unpack_from("<I", data, place)[0]
+        (count,) = struct.unpack_from("<I", data, place)
+        buffers = [struct.unpack_from("<qq", data, place + 4 + 16 * index) for index in range(count)]
+    if not _at(data, batch, _COMPRESSION) or body is None:
+        return length, [size for _, size in buffers]
+    held = memoryview(body)
+    # The size before compression stands first; -1 says that the buffer is not compressed.
+    sizes = [struct.unpack_from("<q", held, offset)[0] if size >= 8 else 0 for offset, size in buffers]
+    return length, [size if claimed == -1 else claimed for claimed, (_, size) in zip(sizes, buffers, strict=True)]
+
+
+def _table(data: memoryview, place: int) -> int:
+    """Follow an offset to a table."""
+    if not place:
+        raise CorruptFileError("an Arrow message without header")
+    return int(place + struct.unpack_from("<I", data, place)[0])
+
+
+def _at(data: memoryview, table: int, field: int) -> int:
+    """Where a field of a table stands; 0 if the table lacks it."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    slot = 4 + 2 * field
+    if slot >= struct.unpack_from("<H", data, vtable)[0]:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, vtable + slot)
+    return table + offset if offset else 0

@@ -1,0 +1,217 @@
+"""What a table may do to its reader."""
+
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap
+
+import lance_core as lance
+from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, StoreError, UnsupportedError
+from lance_core.file import column
+from lance_core.store import fsspec as fsspec_module
+from lance_core.store import open_store
+from lance_core.table.fragment import BasePath
+from tests.hostile.tables import forge, forge_files, table
+
+
+def at_base(path, base_path):
+    """The table, with its data files at a base path."""
+    table(path)
+    base = BasePath(id=1, path=base_path, is_dataset_root=False)
+    forge(path, lambda manifest: replace(manifest, base_paths=(base,)))
+    forge_files(path, base_id=1)
+    return lance.dataset(path)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        *("http://127.0.0.1:9/x", "https://localhost:9/x", "hdfs://host/x", "zip://x", "dir://x", "generic://x"),
+        *("ftp://127.0.0.1/x", "ssh://127.0.0.1/x", "github://a/b", "data://x", "HTTP://127.0.0.1:9/x"),
+        *("simplecache::http://127.0.0.1:9/x", "reference://x", "libarchive://x", "jupyter://x", "nonsense://x"),
+    ],
+)
+def test_a_manifest_may_not_name_any_scheme(tmp_path, base, monkeypatch):
+    made = []
+    monkeypatch.setattr(fsspec_module, "_filesystem", lambda *args: made.append(args))
+    dataset = at_base(tmp_path / "t", base)
+    with pytest.raises(LanceError):
+        dataset.to_table()
+    assert made == []
+
+
+def test_the_user_may_allow_a_scheme(tmp_path):
+    dataset = at_base(tmp_path / "t", "nonsense://x/y")
+    with pytest.raises(UnsupportedError, match="base_path_schemes=nonsense"):
+        dataset.to_table()
+    allowing = lance.dataset(tmp_path / "t", storage_options={"base_path_schemes": "http,nonsense"})
+    with pytest.raises(UnsupportedError, match="no store serves the scheme 'nonsense'"):
+        allowing.to_table()
+
+
+@pytest.mark.parametrize("base", ["/x", "file:///x", "memory://x/y"])
+def test_known_schemes_are_followed(tmp_path, base):
+    with pytest.raises(FileNotFoundError):
+        at_base(tmp_path / "t", base).to_table()
+
+
+@pytest.mark.parametrize("base", ["s3://key:secret@bucket/x", "s3://bucket/../..", "", "memory://"])
+def test_a_base_path_that_is_none_is_the_manifests_fault(tmp_path, base):
+    with pytest.raises(CorruptFileError, match="base path") as caught:
+        at_base(tmp_path / "t", base).to_table()
+    assert "secret" not in str(caught.value)
+
+
+def test_what_a_file_system_raises_when_it_is_made_becomes_an_error_of_ours():
+    for scheme in ("zip", "dir", "generic", "reference", "hdfs", "webhdfs", "smb", "github", "libarchive", "tar"):
+        with pytest.raises(LanceError):
+            open_store(f"{scheme}://a/b/c").get("k")
+    import fsspec
+
+    class Broken(fsspec.AbstractFileSystem):
+        cachable = False
+
+        def __init__(self, **_):
+            raise KeyError("password=secret")
+
+    fsspec.register_implementation("broken", Broken, clobber=True)
+    with pytest.raises(StoreError, match=r"broken://.*KeyError") as caught:
+        open_store("broken://a/b")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", ["manifest_stor", "manifest-store", "manifeststore", "manifest_stores", "base_path_scheme"]
+)
+@pytest.mark.parametrize("uri", ["{}/t", "memory://t", "s3://bucket/t", "gs://bucket/t"])
+def test_a_misspelt_option_of_ours_is_refused(tmp_path, key, uri):
+    with pytest.raises(InvalidInputError, match=re.escape(repr(key))):
+        open_store(uri.format(tmp_path), {key: "sqlite:///x"})
+
+
+def deleted_by(path, data, kind, **counts):
+    """A table of six rows, of which a file that a test made deletes some."""
+    dataset = table(path)
+    dataset.delete("a = 1")
+    if kind == "bin":
+        forge_deletions(path, file_type=1)
+    (file,) = (path / "_deletions").iterdir()
+    file.unlink()
+    file.with_suffix(f".{kind}").write_bytes(data)
+    if counts:
+        forge_deletions(path, **counts)
+    return lance.dataset(path)
+
+
+def forge_deletions(path, **fields):
+    from lance_core.table.deletion import DeletionFileType
+    from tests.hostile.tables import forge_fragments
+
+    if "file_type" in fields:
+        fields["file_type"] = DeletionFileType(fields["file_type"])
+    forge_fragments(path, lambda f: replace(f, deletion_file=replace(f.deletion_file, **fields)))
+
+
+def arrow_file(rows, compression="zstd"):
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(pa.record_batch([rows], schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def bitmap_of_all():
+    """All 2^32 offsets: 65536 containers of one run each."""
+    import struct
+
+    head = struct.pack("<I", 12347 | (65535 << 16)) + b"\xff" * 8192
+    head += b"".join(struct.pack("<HH", key, 65535) for key in range(65536))
+    start = len(head) + 4 * 65536
+    offsets = b"".join(struct.pack("<I", start + 6 * index) for index in range(65536))
+    data = head + offsets + struct.pack("<HHH", 1, 0, 65535) * 65536
+    assert len(BitMap.deserialize(data)) == 2**32
+    return data
+
+
+LIMITED = """
+import resource, sys, lance_core as lance
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+dataset = lance.dataset(sys.argv[1])
+for verb in (dataset.to_table, lambda: dataset.delete("a = 2"), lambda: dataset.update({"b": "'z'"}), dataset.validate):
+    try:
+        verb()
+    except lance.errors.CorruptFileError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("kind", ["arrow", "bin"])
+@pytest.mark.parametrize("claim", [1, 2**29])
+def test_bombs_in_deletion_files_are_not_unpacked(tmp_path, kind, claim):
+    data = arrow_file(pa.array(np.zeros(2**26, np.uint32))) if kind == "arrow" else bitmap_of_all()
+    path = tmp_path / "t"
+    deleted_by(path, data, kind, num_deleted_rows=claim)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("_deletions/") >= 3, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([1, 6], "deletes row 6 of 6"), ([1, 2, 3], "deletes 3 rows, the manifest says 1"), (list(range(7)), "at most 6")],
+)
+def test_deletions_fit_the_manifest(tmp_path, rows, message):
+    dataset = deleted_by(tmp_path / "t", arrow_file(pa.array(rows, pa.uint32())), "arrow")
+    with pytest.raises(CorruptFileError, match=message) as caught:
+        dataset.to_table()
+    assert "_deletions/0-1-" in str(caught.value)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_arrow_deletions_of_any_compression_are_read(tmp_path, compression):
+    dataset = deleted_by(tmp_path / "t", arrow_file(pa.array([4], pa.uint32()), compression), "arrow")
+    assert dataset.to_table()["a"].to_pylist() == [0, 1, 2, 3, 5]
+
+
+def test_deletions_in_several_batches_are_read(tmp_path):
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    with pa.ipc.new_file(sink, schema) as writer:
+        for row in (5, 2):
+            writer.write_batch(pa.record_batch([pa.array([row], pa.uint32())], schema=schema))
+    data = sink.getvalue().to_pybytes()
+    dataset = deleted_by(tmp_path / "t", data, "arrow", num_deleted_rows=2)
+    assert dataset.to_table()["a"].to_pylist() == [0, 1, 3, 4]
+
+
+def test_running_out_of_memory_says_nothing_about_the_file(tmp_path, monkeypatch):
+    dataset = table(tmp_path / "t")
+
+    def too_little(*_, **__):
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+        yield
+
+    monkeypatch.setattr(column, "decode_pages", too_little)
+    for verb in (dataset.to_table, lambda: list(dataset.to_batches()), lambda: dataset.delete("a > 2")):
+        with pytest.raises(MemoryError, match=r"\.lance") as caught:
+            verb()
+        assert not isinstance(caught.value, LanceError)
+
+
+def test_a_file_with_other_rows_than_the_manifest_says_is_not_decoded(tmp_path):
+    path = tmp_path / "t"
+    table(path, pa.table({"a": pa.array(np.zeros(1_000_000, np.int64))}))
+    from tests.hostile.tables import forge_fragments
+
+    forge_fragments(path, lambda fragment: replace(fragment, physical_rows=3))
+    with pytest.raises(CorruptFileError, match="has 1000000 rows, the manifest says 3"):
+        lance.dataset(path).to_table()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
