@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lance_dagster.branching import BranchPolicy
     from lance_dagster.filters import lance_filter
     from lance_dagster.io_manager import LanceIOManager
     from lance_dagster.maintenance import build_maintenance_job
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lance_dagster.stamp import stamp_lance_metadata
 
 __all__ = [
+    "BranchPolicy",
     "LanceIOManager",
     "LanceMaintenancePolicy",
     "LanceSparkResource",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "BranchPolicy": "lance_dagster.branching",
     "LanceIOManager": "lance_dagster.io_manager",
     "LanceMaintenancePolicy": "lance_dagster.policy",
     "LanceSparkResource": "lance_dagster.spark",

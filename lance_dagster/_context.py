@@ -21,10 +21,12 @@ __all__ = [
     "input_annotation",
     "job_beside_resources",
     "output_name",
+    "run_began",
     "run_created_at",
     "run_facts",
     "run_succeeded",
     "set_data_version",
+    "tag_run",
 ]
 
 
@@ -63,7 +65,7 @@ class RunFacts:
         return self.tags.get("dagster/backfill")
 
 
-def run_facts(context: dg.OutputContext) -> RunFacts | None:
+def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
     """Read them; None in a context that was built by hand and belongs to no run."""
     step = _step(context)
     if step is None:
@@ -71,18 +73,38 @@ def run_facts(context: dg.OutputContext) -> RunFacts | None:
     run = step.dagster_run
     tags = dict(getattr(run, "tags", {}))
     parent = getattr(run, "parent_run_id", None) or tags.get("dagster/parent_run_id")
-    record = step.instance.get_run_record_by_id(context.run_id)
-    root = getattr(run, "root_run_id", None) or tags.get("dagster/root_run_id") or parent or context.run_id
+    record = step.instance.get_run_record_by_id(step.run_id)
+    root = getattr(run, "root_run_id", None) or tags.get("dagster/root_run_id") or parent or step.run_id
     return RunFacts(
-        run_id=context.run_id,
+        run_id=step.run_id,
         root_run_id=root,
         parent_run_id=parent,
         job_name=getattr(run, "job_name", None),
-        step_key=context.step_key,
+        step_key=step.step.key,
         attempt=int(getattr(step, "previous_attempt_count", 0)),
         tags=tags,
         number=0 if record is None else int(record.storage_id),
     )
+
+
+def tag_run(context: dg.OutputContext, tags: Mapping[str, str]) -> None:
+    """Put tags on the run, unless it has them."""
+    step = _step(context)
+    if step is not None and not tags.items() <= dict(step.dagster_run.tags).items():
+        step.instance.add_run_tags(step.run_id, dict(tags))
+
+
+def run_began(context: dg.InputContext, facts: RunFacts) -> datetime | None:
+    """When the backfill that launched a run was asked for, or else its root run; None if there is no record of it."""
+    step = _step(context)
+    if step is None:
+        return None
+    backfill_id = facts.tags.get("dagster/root_backfill_id") or facts.backfill_id
+    backfill = None if backfill_id is None else step.instance.get_backfill(backfill_id)
+    if backfill is not None:
+        return datetime.fromtimestamp(backfill.backfill_timestamp, UTC)
+    record = step.instance.get_run_record_by_id(facts.root_run_id)
+    return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
 
 
 def output_name(context: dg.OutputContext) -> str:
@@ -159,7 +181,7 @@ def _definition(resource: Any) -> dg.ResourceDefinition:
     return found
 
 
-def _step(context: dg.OutputContext) -> Any | None:
+def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:
     try:
         return context.step_context
     except dg.DagsterInvariantViolationError:

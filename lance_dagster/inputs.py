@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
+from lance_dagster._context import run_began, run_facts
+from lance_dagster.branch_tables import branch_for_reading
+from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.location import TableLocation
@@ -26,6 +29,7 @@ from lance_dagster.settings import TableSettings, plain_metadata, refuse_unknown
 __all__ = ["read_request"]
 
 _PINS = ("lance/version", "lance/tag", "lance/as_of")
+_EVENTS_LOOKED_AT = 100
 _KNOWN = {*_PINS, "lance/filter"}
 
 
@@ -76,6 +80,10 @@ def _open(
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
     try:
+        facts = run_facts(context)
+        branch = branch_of_run(settings.branching, facts)
+        if not pins and branch is not None and facts is not None:
+            return branch_for_reading(location.uri, branch, run_began(context, facts), settings.storage_options)
         if not pins:
             version = _materialized_version(context) if settings.read == "materialized" else None
             return lance_core.dataset(location.uri, version=version, storage_options=options)
@@ -97,11 +105,13 @@ def _materialized_version(context: dg.InputContext) -> int | None:
     """
     partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
     wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
-    records = context.instance.fetch_materializations(wanted, limit=1).records
-    event = records[0].asset_materialization if records else None
-    entry = event.metadata.get("lance/version") if event is not None else None
-    value = entry.value if entry is not None else None
-    return value if isinstance(value, int) else None
+    for record in context.instance.fetch_materializations(wanted, limit=_EVENTS_LOOKED_AT).records:
+        event = record.asset_materialization
+        if event is not None and BRANCH_TAG not in event.metadata:  # what lies on a branch is no version of main
+            entry = event.metadata.get("lance/version")
+            value = entry.value if entry is not None else None
+            return value if isinstance(value, int) else None
+    return None
 
 
 def _moment(value: object, where: str) -> datetime:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
+from lance_dagster.branching import BranchPolicy
 from lance_dagster.settings import (
     EmptyOutput,
     LoadType,
@@ -99,6 +100,9 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     table_config: dict[str, str] = Field(
         default_factory=dict, description="Entries of the table's configuration to set; none is removed."
     )
+    branching: BranchPolicy = Field(
+        default_factory=BranchPolicy.off, description="Which runs write to a branch of their tables, beside main."
+    )
 
     def settings(self) -> TableSettings:
         """The configuration as the plain record that the IO manager works with."""
@@ -122,6 +126,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             max_bytes_per_file=self.max_bytes_per_file,
             data_storage_version=self.data_storage_version,
             table_config=dict(self.table_config),
+            branching=self.branching,
         )
 
     @property

@@ -100,9 +100,9 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
     )
 
 
-def data_version(uri: str, version: int) -> str:
+def data_version(uri: str, version: int, branch: str | None = None) -> str:
     """The data version of an asset: its table, the branch, and the table version that last changed its rows."""
-    return f"{hashlib.sha256(uri.encode()).hexdigest()[:12]}:main:{version}"
+    return f"{hashlib.sha256(uri.encode()).hexdigest()[:12]}:{branch or 'main'}:{version}"
 
 
 def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:

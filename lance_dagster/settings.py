@@ -28,6 +28,7 @@ from typing import Any, Literal, get_args
 
 import dagster as dg
 
+from lance_dagster.branching import BranchPolicy
 from lance_dagster.tables import TableRoot
 
 __all__ = [
@@ -108,6 +109,7 @@ class TableSettings:
         max_bytes_per_file: Bytes of a data file; None for lance_core's default.
         data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
         table_config: Entries of the table's configuration to set with each write; none is ever removed.
+        branching: Which runs write to a branch.
     """
 
     root_uri: str
@@ -121,6 +123,7 @@ class TableSettings:
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None
     table_config: Mapping[str, str] = field(default_factory=dict)
+    branching: BranchPolicy = field(default_factory=BranchPolicy.off)
 
     @property
     def table_root(self) -> TableRoot:

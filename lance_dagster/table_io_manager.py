@@ -22,7 +22,10 @@ from lance_dagster._context import (
     output_name,
     run_facts,
     set_data_version,
+    tag_run,
 )
+from lance_dagster.branch_tables import begin_empty, branch_for_writing, branch_metadata
+from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.commits import CommitTags, EarlierTries, commit_tags, find_earlier_tries, refuse_missing
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
@@ -49,6 +52,13 @@ class _Output:
     tags: CommitTags
     existing: lance_core.LanceDataset | None
     tries: EarlierTries
+    branch: str | None = None
+    begun: bool = False  # the table was made just now, empty, for the branch to begin with
+
+    @property
+    def uri(self) -> str:
+        """Where the commit goes: the table, or its branch."""
+        return self.location.uri if self.branch is None or self.existing is None else self.existing.uri
 
 
 class LanceTableIOManager(dg.IOManager):
@@ -83,6 +93,8 @@ class LanceTableIOManager(dg.IOManager):
             )
         output = self._output(context)
         handler = handler_for_value(obj, where=output.where)
+        if output.branch is not None and output.existing is None:
+            output = self._begun(output, handler, obj)
         outcome = self._write(output, handler, obj)
         if outcome is None:
             _refuse_to_keep(output)
@@ -103,8 +115,8 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        set_data_version(context, data_version(output.location.uri, outcome.dataset.version))
-        context.add_output_metadata(event_metadata(outcome, output.location))
+        set_data_version(context, data_version(output.location.uri, outcome.dataset.version, output.branch))
+        context.add_output_metadata(event_metadata(outcome, output.location) | branch_metadata(outcome.dataset))
         add_partition_metadata(context, partition_metadata(outcome))
 
     def load_input(self, context: dg.InputContext) -> Any:
@@ -158,6 +170,10 @@ class LanceTableIOManager(dg.IOManager):
             code_version=_code_version(context),
         )
         existing = self._open(location.uri)
+        branch = branch_of_run(self._settings.branching, facts)
+        if branch is not None:
+            tag_run(context, {BRANCH_TAG: branch})
+            existing = existing and branch_for_writing(existing, branch)
         return _Output(
             context=context,
             where=f"asset {asset}",
@@ -168,7 +184,14 @@ class LanceTableIOManager(dg.IOManager):
             tags=tags,
             existing=existing,
             tries=EarlierTries() if existing is None else find_earlier_tries(context, existing, tags, facts),
+            branch=branch,
         )
+
+    def _begun(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> _Output:
+        """The output with a branch of a table that is not there yet: the table begins empty."""
+        assert output.branch is not None
+        main = begin_empty(handler, obj, self._request(output, "create", None, output.settings))
+        return replace(output, existing=branch_for_writing(main, output.branch), begun=True)
 
     def _open(self, uri: str) -> lance_core.LanceDataset | None:
         try:
@@ -196,27 +219,36 @@ class LanceTableIOManager(dg.IOManager):
         settings = output.settings
         if mode == "append":
             if settings.on_earlier_try == "replace":
-                refuse_missing(output.tries, output.location.uri)
+                refuse_missing(output.tries, output.uri)
             if output.tries.found and settings.empty_output == "skip":
                 settings = replace(settings, empty_output="write")  # the earlier rows have to go all the same
         if alone:
             settings = replace(settings, schema_mode="overwrite")
-        request = WriteRequest(
-            uri=output.location.uri,
+        request = self._request(output, mode, plan, settings)
+        whole = settings.out_of_partition == "allow"
+        attempt = output.tags.write_try(
+            earlier=output.tries.versions, on_earlier_try=settings.on_earlier_try, whole=whole, alone=alone
+        )
+        return handler.write(obj, replace(request, write_try=attempt))
+
+    def _request(
+        self, output: _Output, mode: CommitMode, plan: PartitionPlan | None, settings: OutputSettings
+    ) -> WriteRequest:
+        return WriteRequest(
+            uri=output.uri,
             mode=mode,
             existing=output.existing,
             slices=None if plan is None else plan.slices,
             output=settings,
-            table=self._settings,
+            # The table's configuration is main's business: a branch would not bring it there.
+            table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties=output.tags.properties,
-            write_try=output.tags.write_try(
-                earlier=output.tries.versions,
-                on_earlier_try=settings.on_earlier_try,
-                whole=settings.out_of_partition == "allow",
-                alone=alone,
-            ),
+            write_try=None,
         )
-        return handler.write(obj, request)
+
+    @property
+    def _without_config(self) -> TableSettings:
+        return replace(self._settings, table_config={})
 
 
 def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
@@ -228,7 +260,7 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
     existing, mode = output.existing, output.settings.write_mode
     if mode == "overwrite":
         return "overwrite" if plan is None else "replace"
-    if mode == "append" or output.tries.found:  # what the earlier tries put in goes
+    if mode == "append" or output.begun or output.tries.found:  # what the earlier tries put in goes
         return "append"
     if existing is not None and (plan is None or mode == "create_only"):
         raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")

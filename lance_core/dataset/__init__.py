@@ -9,6 +9,7 @@ from lance_core.dataset.commits import BulkCommitResult
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.dataset.rows import DeleteResult, UpdateResult
 from lance_core.dataset.writing import write_dataset
+from lance_core.table.refs import check_branch_name as check_branch_name
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.inspect.statistics import DatasetStats, DataStatistics, FieldStatistics, LanceStats
 from lance_core.verbs.records.indices import Index, IndexFile

@@ -1,0 +1,95 @@
+"""Tables as a run on a branch sees them.
+
+write   the branch, begun at main's latest version; a table that is not there yet begins empty on main
+read    the branch where the table has it, else main as it was when the backfill, or the root run, began
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import lance_core
+from lance_core.errors import DatasetExistsError, NotFoundError, VersionNotFoundError
+from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.handlers import LanceTypeHandler
+from lance_dagster.handlers.arrow_write import write_arrow
+from lance_dagster.handlers.base import WriteRequest
+
+__all__ = ["begin_empty", "branch_for_reading", "branch_for_writing", "branch_metadata"]
+
+
+def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
+    """The latest version of a branch; any number of runs may ask for it at once."""
+    return main.ensure_branch(branch)
+
+
+def branch_for_reading(
+    uri: str, branch: str, began: datetime | None, storage_options: Mapping[str, str] | None
+) -> lance_core.LanceDataset:
+    """The table at the version that a run on a branch reads.
+
+    Args:
+        uri: The table.
+        branch: The run's branch.
+        began: When the backfill, or the root run, began; None reads main's latest version.
+        storage_options: How to reach it.
+
+    Raises:
+        DatasetNotFoundError: there is no table.
+    """
+    main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
+    try:
+        return main.checkout_version((branch, None))
+    except NotFoundError:
+        pass
+    if began is None:
+        return main
+    try:
+        return main.checkout_version(main.version_as_of(began))
+    except VersionNotFoundError:
+        return main  # made since: there is no version that the run could have begun with
+
+
+def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
+    """Make a table without rows on main, with the columns of a value, for a branch to begin with.
+
+    Args:
+        handler: The value's.
+        value: What will be written to the branch.
+        request: That write, with main's URI.
+    """
+    output = replace(request.output, empty_output="write", write_mode="create_only")
+    empty = replace(
+        request,
+        mode="create",
+        slices=None,
+        existing=None,
+        output=output,
+        properties={BRANCH_TAG: "begun empty"},
+        write_try=None,
+    )
+    try:
+        limit = getattr(value, "limit", None) if type(value).__module__.startswith("pyspark.") else None
+        outcome = (
+            write_arrow([], handler.arrow_schema(value), empty) if limit is None else handler.write(limit(0), empty)
+        )
+    except DatasetExistsError:  # by another run of the backfill
+        return lance_core.dataset(request.uri, storage_options=request.storage_options)
+    assert outcome is not None
+    return outcome.dataset
+
+
+def branch_metadata(dataset: lance_core.LanceDataset) -> dict[str, Any]:
+    """What the event of a write to a branch says besides; nothing for main."""
+    if dataset.branch is None:
+        return {}
+    fork = dataset.branches.list().get(dataset.branch, {})
+    known = {
+        BRANCH_TAG: dataset.branch,
+        "lance/published": False,
+        "lance/base_version": fork.get("parent_version"),
+    }
+    return {key: value for key, value in known.items() if value is not None}

@@ -1,0 +1,141 @@
+"""`BranchPolicy`: which runs write to a branch of their tables, and what it is called.
+
+    policy                        a run of backfill b7 (root run r1)      any other run (root run r2)
+    ------                        ----------------------------------      ---------------------------
+    off()                         main                                    main
+    per_run()                     dagster/run/r1                          dagster/run/r2
+    per_backfill()                dagster/backfill/b7                     main
+    from_tag("lance/branch")      the tag's value; no tag: main; "auto": dagster/backfill/b7 or dagster/run/r2
+    env("NAME")                   the variable's value, read when the run writes; as for the tag
+
+Re-executions go on where the first run began: the root run and the root backfill name the branch. A run that an audited
+job has tagged writes to a branch of its own whatever the policy says.
+"""
+
+import os
+from typing import TYPE_CHECKING, Literal, Self
+
+import dagster as dg
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from lance_dagster._context import RunFacts
+
+__all__ = ["AUDITED_TAG", "AUTO", "BRANCH_TAG", "BranchPolicy", "backfill_branch", "branch_of_run", "check_name"]
+
+BRANCH_TAG = "lance/branch"
+"""Run tag that names the branch."""
+
+AUDITED_TAG = "lance/audited"
+"""Run tag of audited jobs: each run writes to a branch of its own."""
+
+AUTO = "auto"
+MAIN = "main"
+
+_ALLOWED = "ASCII letters, digits, '.', '-' and '_', with single slashes between parts"
+
+
+class BranchPolicy(dg.Config):
+    """Which runs write to a branch; made by its class methods, see the list at the head of the module.
+
+    Attributes:
+        kind: Which of them.
+        name: The run tag, or the environment variable.
+    """
+
+    kind: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = "off"
+    name: str | None = Field(default=None, description="The run tag, or the environment variable, that names it.")
+
+    @classmethod
+    def off(cls) -> Self:
+        """Everything goes to main."""
+        return cls(kind="off")
+
+    @classmethod
+    def per_run(cls) -> Self:
+        """Every run, with its re-executions, has a branch of its own."""
+        return cls(kind="per_run")
+
+    @classmethod
+    def per_backfill(cls) -> Self:
+        """Every backfill has a branch; other runs write to main."""
+        return cls(kind="per_backfill")
+
+    @classmethod
+    def from_tag(cls, tag: str = BRANCH_TAG) -> Self:
+        """The run's tag names the branch; "auto" stands for one per backfill, else per root run; no tag for main."""
+        return cls(kind="from_tag", name=tag)
+
+    @classmethod
+    def env(cls, name: str) -> Self:
+        """The environment variable names the branch, as a tag does; unset or empty stands for main."""
+        return cls(kind="env", name=name)
+
+
+def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
+    """The branch that a run writes to; None for main, and outside of a run.
+
+    Raises:
+        DagsterInvalidDefinitionError: a tag or variable names a branch that cannot be.
+    """
+    if facts is None:
+        return None
+    if facts.tags.get(AUDITED_TAG) == "true":
+        return _run_branch(facts)
+    if policy.kind == "off":
+        return None
+    if policy.kind == "per_run":
+        return _run_branch(facts)
+    if policy.kind == "per_backfill":
+        return _backfill_branch(facts)
+    name = policy.name or (BRANCH_TAG if policy.kind == "from_tag" else "")
+    given = facts.tags.get(name) if policy.kind == "from_tag" else os.environ.get(name)
+    return named_branch(given, facts, where=f"{'run tag' if policy.kind == 'from_tag' else 'variable'} {name}")
+
+
+def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | None:
+    """The branch that a tag's value stands for.
+
+    Args:
+        value: A name, "auto", "main", or nothing.
+        facts: The run, for "auto".
+        where: What holds the value, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: no branch can have that name.
+    """
+    if not value or value == MAIN:
+        return None
+    return (_backfill_branch(facts) or _run_branch(facts)) if value == AUTO else check_name(value, where=where)
+
+
+def check_name(name: str, *, where: str) -> str:
+    """A name that a branch can have in every tool.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is none.
+    """
+    from lance_core.dataset import check_branch_name  # noqa: PLC0415
+    from lance_core.errors import InvalidInputError  # noqa: PLC0415 -- code locations load without lance_core
+
+    try:
+        return check_branch_name(name)
+    except InvalidInputError as error:
+        raise dg.DagsterInvalidDefinitionError(f"{where}: no branch can be called {name!r}: use {_ALLOWED}") from error
+
+
+def backfill_branch(backfill_id: str) -> str:
+    """What the branch of a backfill is called."""
+    return f"dagster/backfill/{backfill_id}"
+
+
+def _run_branch(facts: "RunFacts") -> str:
+    return f"dagster/run/{facts.root_run_id}"
+
+
+def _backfill_branch(facts: "RunFacts") -> str | None:
+    tags = facts.tags
+    found = (
+        tags.get("dagster/root_backfill_id") or tags.get("dagster/parent_backfill_id") or tags.get("dagster/backfill")
+    )
+    return None if found is None else backfill_branch(found)
