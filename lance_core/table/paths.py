@@ -134,8 +134,8 @@ def branch_root(branch: str) -> str:
 
 
 def tag_ref_key(tag: str) -> str:
-    """Key of the file that describes a tag."""
-    return f"{TAGS_PREFIX}{tag}.json"
+    """Key of the file that describes a tag; what is no ASCII in the name is percent-encoded."""
+    return f"{TAGS_PREFIX}{quote(tag, safe='')}.json"
 
 
 def branch_ref_key(branch: str) -> str:
@@ -145,7 +145,8 @@ def branch_ref_key(branch: str) -> str:
 
 def tag_of_ref_key(key: str) -> str | None:
     """Return the tag that a key describes; None if it describes none."""
-    return _ref_name(key, TAGS_PREFIX)
+    name = _ref_name(key, TAGS_PREFIX)
+    return None if name is None else unquote(name)
 
 
 def branch_of_ref_key(key: str) -> str | None:

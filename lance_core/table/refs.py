@@ -6,9 +6,10 @@
               "createAt":1767225600,"manifestSize":N,"metadata":{}}
 
 The identifier is the branch's lineage: its parent's, and the version that it forked from with a fresh UUID. A branch
-descends from another if its identifier starts with the other's. Unknown keys are ignored.
+descends from another if its identifier starts with the other's. Unknown keys are kept when a file is changed.
 
-Names are ASCII: other tools accept more but cannot list it afterwards.
+New names are ASCII. pylance allows letters of all scripts: branches of such names are used and listed by it as well,
+tags break its listings. Both are read here; in the names of files their bytes are percent-encoded.
 """
 
 import json
@@ -18,15 +19,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["MAIN", "BranchRef", "TagRef", "check_branch_name", "check_tag_name", "is_branch_name", "new_identifier"]
+__all__ = [
+    "MAIN",
+    "BranchRef",
+    "TagRef",
+    "check_branch_name",
+    "check_known_branch_name",
+    "check_known_tag_name",
+    "check_tag_name",
+    "is_branch_name",
+    "name_in_tag",
+    "new_identifier",
+]
 
 MAIN = "main"
 """What the branch at the dataset's root is called."""
 
 _PART = re.compile(r"[A-Za-z0-9._-]+")
+_KNOWN_PART = re.compile("[A-Za-z0-9._\\-\u0080-\ud7ff\ue000-\U0010ffff]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +54,7 @@ class TagRef:
         created_at: When the tag was made, RFC 3339.
         updated_at: When it was last moved, RFC 3339.
         metadata: Free texts.
+        others: Keys of the file that are not known.
     """
 
     version: int
@@ -48,11 +63,13 @@ class TagRef:
     created_at: str | None = None
     updated_at: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the JSON file."""
         return _dump(
             {
+                **self.others,
                 "branch": self.branch,
                 "version": self.version,
                 "createdAt": self.created_at,
@@ -72,11 +89,12 @@ class TagRef:
         content = _load(data, "tag", _TAG_KEYS, ("version", "manifestSize"))
         return cls(
             version=content["version"],
-            branch=content.get("branch"),
+            branch=_branch(content.get("branch")),
             manifest_size=content["manifestSize"],
             created_at=content.get("createdAt"),
             updated_at=content.get("updatedAt"),
             metadata=content.get("metadata") or {},
+            others={key: value for key, value in content.items() if key not in _TAG_KEYS},
         )
 
 
@@ -91,6 +109,7 @@ class BranchRef:
         created_at: When it was made, seconds since the epoch.
         manifest_size: Size of its first manifest in bytes.
         metadata: Free texts.
+        others: Keys of the file that are not known.
     """
 
     parent_version: int
@@ -99,6 +118,7 @@ class BranchRef:
     created_at: int = 0
     manifest_size: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def descends_from(self, other: "BranchRef") -> bool:
         """Whether the branch was forked from another, directly or not."""
@@ -109,6 +129,7 @@ class BranchRef:
         """Return the JSON file."""
         return _dump(
             {
+                **self.others,
                 "parentBranch": self.parent_branch,
                 "identifier": {"version_mapping": [list(pair) for pair in self.identifier]},
                 "parentVersion": self.parent_version,
@@ -129,11 +150,12 @@ class BranchRef:
         mapping = (content.get("identifier") or {}).get("version_mapping") or []
         return cls(
             parent_version=content["parentVersion"],
-            parent_branch=content.get("parentBranch"),
+            parent_branch=_branch(content.get("parentBranch")),
             identifier=tuple((version, name) for version, name in mapping),
             created_at=content["createAt"],
             manifest_size=content["manifestSize"],
             metadata=content.get("metadata") or {},
+            others={key: value for key, value in content.items() if key not in _BRANCH_KEYS},
         )
 
 
@@ -143,32 +165,56 @@ def new_identifier(parent: BranchRef | None, fork_version: int) -> tuple[tuple[i
 
 
 def check_branch_name(name: str) -> str:
-    """Return a name that a branch may have.
+    """Return a name that a new branch may have.
 
     Raises:
-        InvalidInputError: Readers of the format would refuse it, or could not list it.
+        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would refuse it.
     """
-    if name == MAIN:
-        raise InvalidInputError(f"Ref is invalid: {MAIN!r} is reserved for the branch at the dataset's root")
-    return _checked(name, name.split("/"), "branch")
+    return _checked(_not_main(name), name.split("/"), "branch")
+
+
+def check_known_branch_name(name: str) -> str:
+    """Return a name that a branch of any tool may have.
+
+    Raises:
+        InvalidInputError: No branch can have it.
+    """
+    return _possible(_not_main(name), name.split("/"), "branch")
 
 
 def is_branch_name(name: str) -> bool:
-    """Whether a branch may have a name; main is none."""
+    """Whether a branch of any tool may have a name; main is none."""
     try:
-        check_branch_name(name)
+        check_known_branch_name(name)
     except InvalidInputError:
         return False
     return True
 
 
 def check_tag_name(name: str) -> str:
-    """Return a name that a tag may have; slashes are not allowed.
+    """Return a name that a new tag may have; slashes are not allowed.
 
     Raises:
-        InvalidInputError: Readers of the format would refuse it, or could not list it.
+        InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would refuse it.
     """
     return _checked(name, [name], "tag")
+
+
+def check_known_tag_name(name: str) -> str:
+    """Return a name that a tag of any tool may have.
+
+    Raises:
+        InvalidInputError: No tag can have it.
+    """
+    return _possible(name, [name], "tag")
+
+
+def name_in_tag(branch: str) -> str:
+    """The name of a branch as part of a tag's name: '-' for slashes, _XX for the bytes of what a tag may not hold."""
+    text = quote(branch.replace("/", "-"), safe="").replace("%", "_")
+    bare = text.strip(".")
+    before, after = text.index(bare), len(text) - text.index(bare) - len(bare)
+    return "_2E" * before + bare + "_2E" * after
 
 
 def timestamp_text(when: datetime) -> str:
@@ -176,12 +222,30 @@ def timestamp_text(when: datetime) -> str:
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
 
+def _not_main(name: str) -> str:
+    if name == MAIN:
+        raise InvalidInputError(f"Ref is invalid: {MAIN!r} is reserved for the branch at the dataset's root")
+    return name
+
+
+def _branch(name: str | None) -> str | None:
+    """A branch as files name it; main may stand there by name."""
+    return None if name == MAIN else name
+
+
+def _possible(name: str, parts: Sequence[str], kind: str) -> str:
+    if not all(_KNOWN_PART.fullmatch(part) and part not in (".", "..") for part in parts) or ".." in name:
+        raise InvalidInputError(f"Ref is invalid: no {kind} can have the name {name!r}")
+    return name
+
+
 def _checked(name: str, parts: Sequence[str], kind: str) -> str:
     good = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
-    if not good or ".." in name or name.endswith(".lock") or (kind == "tag" and name.startswith(".")):
+    dotted = kind == "tag" and (name.startswith(".") or name.endswith("."))
+    if not good or ".." in name or name.endswith(".lock") or dotted:
         raise InvalidInputError(
             f"Ref is invalid: {kind} name {name!r} must be made of ASCII letters, digits, '.', '-' and '_'"
-            + (", with single slashes between its parts" if kind == "branch" else "")
+            + (", with single slashes between its parts" if kind == "branch" else ", not begin or end with a dot")
             + ", without '..', and not end with '.lock'"
         )
     return name

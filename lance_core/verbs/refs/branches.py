@@ -30,7 +30,15 @@ from lance_core.store import ObjectStore, manifest_index
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_ref_key, branch_root, tag_ref_key
-from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, new_identifier
+from lance_core.table.refs import (
+    MAIN,
+    BranchRef,
+    TagRef,
+    check_branch_name,
+    check_known_branch_name,
+    name_in_tag,
+    new_identifier,
+)
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion import Promotion, promote
@@ -191,7 +199,7 @@ class Branches:
             InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
             UnsupportedError: Its latest version has feature flags that are not known.
         """
-        check_branch_name(branch)
+        check_known_branch_name(branch)
         root = self._place.root
         refs = dict(_load_all(self._place))
         own = refs.pop(branch, None)
@@ -342,7 +350,7 @@ def _keeps_fork_of(name: str, tag: TagRef, branch: str, own: BranchRef | None) -
 def _fork_tag(branch: str, ref: BranchRef) -> str:
     """Name of the tag that keeps the version that a branch was forked from."""
     unique = ref.identifier[-1][1][:8] if ref.identifier else "unknown"
-    return f"{FORK_TAG_PREFIX}{branch.replace('/', '-')}.{unique}"
+    return f"{FORK_TAG_PREFIX}{name_in_tag(branch)}.{unique}"
 
 
 def _describe(ref: BranchRef) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lance_core.errors import AlreadyExistsError, DatasetExistsError, InvalidInp
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import branch_ref_key
-from lance_core.table.refs import BranchRef, check_branch_name, new_identifier
+from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
 from lance_core.verbs.refs.branches import create_branch
 from lance_core.verbs.refs.tags import manifest_size
 from lance_core.verbs.version.references import Place, Reference, load_branch
@@ -38,7 +38,7 @@ def ensure_branch(place: Place, branch: str, reference: Reference, known: Manife
         VersionNotFoundError: There is no such version.
         DatasetExistsError: What is left of a branch of that name is not the beginning of one.
     """
-    check_branch_name(branch)
+    check_known_branch_name(branch)
     for attempt in range(ATTEMPTS):
         latest = load_latest(place.store_of(branch))
         if latest is not None:

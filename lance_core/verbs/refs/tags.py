@@ -126,8 +126,8 @@ def write_tag(
 
 def load_tags(place: Place) -> dict[str, TagRef]:
     """All tags by name."""
-    names = sorted(name for meta in place.root.list(TAGS_PREFIX) if (name := tag_of_ref_key(meta.key)) is not None)
-    return {name: TagRef.from_bytes(place.root.get(tag_ref_key(name))) for name in names}
+    keys = {name: meta.key for meta in place.root.list(TAGS_PREFIX) if (name := tag_of_ref_key(meta.key)) is not None}
+    return {name: TagRef.from_bytes(place.root.get(keys[name])) for name in sorted(keys)}
 
 
 def manifest_size(manifest: Manifest) -> int:

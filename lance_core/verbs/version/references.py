@@ -10,7 +10,7 @@ from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNot
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import branch_ref_key, tag_ref_key
-from lance_core.table.refs import MAIN, BranchRef, TagRef, check_branch_name, check_tag_name
+from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
 from lance_core.verbs.version.branch_roots import store_of_branch
 
 __all__ = ["Place", "Reference", "Resolved", "load_branch", "load_tag"]
@@ -89,7 +89,7 @@ class Place:
 
     def _at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:
-            check_branch_name(branch)
+            check_known_branch_name(branch)
         store = self.store_of(branch)
         if version is None:
             version = latest_version(store)
@@ -104,7 +104,7 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
     Raises:
         VersionNotFoundError: There is none.
     """
-    check_tag_name(tag)
+    check_known_tag_name(tag)
     try:
         return TagRef.from_bytes(root.get(tag_ref_key(tag)))
     except ObjectNotFoundError as error:
@@ -117,7 +117,7 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     Raises:
         VersionNotFoundError: There is no such branch.
     """
-    check_branch_name(branch)
+    check_known_branch_name(branch)
     try:
         return BranchRef.from_bytes(root.get(branch_ref_key(branch)))
     except ObjectNotFoundError as error:
