@@ -104,6 +104,17 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         default_factory=BranchPolicy.off, description="Which runs write to a branch of their tables, beside main."
     )
 
+    index_partitions: bool = Field(
+        default=True,
+        description=(
+            "Keep a zone map on the partition columns, so that work on a partition costs a partition: made and "
+            "refreshed after a write, in a version of its own, when max_unindexed_fragments lie outside of it."
+        ),
+    )
+    max_unindexed_fragments: int = Field(
+        default=64, ge=0, description="How many fragments may lie outside of the zone map before it is refreshed."
+    )
+
     def settings(self) -> TableSettings:
         """The configuration as the plain record that the IO manager works with."""
         output = OutputSettings(
@@ -127,6 +138,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             data_storage_version=self.data_storage_version,
             table_config=dict(self.table_config),
             branching=self.branching,
+            index_partitions=self.index_partitions,
+            max_unindexed_fragments=self.max_unindexed_fragments,
         )
 
     @property

@@ -110,6 +110,8 @@ class TableSettings:
         data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
         table_config: Entries of the table's configuration to set with each write; none is ever removed.
         branching: Which runs write to a branch.
+        index_partitions: Whether zone maps on the partition columns are made and refreshed.
+        max_unindexed_fragments: How many fragments may lie outside of them.
     """
 
     root_uri: str
@@ -124,6 +126,8 @@ class TableSettings:
     data_storage_version: str | None = None
     table_config: Mapping[str, str] = field(default_factory=dict)
     branching: BranchPolicy = field(default_factory=BranchPolicy.off)
+    index_partitions: bool = True
+    max_unindexed_fragments: int = 64
 
     @property
     def table_root(self) -> TableRoot:

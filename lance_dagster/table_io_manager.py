@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
     RunFacts,
     add_partition_metadata,
@@ -118,6 +119,7 @@ class LanceTableIOManager(dg.IOManager):
         set_data_version(context, data_version(output.location.uri, outcome.dataset.version, output.branch))
         context.add_output_metadata(event_metadata(outcome, output.location) | branch_metadata(outcome.dataset))
         add_partition_metadata(context, partition_metadata(outcome))
+        self._index_partitions(output, outcome.dataset)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
@@ -210,6 +212,20 @@ class LanceTableIOManager(dg.IOManager):
             plain_metadata(output.context.definition_metadata.get("partition_expr")),
             schema,
         )
+
+    def _index_partitions(self, output: _Output, dataset: lance_core.LanceDataset) -> None:
+        """Keep zone maps on the partition columns; whatever goes wrong there, the write is done."""
+        if not self._settings.index_partitions or output.keys is None or dataset.branch is not None:
+            return  # what a branch is promoted to is indexed then
+        try:
+            plan = self._partitions(output, dataset.schema)
+            columns = [] if plan is None else plan.slices.columns
+            made = index_partitions(dataset, columns, most_uncovered=self._settings.max_unindexed_fragments)
+        except Exception as error:  # noqa: BLE001 -- an index only saves work
+            output.context.log.warning("%s: the zone maps of its partitions were not kept: %s", output.where, error)
+            return
+        if made:
+            output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(made))
 
     def _write(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> WriteOutcome | None:
         frame = handler.arrow_schema(obj)

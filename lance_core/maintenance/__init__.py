@@ -1,4 +1,4 @@
-"""Upkeep of datasets: compaction and cleanup.
+"""Upkeep of datasets: compaction, cleanup, zone maps of partitions.
 
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics
@@ -17,6 +17,7 @@ from lance_core.maintenance.compaction import Compaction, commit_what_fits, comp
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.maintenance.zone_maps import index_partitions
 
 __all__ = [
     "Candidate",
@@ -35,5 +36,6 @@ __all__ = [
     "commit_what_fits",
     "compact",
     "explain_cleanup_old_versions",
+    "index_partitions",
     "select",
 ]

@@ -31,6 +31,7 @@ from lance_core.maintenance.pool import run_tasks, worker_count
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.maintenance.zone_maps import refresh_after_compaction
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.version.handle import Handle
@@ -88,6 +89,7 @@ class Compaction:
         properties = transaction_properties or {}
         commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
         _follow(dataset)
+        _refresh(dataset, rewrites, deferred=resolved.defer_index_remap)
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
@@ -227,6 +229,7 @@ def commit_what_fits(
             break
     if results:
         _follow(dataset)
+    _refresh(dataset, left, deferred=deferred)
     metrics = sum((result.metrics for result in left), CompactionMetrics())
     return replace(metrics, tasks_skipped=dropped)
 
@@ -234,6 +237,12 @@ def commit_what_fits(
 def _follow(dataset: Handle) -> None:
     """Move the handle to the latest version of the dataset that it was opened on."""
     dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
+
+
+def _refresh(dataset: Handle, results: Sequence[RewriteResult], *, deferred: bool) -> None:
+    """Let zone maps cover the new fragments, unless what concerns indices was put off."""
+    if not deferred:
+        refresh_after_compaction(dataset, {record.id for result in results for record in result.original_records})
 
 
 def _is_unchanged(source: Source, result: RewriteResult) -> bool:

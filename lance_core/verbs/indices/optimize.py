@@ -22,7 +22,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import CreateIndex
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
-from lance_core.verbs.version.retry import retrying
+from lance_core.verbs.version.retry import CONFLICT_RETRIES, retrying
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged, staged
 
@@ -35,6 +35,7 @@ def optimize_indices(
     num_indices_to_merge: int | None = None,
     index_names: Collection[str] | None = None,
     retrain: bool = False,
+    conflict_retries: int = CONFLICT_RETRIES,
 ) -> Manifest:
     """Bring indices up to date, all in one version; none is made if there is nothing to do.
 
@@ -44,6 +45,7 @@ def optimize_indices(
             segment of that, None is 1.
         index_names: Which indices; None for all that can be built here.
         retrain: Build each anew as one segment.
+        conflict_retries: How often it is done again when others changed the same.
 
     Raises:
         NotFoundError: There is no index of a name.
@@ -64,7 +66,7 @@ def optimize_indices(
                 return base.manifest
             return files.commit(CreateIndex(new_indices=new, removed_indices=gone))
 
-    return retrying(source, attempt)
+    return retrying(source, attempt, conflict_retries=conflict_retries)
 
 
 def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -> list[int]:

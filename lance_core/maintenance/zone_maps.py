@@ -1,0 +1,114 @@
+"""Keep zone maps of partition columns up to date: made when a table has grown, refreshed when it has grown more.
+
+Each change is a version of its own. Who writes and who compacts calls this afterwards; nothing here is ever needed for
+a right answer, so a conflict with somebody who does the same is no error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from pyroaring import BitMap
+
+from lance_core.errors import LanceError, RetryableConflictError
+from lance_core.index.kinds import KINDS
+from lance_core.schema import arrow_type_of
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest import Manifest
+from lance_core.verbs.indices.create import create_scalar_index
+from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
+from lance_core.verbs.version.handle import Handle
+
+__all__ = ["MOST_UNCOVERED", "index_partitions", "refresh_after_compaction"]
+
+MOST_UNCOVERED: Final = 64
+"""So many fragments may lie outside of a zone map before it is made, or refreshed."""
+
+ROWS_PER_ZONE: Final = 2**20
+"""Zones as large as fragments: a partition is one zone."""
+
+_logger = logging.getLogger(__name__)
+
+
+def index_partitions(dataset: Handle, columns: Sequence[str], *, most_uncovered: int = MOST_UNCOVERED) -> list[str]:
+    """Make zone maps on some columns, or refresh them, where more than some fragments lie outside of them.
+
+    Columns of types without an order are left alone, and so are columns that there are not. If somebody else does the
+    same at the same time, it is left to them.
+
+    Args:
+        dataset: The handle, which moves to the version that is made.
+        columns: The columns, usually those by which the table is partitioned.
+        most_uncovered: How many fragments may lie outside.
+
+    Returns:
+        The names of the zone maps that were made or refreshed.
+    """
+    manifest = dataset.source.manifest
+    if len(manifest.fragments) <= most_uncovered:
+        return []
+    stale, done = [], []
+    for column in columns:
+        found = _zone_maps(manifest, column)
+        if found is None:
+            continue
+        name = found[0].name if found else None
+        if len(uncovered_fragments(manifest, [one for one in found if one.name == name])) <= most_uncovered:
+            continue
+        if name is not None:
+            stale.append(name)
+            continue
+        before = {index.uuid for index in dataset.source.manifest.indices}
+        arguments = {"rows_per_zone": ROWS_PER_ZONE}
+        try:
+            made = create_scalar_index(
+                dataset.source, [column], "ZONEMAP", None, replace=False, train=True, arguments=arguments
+            )
+        except RetryableConflictError:
+            continue
+        dataset.move_to(made)
+        done += [index.name for index in made.indices if index.uuid not in before]
+    return [*done, *_refresh(dataset, stale)]
+
+
+def refresh_after_compaction(dataset: Handle, replaced: Collection[int]) -> list[str]:
+    """Refresh the zone maps that covered fragments which a compaction has replaced; it reads the new ones alone.
+
+    What cannot be refreshed is logged: it is merely slower.
+
+    Args:
+        dataset: The handle, after the compaction; it moves to the version that is made.
+        replaced: Ids of the fragments that went.
+
+    Returns:
+        The names of the zone maps.
+    """
+    gone, names = BitMap(replaced), set()
+    for index in dataset.source.manifest.indices:
+        if index.kind == "ZoneMap" and (index.covered_fragments() or BitMap()) & gone:
+            names.add(index.name)
+    try:
+        return _refresh(dataset, sorted(names))
+    except LanceError as error:
+        _logger.warning("zone maps of %s were not refreshed: %s", dataset.uri, error)
+        return []
+
+
+def _refresh(dataset: Handle, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    try:
+        dataset.move_to(optimize_indices(dataset.source, index_names=names, conflict_retries=0))
+    except RetryableConflictError:
+        return []
+    return list(names)
+
+
+def _zone_maps(manifest: Manifest, column: str) -> list[IndexMetadata] | None:
+    """The segments of zone maps on a column; None if it can have none."""
+    field = next((field for field in manifest.schema.fields if field.name == column), None)
+    if field is None or not KINDS["ZoneMap"].accepts(arrow_type_of(field)):
+        return None
+    return [index for index in manifest.indices if index.kind == "ZoneMap" and index.fields == (field.id,)]

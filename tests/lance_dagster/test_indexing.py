@@ -1,0 +1,66 @@
+"""Zone maps on partition columns: kept by the IO manager, and never in the way of a write."""
+
+import datetime as dt
+
+import dagster as dg
+import lance
+import pyarrow as pa
+
+from lance_core.errors import StoreError
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
+SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
+
+
+@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+def events(context) -> pa.Table:
+    days = [dt.date.fromisoformat(key) for key in context.partition_keys]
+    return pa.table([days, [day.day for day in days]], schema=SCHEMA)
+
+
+def days(first, count):
+    start = dt.date(2024, 1, first)
+    return [(start + dt.timedelta(days=i)).isoformat() for i in range(count)]
+
+
+def run(lake, keys, **settings):
+    for key in keys:
+        lake.run(events, partition=key, **settings)
+    return lake.table("events")
+
+
+def test_a_zone_map_is_made_and_refreshed_as_the_table_grows(lake):
+    assert not run(lake, days(1, 3), max_unindexed_fragments=3).has_index
+    table = run(lake, days(4, 1), max_unindexed_fragments=3)
+    assert table.version == 5
+    assert table.stats.index_stats("day_idx")["num_indexed_fragments"] == 4
+    table = run(lake, days(5, 3), max_unindexed_fragments=3)
+    assert table.stats.index_stats("day_idx")["num_unindexed_fragments"] == 3
+    table = run(lake, days(8, 1), max_unindexed_fragments=3)
+    assert table.stats.index_stats("day_idx")["num_unindexed_fragments"] == 0
+    assert table.version == 10
+    assert "@day_idx(ZoneMap)" in lance.dataset(table.uri).scanner(filter="day = date '2024-01-02'").explain_plan()
+    run(lake, days(2, 1), max_unindexed_fragments=3)
+    assert sorted(n for _, n in lake.rows("events")) == list(range(1, 9))
+
+
+def test_it_can_be_left_off(lake):
+    assert not run(lake, days(1, 3), index_partitions=False, max_unindexed_fragments=1).has_index
+
+
+def test_the_version_of_the_write_is_what_events_tell(lake):
+    run(lake, days(1, 2), max_unindexed_fragments=2)
+    result = lake.run(events, partition="2024-01-03", max_unindexed_fragments=2)
+    (event,) = result.asset_materializations_for_node("events")
+    table = lake.table("events")
+    assert (event.metadata["lance/version"].value, table.version) == (3, 4)
+    assert table.read_transaction(4).operation.name == "CreateIndex"
+
+
+def test_a_zone_map_that_cannot_be_made_does_not_fail_the_write(lake, monkeypatch):
+    def fail(*_, **__):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr("lance_dagster.table_io_manager.index_partitions", fail)
+    table = run(lake, days(1, 2), max_unindexed_fragments=0)
+    assert (table.version, table.count_rows()) == (2, 2)
