@@ -7,6 +7,9 @@
     lance_filter                 a pyarrow expression as metadata of an input
     LanceMaintenancePolicy       what upkeep does to tables, and when they need it
     build_maintenance_job        upkeep as a job;  build_maintenance_schedule, build_maintenance_sensor run it
+    build_lance_..._check(s)     health, integrity, primary_key, drift
+    observable_lance_asset       a table that others write;  build_lance_observation_sensor tells what they committed
+    lance_eager                  automation that waits for what is published
 
 Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module when it is
 first asked for: a code location loads quickly and `dg` commands stay light.
@@ -19,10 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lance_dagster.branching import BranchPolicy
+    from lance_dagster.checks import (
+        build_lance_drift_check,
+        build_lance_health_checks,
+        build_lance_integrity_checks,
+        build_lance_primary_key_check,
+    )
     from lance_dagster.filters import lance_filter
     from lance_dagster.io_manager import LanceIOManager
     from lance_dagster.maintenance import build_maintenance_job
     from lance_dagster.maintenance_triggers import build_maintenance_schedule, build_maintenance_sensor
+    from lance_dagster.observation import build_lance_observation_sensor, lance_eager, observable_lance_asset
     from lance_dagster.policy import LanceMaintenancePolicy
     from lance_dagster.resource import LanceTableResource
     from lance_dagster.spark import LanceSparkResource
@@ -34,10 +44,17 @@ __all__ = [
     "LanceMaintenancePolicy",
     "LanceSparkResource",
     "LanceTableResource",
+    "build_lance_drift_check",
+    "build_lance_health_checks",
+    "build_lance_integrity_checks",
+    "build_lance_observation_sensor",
+    "build_lance_primary_key_check",
     "build_maintenance_job",
     "build_maintenance_schedule",
     "build_maintenance_sensor",
+    "lance_eager",
     "lance_filter",
+    "observable_lance_asset",
     "stamp_lance_metadata",
 ]
 
@@ -47,10 +64,17 @@ _HOMES: Final = {
     "LanceMaintenancePolicy": "lance_dagster.policy",
     "LanceSparkResource": "lance_dagster.spark",
     "LanceTableResource": "lance_dagster.resource",
+    "build_lance_drift_check": "lance_dagster.checks",
+    "build_lance_health_checks": "lance_dagster.checks",
+    "build_lance_integrity_checks": "lance_dagster.checks",
+    "build_lance_observation_sensor": "lance_dagster.observation",
+    "build_lance_primary_key_check": "lance_dagster.checks",
     "build_maintenance_job": "lance_dagster.maintenance",
     "build_maintenance_schedule": "lance_dagster.maintenance_triggers",
     "build_maintenance_sensor": "lance_dagster.maintenance_triggers",
+    "lance_eager": "lance_dagster.observation",
     "lance_filter": "lance_dagster.filters",
+    "observable_lance_asset": "lance_dagster.observation",
     "stamp_lance_metadata": "lance_dagster.stamp",
 }
 

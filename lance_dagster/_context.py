@@ -24,6 +24,7 @@ __all__ = [
     "run_began",
     "run_created_at",
     "run_facts",
+    "run_partition_keys",
     "run_succeeded",
     "set_data_version",
     "tag_run",
@@ -154,7 +155,7 @@ def add_partition_metadata(context: dg.OutputContext, metadata: Mapping[str, Map
 
 
 def definition_metadata(
-    context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
+    context: dg.OpExecutionContext | dg.AssetCheckExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
 ) -> Mapping[str, Any] | None:
     """The definition metadata of an asset of the code location; None where the location does not tell."""
     try:
@@ -163,6 +164,13 @@ def definition_metadata(
     except Exception:  # noqa: BLE001 -- Dagster's own kind of assertion: a job that is run by itself belongs to none
         return None
     return None if definition is None else definition.metadata_by_key.get(asset_key)
+
+
+def run_partition_keys(context: dg.AssetCheckExecutionContext) -> list[str] | None:
+    """The partitions of the run that a check is part of; None in a run without any."""
+    if not (context.has_partition_key or context.has_partition_key_range):
+        return None
+    return list(context.partition_keys)
 
 
 def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:

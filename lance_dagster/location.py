@@ -5,6 +5,8 @@
 `table` is the last part of the asset key, or the metadata entry `table`. `schema` is, in this order: the metadata
 entry `schema`, the `schema` of the IO manager, the part of the asset key before the last, "public". These are the
 rules of Dagster's own database IO managers, so assets move over unchanged.
+
+A table that others write can be anywhere: the metadata entry `lance/uri` of its asset names it.
 """
 
 from __future__ import annotations
@@ -65,6 +67,9 @@ def locate_table(
                 'letters, digits and "_=@+.-" are allowed, and no "." in front. Give the asset the metadata "schema" '
                 'or "table" with a name that can.'
             )
+    elsewhere = _text(metadata, "lance/uri")
+    if elsewhere is not None:
+        return TableLocation(uri=elsewhere.rstrip("/"), schema=schema, table=table)
     return TableLocation(uri=f"{root_uri.rstrip('/')}/{schema}/{table}.lance", schema=schema, table=table)
 
 

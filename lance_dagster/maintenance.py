@@ -22,6 +22,7 @@ import dagster as dg
 from pydantic import Field
 
 from lance_dagster._context import definition_metadata, job_beside_resources
+from lance_dagster.names import mapping_key
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
@@ -209,7 +210,7 @@ def _survey(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, overrides: Mapping[str, Any]
 ) -> "tuple[Upkeep | None, list[str]]":
     """What there is to do; None for a table that is not there or is to be left alone."""
-    from lance_dagster import upkeep  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
 
     root, where = job.root(context), f"asset {ref.name}"
     policy = policy_of(job.policy, ref.metadata, where=where)
@@ -235,8 +236,6 @@ def _survey(
 
 def _task_outputs(job: _Job, found: "Upkeep", tasks: list[str]) -> Iterator[dg.DynamicOutput[Any]]:
     """One output per task, and for Spark, which spreads tasks itself, one per table; plain records."""
-    from lance_dagster.upkeep import mapping_key  # noqa: PLC0415 -- code locations load without lance_core
-
     groups = [tasks] if job.engine == "spark" and tasks else [[task] for task in tasks]
     for number, group in enumerate(groups):
         record = {"asset": found.asset, "uri": found.uri, "tasks": group}
@@ -281,8 +280,6 @@ def _tables_op(job: _Job) -> dg.OpDefinition:
         out=dg.DynamicOut(io_manager_key=PAYLOADS),
     )
     def tables(surveyed: dict[str, Any], rewritten: list[Any]) -> Iterator[dg.DynamicOutput[Any]]:
-        from lance_dagster.upkeep import mapping_key  # noqa: PLC0415 -- code locations load without lance_core
-
         for found in surveyed["due"]:
             own = [one for one in rewritten if one["asset"] == found.asset]
             found.results = [text for one in own for text in one["results"]]
@@ -318,10 +315,10 @@ def _step_op(job: _Job, step: str, work: Work, description: str) -> dg.OpDefinit
 
 
 def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
 
     if table.num_tasks:
-        upkeep.commit(dataset, table, _properties(context, table), rewriter=job.rewriter(context))
+        upkeep.commit(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context))
 
 
 def _materialize(
@@ -329,7 +326,7 @@ def _materialize(
 ) -> None:
     from lance_dagster import upkeep  # noqa: PLC0415 -- as above
 
-    upkeep.materialize_deletions(dataset, table, _properties(context, table), rewriter=job.rewriter(context))
+    upkeep.materialize_deletions(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context))
 
 
 def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
@@ -422,9 +419,12 @@ def _open(job: _Job, context: dg.OpExecutionContext, uri: str) -> "lance_core.La
     return lance_core.dataset(uri, storage_options=job.root(context).options)
 
 
-def _properties(context: dg.OpExecutionContext, table: "Upkeep") -> dict[str, str]:
+def _properties(context: dg.OpExecutionContext, table: "Upkeep", dataset: "lance_core.LanceDataset") -> dict[str, str]:
     """What the table's history tells of a commit of upkeep."""
+    from lance_dagster.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 -- heavy imports at first use
+
     return {
+        DATA_VERSION_KEY: str(last_data_change(dataset)),
         "dagster.run_id": context.run_id,
         "dagster.job_name": context.job_name,
         "dagster.asset_key": table.asset,

@@ -18,7 +18,6 @@ Dagster plots them and metadata bounds checks can read them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from lance_dagster.handlers.base import WriteOutcome
 
-__all__ = ["column_schema", "data_version", "event_metadata", "partition_metadata"]
+__all__ = ["column_schema", "event_metadata", "partition_metadata"]
 
 
 def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, Any]:
@@ -98,11 +97,6 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
             for field in schema
         ]
     )
-
-
-def data_version(uri: str, version: int, branch: str | None = None) -> str:
-    """The data version of an asset: its table, the branch, and the table version that last changed its rows."""
-    return f"{hashlib.sha256(uri.encode()).hexdigest()[:12]}:{branch or 'main'}:{version}"
 
 
 def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:

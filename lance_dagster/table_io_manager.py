@@ -30,9 +30,10 @@ from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.commits import CommitTags, EarlierTries, commit_tags, find_earlier_tries, refuse_missing
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
+from lance_dagster.history import data_version
 from lance_dagster.inputs import read_request
 from lance_dagster.location import TableLocation, locate_table
-from lance_dagster.metadata import data_version, event_metadata, partition_metadata
+from lance_dagster.metadata import event_metadata, partition_metadata
 from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
 from lance_dagster.tables import TableRoot
@@ -116,7 +117,8 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        set_data_version(context, data_version(output.location.uri, outcome.dataset.version, output.branch))
+        written = outcome.dataset
+        set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         context.add_output_metadata(event_metadata(outcome, output.location) | branch_metadata(outcome.dataset))
         add_partition_metadata(context, partition_metadata(outcome))
         self._index_partitions(output, outcome.dataset)

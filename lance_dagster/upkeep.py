@@ -14,12 +14,10 @@ commits first wins, and upkeep looks again, `ATTEMPTS` times.
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, Final
 
 import lance_core
@@ -35,7 +33,6 @@ __all__ = [
     "clean_up",
     "commit",
     "compaction_options",
-    "mapping_key",
     "materialize_deletions",
     "refresh_indices",
     "rewrite",
@@ -47,7 +44,6 @@ ATTEMPTS: Final = 3
 """How often upkeep looks again after writers were faster."""
 
 _PAUSE_S: Final = 0.2
-_NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
 
 Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[RewriteResult]]
 """Runs tasks, in this process or elsewhere."""
@@ -105,14 +101,6 @@ class Upkeep:
         """Add to what was done."""
         for name, number in numbers.items():
             self.done[name] = self.done.get(name, 0) + number
-
-
-def mapping_key(asset: str, suffix: str = "") -> str:
-    """A key of a dynamic output: the same for the same table, another for another one."""
-    plain = _NOT_IN_KEYS.sub("_", asset.replace("/", "__"))
-    if plain != asset:
-        plain += "_" + sha256(asset.encode()).hexdigest()[:6]
-    return plain + suffix
 
 
 def compaction_options(policy: LanceMaintenancePolicy) -> dict[str, Any]:

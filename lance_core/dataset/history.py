@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from lance_core.commit import (
     commit,
@@ -73,6 +74,22 @@ class HistoryVerbs(Handle):
         """What the latest commits up to this version changed, newest first."""
         numbers = [number for number in list_versions(self._store) if number <= self.version]
         return [self.read_transaction(number) for number in reversed(numbers[-recent_transactions:])]
+
+    def history(self) -> Iterator[tuple[Self, Transaction | None]]:
+        """Handles on this version and those before it, newest first, each with what made it, as far as it is recorded.
+
+        Each version is read once, when it is asked for. Versions that were cleaned up are left out. Not in pylance.
+        """
+        for number in reversed(list_versions(self._store)):
+            if number > self.version:
+                continue
+            try:
+                manifest = self._manifest if number == self.version else load_manifest(self._store, number)
+            except VersionNotFoundError:
+                continue  # cleaned up since they were listed
+            found = load_transaction(self._store, manifest)
+            handle = type(self)(self._uri, storage_options=self._options, manifest=manifest)
+            yield handle, None if found is None else Transaction.from_record(found)
 
     def find_transaction(
         self, key: str, value: str, *, not_before: datetime | None = None

@@ -1,0 +1,303 @@
+"""Asset checks on tables: how healthy, whole, unique and expected they are.
+
+    build_lance_health_checks        lance_small_fragments  lance_deleted_fraction  lance_versions
+                                     lance_uncovered_indices                                        warn
+    build_lance_integrity_checks     lance_integrity: manifest, files and their sizes, rows         error
+    build_lance_primary_key_check    lance_primary_key: unique, and never null                      error
+    build_lance_drift_check          lance_drift: the newest rows are Dagster's                     warn
+
+Numbers are metadata, so that Dagster plots them and its own checks of bounds can read them. A check asks the resource
+`io_manager` for the place of the table, opens the newest version itself, and loads nothing through the IO manager.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lance_dagster._context import definition_metadata, run_partition_keys
+from lance_dagster.names import mapping_key
+from lance_dagster.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.tables import TableLike, TableRef, table_ref, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = [
+    "build_lance_drift_check",
+    "build_lance_health_checks",
+    "build_lance_integrity_checks",
+    "build_lance_primary_key_check",
+]
+
+_SHOWN = 20
+
+
+def build_lance_health_checks(
+    assets: Iterable[TableLike] | TableLike,
+    policy: LanceMaintenancePolicy | None = None,
+    *,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Checks that warn of tables that need upkeep, by fragments, deleted rows, versions and indices.
+
+    Args:
+        assets: Assets, specs or keys.
+        policy: The thresholds; its defaults if not given. An asset's metadata `lance/maintenance` changes them.
+        severity: Of a check that fails.
+        io_manager_key: The resource that knows where the tables are.
+    """
+    chosen = LanceMaintenancePolicy() if policy is None else policy
+    return [_health_check(ref, _own_policy(chosen, ref), severity, io_manager_key) for ref in table_refs(assets)]
+
+
+def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
+    return policy_of(policy, ref.metadata, where=f"asset {ref.name}") or policy
+
+
+def _health_check(
+    ref: TableRef, policy: LanceMaintenancePolicy, severity: dg.AssetCheckSeverity, io_manager_key: str
+) -> dg.AssetChecksDefinition:
+    limits = {
+        "lance_small_fragments": ("lance/small_fragments", policy.max_small_fragments, "small fragments"),
+        "lance_deleted_fraction": ("lance/deleted_fraction", policy.materialize_deletions_threshold, "deleted rows"),
+        "lance_versions": ("lance/versions_total", policy.max_versions, "versions"),
+        "lance_uncovered_indices": ("lance/index_unindexed_fraction", 0, "rows that an index does not cover"),
+    }
+    specs = [
+        dg.AssetCheckSpec(name, asset=ref.key, description=f"Not too many {what} in the table.")
+        for name, (_, _, what) in limits.items()
+    ]
+
+    @dg.multi_asset_check(
+        name=f"lance_health_{mapping_key(ref.name)}",
+        specs=specs,
+        required_resource_keys={io_manager_key},
+        can_subset=True,
+    )
+    def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        from lance_dagster.health import measure  # noqa: PLC0415 -- heavy imports at first use
+
+        found = measure(_open(context, ref, io_manager_key), policy)
+        numbers = found.metadata()
+        for name, (key, limit, what) in limits.items():
+            if dg.AssetCheckKey(ref.key, name) not in context.selected_asset_check_keys:
+                continue
+            value = numbers.get(key, 0)
+            lonely = name == "lance_small_fragments" and found.fragments == 1
+            yield dg.AssetCheckResult(
+                check_name=name,
+                asset_key=ref.key,
+                passed=lonely or value <= limit,
+                severity=severity,
+                description=f"{what}: {value:.4g}, the limit is {limit:.4g}",
+                metadata={**numbers, "lance/limit": limit},
+            )
+
+    return health
+
+
+def build_lance_integrity_checks(
+    assets: Iterable[TableLike] | TableLike,
+    *,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    blocking: bool = False,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Checks that a table is whole.
+
+    The manifest can be read, every file is there with its size and its rows, and there are as many rows as the last
+    materialization said.
+
+    Args:
+        assets: Assets, specs or keys.
+        severity: Of a check that fails.
+        blocking: Whether what is downstream in the same run waits for it.
+        io_manager_key: The resource that knows where the tables are.
+    """
+    return [_integrity_check(ref, severity, blocking, io_manager_key) for ref in table_refs(assets)]
+
+
+def _integrity_check(
+    ref: TableRef, severity: dg.AssetCheckSeverity, blocking: bool, io_manager_key: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=ref.key,
+        name="lance_integrity",
+        description="The manifest can be read, all files are there, and the rows are those that were written.",
+        blocking=blocking,
+        required_resource_keys={io_manager_key},
+    )
+    def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 -- heavy imports at first use
+
+        try:
+            dataset = _open(context, ref, io_manager_key)
+            problems = [*_file_problems(dataset), *_row_problems(context, ref, dataset)]
+            numbers = {
+                "lance/version": dataset.version,
+                "lance/fragments": len(dataset.fragment_ids()),
+                "lance/rows": dataset.count_rows(),
+            }
+        except DatasetNotFoundError:
+            raise
+        except (LanceError, OSError) as error:
+            problems, numbers = [f"{type(error).__name__}: {error}"], {}
+        return dg.AssetCheckResult(
+            passed=not problems,
+            severity=severity,
+            description="; ".join(problems[:_SHOWN]) or "everything is there",
+            metadata={**numbers, "lance/problems": len(problems)},
+        )
+
+    return integrity
+
+
+def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
+    from lance_core.maintenance.verify import verify  # noqa: PLC0415 -- heavy imports at first use
+
+    for problem in verify(dataset):
+        where = "" if problem.fragment_id is None else f"fragment {problem.fragment_id}, "
+        yield f"{where}{problem.path or 'manifest'} {problem.message}"
+    listed = dataset.all_files().read_all()
+    sizes = dict(zip(listed["path"].to_pylist(), listed["size_bytes"].to_pylist(), strict=True))
+    for fragment in dataset.get_fragments():
+        for file in fragment.metadata.files:
+            found, wanted = sizes.get(f"data/{file.path}"), file.file_size_bytes
+            if found is not None and wanted and found != wanted:
+                yield f"fragment {fragment.fragment_id}, {file.path} has {found} bytes, the manifest says {wanted}"
+
+
+def _row_problems(
+    context: dg.AssetCheckExecutionContext, ref: TableRef, dataset: "lance_core.LanceDataset"
+) -> Iterator[str]:
+    """Hold the rows of the version that Dagster recorded last against what it recorded."""
+    from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 -- heavy imports at first use
+
+    event = context.instance.get_latest_materialization_event(ref.key)
+    told = event.asset_materialization.metadata if event is not None and event.asset_materialization else {}
+    version, rows = (told[key].value if key in told else None for key in ("lance/version", "dagster/row_count"))
+    branch = told["lance/branch"].value if "lance/branch" in told else None
+    if not isinstance(version, int) or not isinstance(rows, int) or branch not in (None, "main", dataset.branch):
+        return
+    if version > dataset.version:
+        yield f"the last materialization made version {version}, and the newest is {dataset.version}"
+        return
+    try:
+        found = dataset.checkout_version(version).count_rows()
+    except VersionNotFoundError:
+        return  # cleaned up: its rows are not known any more
+    if found != rows:
+        yield f"version {version} has {found} rows, the materialization said {rows}"
+
+
+def build_lance_primary_key_check(
+    asset: TableLike,
+    columns: Sequence[str],
+    *,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    blocking: bool = False,
+    io_manager_key: str = "io_manager",
+) -> dg.AssetChecksDefinition:
+    """A check that columns name each row once, and are never null.
+
+    Args:
+        asset: The asset, its spec or key.
+        columns: The columns; only they are read.
+        partitions_def: The asset's partitions, to look at the rows of the run's partitions only; the asset's metadata
+            `partition_expr` names their column. Needs a Dagster whose checks have partitions.
+        severity: Of a check that fails.
+        blocking: Whether what is downstream in the same run waits for it.
+        io_manager_key: The resource that knows where the table is.
+
+    Raises:
+        ValueError: no column is named.
+    """
+    names, ref = list(columns), table_ref(asset)
+    if isinstance(columns, str) or not names:
+        raise ValueError(f"columns must be a list of names, not {columns!r}")
+    partitions: dict[str, Any] = {} if partitions_def is None else {"partitions_def": partitions_def}
+
+    @dg.asset_check(
+        asset=ref.key,
+        name="lance_primary_key",
+        description=f"{', '.join(names)} name each row once, and are never null.",
+        blocking=blocking,
+        required_resource_keys={io_manager_key},
+        **partitions,
+    )
+    def primary_key(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 -- heavy imports at first use
+
+        dataset = _open(context, ref, io_manager_key)
+        keys = run_partition_keys(context) if partitions_def is not None else None
+        metadata = _known(context, ref).metadata or {}
+        found = count_duplicates(dataset, names, ref.key, partitions_def, keys, metadata.get("partition_expr"))
+        return dg.AssetCheckResult(
+            passed=not found.duplicates and not found.nulls,
+            severity=severity,
+            description=found.text,
+            metadata={
+                "lance/version": dataset.version,
+                "lance/rows_checked": found.rows,
+                "lance/duplicate_rows": found.duplicates,
+                "lance/null_keys": found.nulls,
+            },
+        )
+
+    return primary_key
+
+
+def build_lance_drift_check(
+    asset: TableLike,
+    *,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
+    io_manager_key: str = "io_manager",
+) -> dg.AssetChecksDefinition:
+    """A check that the newest version was written by Dagster, or by upkeep, whoever does that.
+
+    Args:
+        asset: The asset, its spec or key.
+        severity: Of a check that fails.
+        io_manager_key: The resource that knows where the table is.
+    """
+    ref = table_ref(asset)
+
+    @dg.asset_check(
+        asset=ref.key,
+        name="lance_drift",
+        description="The newest version was written by Dagster or by upkeep.",
+        required_resource_keys={io_manager_key},
+    )
+    def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from lance_dagster.history import read_history  # noqa: PLC0415 -- heavy imports at first use
+
+        dataset = _open(context, ref, io_manager_key)
+        foreign = []
+        for one in read_history(dataset):
+            if one.run_id is not None and not one.is_upkeep:
+                break
+            if not one.is_upkeep:
+                foreign.append(one)
+        listed = ", ".join(f"{one.version} ({one.operation})" for one in foreign[:_SHOWN])
+        return dg.AssetCheckResult(
+            passed=not foreign,
+            severity=severity,
+            description=f"versions that Dagster did not write: {listed}"
+            if foreign
+            else "Dagster wrote the newest rows",
+            metadata={"lance/version": dataset.version, "lance/foreign_versions": len(foreign)},
+        )
+
+    return drift
+
+
+def _open(context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str) -> "lance_core.LanceDataset":
+    return table_root(getattr(context.resources, io_manager_key)).open(_known(context, ref))
+
+
+def _known(context: dg.AssetCheckExecutionContext, ref: TableRef) -> TableRef:
+    """The table with the metadata of its definition, as far as the code location tells."""
+    return ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))

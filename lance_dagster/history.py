@@ -1,0 +1,223 @@
+"""What the versions of a table tell of themselves: who made each, of what, and what it changed.
+
+Everything comes from the manifests and the transactions in them, so that it is known without Dagster's database.
+
+    operation                                     changes rows   who
+    ReserveFragments                              no             bookkeeping of a rewrite; left out of every list
+    Rewrite, CreateIndex                          no             upkeep, whoever does it
+    UpdateConfig, UpdateBases                     no             somebody
+    all others                                    yes            somebody
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = [
+    "DATA_VERSION_KEY",
+    "INPUT_PREFIX",
+    "TableInput",
+    "TableVersion",
+    "data_version",
+    "data_version_of",
+    "last_data_change",
+    "read_history",
+]
+
+INPUT_PREFIX: Final = "dagster.input."
+DATA_VERSION_KEY: Final = "dagster.data_version"
+_MESSAGE_KEY: Final = "__lance_commit_message"
+_BOOKKEEPING: Final = "ReserveFragments"
+_UPKEEP: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
+_KEEPS_ROWS: Final = _UPKEEP | {"UpdateConfig", "UpdateBases", "UpdateMemWalState"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInput:
+    """One table that was read for a version.
+
+    Attributes:
+        asset: The asset's key, parts joined by slashes.
+        uri: Its table; None if it was not recorded.
+        version: The version that was read.
+        branch: The branch that it is on; None for main.
+    """
+
+    asset: str
+    uri: str | None
+    version: int | None
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """One version of a table.
+
+    Attributes:
+        version: Its number.
+        branch: Its branch; None for main.
+        time: When it was committed, in UTC.
+        operation: The Lance operation; None if it is not recorded.
+        rows: Live rows.
+        rows_added: Rows that came in; None if the version before is gone.
+        rows_removed: Rows that went; None likewise.
+        fragments: Fragments.
+        read_version: Version that the change was made from.
+        properties: The properties of the transaction.
+    """
+
+    version: int
+    branch: str | None
+    time: datetime
+    operation: str | None
+    rows: int
+    rows_added: int | None
+    rows_removed: int | None
+    fragments: int
+    read_version: int | None
+    properties: dict[str, str]
+
+    @property
+    def run_id(self) -> str | None:
+        """The Dagster run that made it."""
+        return self.properties.get("dagster.run_id")
+
+    @property
+    def asset(self) -> str | None:
+        """The asset that it was made for."""
+        return self.properties.get("dagster.asset_key")
+
+    @property
+    def message(self) -> str | None:
+        """The commit message."""
+        return self.properties.get(_MESSAGE_KEY)
+
+    @property
+    def partitions(self) -> Any:
+        """The partitions that were written: a list of keys, or a mapping with count, first and last; None for none."""
+        text = self.properties.get("dagster.partition_keys")
+        return None if text is None else json.loads(text)
+
+    @property
+    def inputs(self) -> list[TableInput]:
+        """The tables that were read for it."""
+        return [
+            _input(key.removeprefix(INPUT_PREFIX), text)
+            for key, text in sorted(self.properties.items())
+            if key.startswith(INPUT_PREFIX)
+        ]
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows or columns may differ from the version before."""
+        return self.operation not in _KEEPS_ROWS
+
+    @property
+    def is_upkeep(self) -> bool:
+        """Whether it only arranges anew what is there."""
+        return self.operation in _UPKEEP
+
+
+def read_history(dataset: lance_core.LanceDataset, *, after: int = 0) -> Iterator[TableVersion]:
+    """The versions of a handle's branch from its own back, newest first, each read when it is asked for.
+
+    Args:
+        dataset: The handle.
+        after: Stop at this version.
+    """
+    steps = dataset.history()
+    current = next(steps, None)
+    while current is not None and current[0].version > after:
+        before = next(steps, None)
+        handle, transaction = current
+        operation = None if transaction is None else transaction.operation.name
+        if operation != _BOOKKEEPING:
+            yield _version(handle, transaction, None if before is None else before[0])
+        current = before
+
+
+def _version(
+    handle: lance_core.LanceDataset, transaction: lance_core.Transaction | None, before: lance_core.LanceDataset | None
+) -> TableVersion:
+    operation = None if transaction is None else transaction.operation.name
+    added, removed = _row_changes(handle, before, operation)
+    return TableVersion(
+        version=handle.version,
+        branch=handle.branch,
+        time=handle.timestamp,
+        operation=operation,
+        rows=handle.count_rows(),
+        rows_added=added,
+        rows_removed=removed,
+        fragments=len(handle.fragment_ids()),
+        read_version=None if transaction is None else transaction.read_version,
+        properties=dict((transaction.transaction_properties or {}) if transaction is not None else {}),
+    )
+
+
+def _row_changes(
+    handle: lance_core.LanceDataset, before: lance_core.LanceDataset | None, operation: str | None
+) -> tuple[int | None, int | None]:
+    """Rows that came in and rows that went, by the fragments of two neighbouring versions."""
+    if operation in _KEEPS_ROWS:
+        return 0, 0
+    if before is None:
+        return (handle.count_rows(), 0) if handle.version == 1 else (None, None)
+    if before.version != handle.version - 1:
+        return None, None
+    new, old = _live_rows(handle), _live_rows(before)
+    added = sum(rows for fragment, rows in new.items() if fragment not in old or operation == "Overwrite")
+    kept = sum(new.get(fragment, 0) for fragment in old) if operation != "Overwrite" else 0
+    return added, sum(old.values()) - kept
+
+
+def _live_rows(handle: lance_core.LanceDataset) -> dict[int, int]:
+    found = {}
+    for fragment in handle.get_fragments():
+        deletion = fragment.metadata.deletion_file
+        deleted = 0 if deletion is None else deletion.num_deleted_rows or 0
+        found[fragment.fragment_id] = fragment.metadata.physical_rows - deleted
+    return found
+
+
+def data_version(uri: str, version: int, branch: str | None = None) -> str:
+    """The data version of an asset: its table, the branch, and the table version that last changed its rows."""
+    return f"{sha256(uri.encode()).hexdigest()[:12]}:{branch or 'main'}:{version}"
+
+
+def last_data_change(dataset: lance_core.LanceDataset) -> int:
+    """The newest version that may have changed rows; rewrites, indices and settings do not.
+
+    Where it was cleaned up, upkeep that came after it tells: its commits carry the number.
+    """
+    number = dataset.version
+    for one in read_history(dataset):
+        if one.changes_rows:
+            return one.version
+        told = one.properties.get(DATA_VERSION_KEY, "")
+        number = int(told) if told.isdigit() else one.read_version or one.version
+    return number
+
+
+def data_version_of(dataset: lance_core.LanceDataset) -> str:
+    """The data version of a table as it is."""
+    return data_version(dataset.root_uri, last_data_change(dataset), dataset.branch)
+
+
+def _input(asset: str, text: str) -> TableInput:
+    """Read what `recorded_input` wrote; a bare number is a version."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if isinstance(told, dict):
+        return TableInput(asset=asset, uri=told.get("uri"), version=told.get("version"), branch=told.get("branch"))
+    return TableInput(asset=asset, uri=None, version=told if isinstance(told, int) else None)

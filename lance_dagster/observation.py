@@ -1,0 +1,212 @@
+"""Tables that others write: what they committed, as observations; and automation that waits for what is published."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lance_dagster._context import definition_metadata
+from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_dagster.history import TableVersion
+
+__all__ = ["build_lance_observation_sensor", "lance_eager", "observable_lance_asset"]
+
+BRANCH_TAG = "lance/branch"
+_DATA_VERSION_TAG = "dagster/data_version"
+_MOST_PER_TICK = 50
+
+
+def observable_lance_asset(
+    key: TableLike,
+    uri: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    branch: str | None = None,
+    group_name: str | None = None,
+    description: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
+    io_manager_key: str | None = None,
+) -> dg.SourceAsset:
+    """An asset that somebody else writes; observing it tells its data version, rows and newest change.
+
+    Upkeep of the table does not move the data version. `LanceIOManager` loads the asset from this URI.
+
+    Args:
+        key: The asset's key.
+        uri: The table.
+        storage_options: How to reach it; values can be `EnvVar`.
+        branch: The branch to look at; None for main.
+        group_name: As of any asset.
+        description: As of any asset.
+        metadata: As of any asset.
+        tags: As of any asset.
+        automation_condition: When to look, such as `AutomationCondition.on_cron("@hourly")`.
+        io_manager_key: What loads it as an input.
+    """
+    asset_key = table_refs([key])[0].key
+
+    @dg.observable_source_asset(
+        key=asset_key,
+        group_name=group_name,
+        description=description,
+        metadata={**(metadata or {}), "dagster/uri": uri, "lance/uri": uri},
+        tags={"dagster/kind/lance": "", **(tags or {})},
+        automation_condition=automation_condition,
+        io_manager_key=io_manager_key,
+    )
+    def observe() -> dg.ObserveResult:
+        import lance_core  # noqa: PLC0415 -- heavy imports at first use
+        from lance_dagster.history import data_version_of  # noqa: PLC0415 -- heavy imports at first use
+
+        options = {name: _plain(value) for name, value in (storage_options or {}).items()} or None
+        version = None if branch is None else (branch, None)
+        dataset = lance_core.dataset(uri, version=version, storage_options=options)
+        return dg.ObserveResult(
+            data_version=dg.DataVersion(data_version_of(dataset)), metadata=_table_metadata(dataset, uri)
+        )
+
+    return observe
+
+
+def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, Any]:
+    from lance_dagster.history import read_history  # noqa: PLC0415 -- heavy imports at first use
+    from lance_dagster.metadata import column_schema  # noqa: PLC0415 -- heavy imports at first use
+
+    entries: dict[str, Any] = {
+        "dagster/row_count": dataset.count_rows(),
+        "dagster/column_schema": column_schema(dataset.schema),
+        "dagster/uri": uri,
+        "lance/version": dataset.version,
+        "lance/fragments": len(dataset.fragment_ids()),
+    }
+    change = next((one for one in read_history(dataset) if one.changes_rows), None)
+    if change is not None:
+        entries |= _change_metadata(change)
+    return entries
+
+
+def _change_metadata(change: "TableVersion") -> dict[str, Any]:
+    known = {
+        "lance/operation": change.operation,
+        "lance/commit_message": change.message,
+        "lance/rows_added": change.rows_added,
+        "lance/rows_removed": change.rows_removed,
+        "dagster/last_updated_timestamp": dg.MetadataValue.timestamp(change.time),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def build_lance_observation_sensor(
+    assets: Iterable[TableLike] | TableLike,
+    *,
+    name: str = "lance_observation_sensor",
+    io_manager_key: str = "io_manager",
+    minimum_interval_seconds: int = 60,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Tell of versions that others committed, each once, as an observation of the asset.
+
+    An observation has the operation, the commit message, the rows that came in and went, and the time of the commit.
+    Versions that Dagster runs made are theirs to tell, and rewrites change nothing. Of a table that is seen for the
+    first time the newest fifty versions are looked at.
+
+    Args:
+        assets: Assets, specs or keys; those of `observable_lance_asset` are looked for where they are.
+        name: Name of the sensor.
+        io_manager_key: The resource that knows where the tables are.
+        minimum_interval_seconds: Between two ticks.
+        default_status: Whether it runs as soon as it is deployed.
+    """
+    refs = table_refs(assets)
+
+    @dg.sensor(
+        name=name,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=f"What others committed to {len(refs)} Lance tables.",
+    )
+    def observed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
+        root = table_root(getattr(context.resources, io_manager_key))
+        seen: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
+        events: list[dg.AssetObservation] = []
+        for ref in refs:
+            found, newest = _foreign_versions(context, root, ref, seen.get(ref.name, 0))
+            events += found
+            if newest is not None:
+                seen[ref.name] = newest
+        reason = None if events else f"nobody else committed to {len(refs)} tables"
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
+
+    return observed
+
+
+def _foreign_versions(
+    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, after: int
+) -> tuple[list[dg.AssetObservation], int | None]:
+    """Observations of a table, oldest first, and the newest version that was looked at; None if it cannot be read."""
+    from lance_core.errors import LanceError  # noqa: PLC0415 -- heavy imports at first use
+    from lance_dagster.history import read_history  # noqa: PLC0415 -- heavy imports at first use
+
+    known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+    try:
+        dataset = root.open_or_none(known)
+        if dataset is None or dataset.version == after:
+            return [], None
+        newest = dataset.version
+        # A lower number is another table in the same place: it is looked at from its beginning.
+        found = list(islice(read_history(dataset, after=after if after < newest else 0), _MOST_PER_TICK))
+    except (LanceError, OSError) as error:  # the other tables are told of; this one is tried again
+        context.log.warning("%s cannot be read: %s", ref.name, error)
+        return [], None
+    foreign = [one for one in found if one.run_id is None and not one.is_upkeep]
+    return list(_observations(ref, dataset, reversed(foreign))), newest
+
+
+def _observations(
+    ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"]
+) -> Iterator[dg.AssetObservation]:
+    from lance_dagster.history import data_version  # noqa: PLC0415 -- heavy imports at first use
+
+    for one in versions:
+        entries = {
+            **_change_metadata(one),
+            "dagster/uri": dataset.uri,
+            "dagster/row_count": one.rows,
+            "lance/version": one.version,
+            "lance/fragments": one.fragments,
+        }
+        tags = None
+        if one.changes_rows:
+            tags = {_DATA_VERSION_TAG: data_version(dataset.root_uri, one.version, one.branch)}
+        else:
+            entries.pop("dagster/last_updated_timestamp", None)
+        yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
+
+
+def lance_eager() -> dg.AutomationCondition[Any]:
+    """`AutomationCondition.eager()` that does not wake for runs on a branch of a table, but for their publication.
+
+    A run on a branch carries the tag `lance/branch`; what it wrote is nobody's input before it is promoted.
+
+    Raises:
+        NotImplementedError: this Dagster has no conditions on the tags of runs.
+    """
+    condition = dg.AutomationCondition
+    on_branch: Any
+    if hasattr(condition, "all_new_updates_have_run_tags"):
+        on_branch = condition.all_new_updates_have_run_tags(tag_keys={BRANCH_TAG})
+    else:
+        on_branch = condition.executed_with_tags(tag_keys={BRANCH_TAG})
+    return condition.eager().replace("newly_updated", condition.newly_updated() & ~on_branch)
+
+
+def _plain(value: Any) -> Any:
+    return value.get_value() if isinstance(value, dg.EnvVar) else value

@@ -1,0 +1,71 @@
+"""Whether columns name each row once: counted over the columns alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core.errors import SchemaError
+from lance_dagster.partitions import plan_partitions
+from lance_dagster.settings import plain_metadata
+
+__all__ = ["Uniqueness", "count_duplicates"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniqueness:
+    """What was counted.
+
+    Attributes:
+        rows: Rows that were looked at.
+        duplicates: Rows beyond the first of each key.
+        nulls: Rows of which a column of the key is null.
+        text: The same in words, with an example.
+    """
+
+    rows: int
+    duplicates: int
+    nulls: int
+    text: str
+
+
+def count_duplicates(
+    dataset: lance_core.LanceDataset,
+    columns: Sequence[str],
+    asset_key: dg.AssetKey,
+    partitions_def: dg.PartitionsDefinition[Any] | None,
+    partition_keys: Sequence[str] | None,
+    partition_expr: object,
+) -> Uniqueness:
+    """Count rows whose key another row has, and rows without one.
+
+    Raises:
+        SchemaError: a column is not there.
+    """
+    missing = [name for name in columns if name not in dataset.schema.names]
+    if missing:
+        raise SchemaError(f"columns {missing} are not among the table's columns {dataset.schema.names}")
+    condition = None
+    if partitions_def is not None and partition_keys is not None:
+        expr = plain_metadata(partition_expr)
+        condition = plan_partitions(asset_key, partitions_def, partition_keys, expr, dataset.schema).slices.expression(
+            dataset.schema
+        )
+    table = dataset.to_table(columns=list(columns), filter=condition)
+    counted = table.group_by(list(columns)).aggregate([([], "count_all")])
+    duplicates = table.num_rows - counted.num_rows
+    is_null = None
+    for name in columns:
+        one = pc.is_null(table[name])
+        is_null = one if is_null is None else pc.or_(is_null, one)
+    nulls = pc.sum(is_null).as_py() or 0
+    text = f"{table.num_rows:,} rows, {duplicates:,} with a key that another has, {nulls:,} without a key"
+    if duplicates:
+        example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns)).to_pylist()[0]
+        text += f"; for example {example}"
+    return Uniqueness(rows=table.num_rows, duplicates=duplicates, nulls=nulls, text=text)

@@ -1,0 +1,191 @@
+"""Checks of tables: what they warn of, what they find broken, and that their numbers are numbers."""
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster import (
+    LanceMaintenancePolicy,
+    build_lance_drift_check,
+    build_lance_health_checks,
+    build_lance_integrity_checks,
+    build_lance_primary_key_check,
+)
+from tests.lance_dagster.test_maintenance import fill
+
+DAYS = dg.StaticPartitionsDefinition(["a", "b"])
+
+
+@dg.asset(key_prefix="nyc")
+def flights() -> pa.Table:
+    return pa.table({"n": [0, 1]})
+
+
+def check(lake, *checks, assets=(flights,)):
+    """Run checks without materializing; results by name."""
+    result = lake.run(*assets, *checks, select=dg.AssetSelection.checks(*checks))
+    return {one.check_name: one for one in result.get_asset_check_evaluations()}
+
+
+def values(evaluation):
+    return {key: entry.value for key, entry in evaluation.metadata.items()}
+
+
+class TestHealth:
+    def test_a_table_that_needs_upkeep_is_warned_of(self, lake):
+        table = fill(lake, "nyc/flights", fragments=6)
+        table.delete("n = 7 or n = 9")
+        policy = LanceMaintenancePolicy(max_versions=6)
+        found = check(lake, *build_lance_health_checks([flights], policy))
+        assert {name for name, one in found.items() if not one.passed} == {
+            "lance_small_fragments",
+            "lance_deleted_fraction",
+            "lance_versions",
+        }
+        assert {one.severity for one in found.values()} == {dg.AssetCheckSeverity.WARN}
+        numbers = values(found["lance_small_fragments"])
+        assert numbers["lance/small_fragments"] == numbers["lance/fragments"] == 6
+        assert numbers["lance/limit"] == 4
+        assert numbers["lance/deleted_fraction"] == pytest.approx(2 / 12)
+        assert numbers["lance/versions_total"] == 7
+
+    def test_a_healthy_one_passes(self, lake):
+        lake.run(flights)
+        found = check(lake, *build_lance_health_checks(flights))
+        assert len(found) == 4
+        assert all(one.passed for one in found.values())
+
+    def test_rows_that_an_index_does_not_cover(self, lake):
+        import lance
+
+        fill(lake, "nyc/flights", fragments=1)
+        lance.dataset(lake.uri("nyc/flights")).create_scalar_index("n", "BTREE")
+        checks = build_lance_health_checks([flights])
+        assert check(lake, *checks)["lance_uncovered_indices"].passed
+        lake.table("nyc/flights").insert(pa.table({"n": [7, 8]}))
+        found = check(lake, *checks)["lance_uncovered_indices"]
+        assert not found.passed
+        assert values(found)["lance/index_unindexed_fraction"] == 0.5
+
+    def test_an_assets_own_thresholds_count(self, lake):
+        fill(lake, "boats")
+        spec = dg.AssetSpec("boats", metadata={"lance/maintenance": {"max_small_fragments": 10}})
+        checks = build_lance_health_checks([spec])
+        assert check(lake, *checks, assets=(spec,))["lance_small_fragments"].passed
+
+
+class TestIntegrity:
+    @pytest.fixture
+    def whole(self, lake):
+        lake.run(flights)
+        return Path(lake.uri("nyc/flights"))
+
+    def find(self, lake):
+        return check(lake, *build_lance_integrity_checks([flights]))["lance_integrity"]
+
+    def test_a_whole_table_passes(self, lake, whole):
+        found = self.find(lake)
+        assert found.passed
+        assert values(found)["lance/rows"] == 2
+
+    def test_a_file_that_is_gone(self, lake, whole):
+        shutil.rmtree(whole / "data")
+        found = self.find(lake)
+        assert not found.passed
+        assert found.severity is dg.AssetCheckSeverity.ERROR
+        assert "is missing" in found.description
+
+    @pytest.mark.parametrize("harm", [lambda b: b[:-5], lambda b: b"x" * 7 + b])
+    def test_a_file_of_another_size(self, lake, whole, harm):
+        (file,) = (whole / "data").iterdir()
+        file.write_bytes(harm(file.read_bytes()))
+        assert not self.find(lake).passed
+
+    def test_a_manifest_that_cannot_be_read(self, lake, whole):
+        (manifest,) = (whole / "_versions").glob("*.manifest")
+        manifest.write_bytes(b"nothing at all")
+        found = self.find(lake)
+        assert not found.passed
+        assert "Error" in found.description
+
+    def test_rows_that_are_not_those_of_the_last_materialization(self, lake, whole):
+        event = dg.AssetMaterialization(flights.key, metadata={"lance/version": 1, "dagster/row_count": 99})
+        lake.instance.report_runless_asset_event(event)
+        assert "has 2 rows, the materialization said 99" in self.find(lake).description
+
+    def test_a_table_that_went_back(self, lake, whole):
+        event = dg.AssetMaterialization(flights.key, metadata={"lance/version": 7, "dagster/row_count": 2})
+        lake.instance.report_runless_asset_event(event)
+        assert "made version 7, and the newest is 1" in self.find(lake).description
+
+    def test_no_table_is_an_error_and_no_result(self, lake):
+        with pytest.raises(DatasetNotFoundError):
+            self.find(lake)
+
+
+class TestPrimaryKey:
+    def find(self, lake, rows, columns=("k",), **options):
+        lance_core.write_dataset(pa.Table.from_pylist(rows), lake.uri("nyc/flights"))
+        return check(lake, build_lance_primary_key_check(flights, list(columns), **options))["lance_primary_key"]
+
+    def test_unique(self, lake):
+        found = self.find(lake, [{"k": 1}, {"k": 2}])
+        assert found.passed
+        assert values(found)["lance/rows_checked"] == 2
+
+    def test_duplicates_and_nulls_are_counted(self, lake):
+        found = self.find(lake, [{"k": 1}, {"k": 1}, {"k": 1}, {"k": None}])
+        assert not found.passed
+        assert (values(found)["lance/duplicate_rows"], values(found)["lance/null_keys"]) == (2, 1)
+
+    def test_of_several_columns(self, lake):
+        assert self.find(lake, [{"k": 1, "l": 1}, {"k": 1, "l": 2}], ("k", "l")).passed
+
+    def test_of_no_column(self, lake):
+        with pytest.raises(ValueError, match="columns"):
+            build_lance_primary_key_check(flights, "k")
+
+    @pytest.mark.filterwarnings("ignore::dagster.PreviewWarning")
+    def test_of_the_partitions_of_the_run(self, lake):
+        @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "p"})
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            return pa.table({"p": [context.partition_key] * 2, "k": [1, 1 if context.partition_key == "a" else 2]})
+
+        try:
+            one = build_lance_primary_key_check(events, ["k"], partitions_def=DAYS)
+        except TypeError:
+            pytest.skip("checks of this Dagster have no partitions")
+        for partition, passed in (("a", False), ("b", True)):
+            result = lake.run(events, one, partition=partition)
+            (found,) = result.get_asset_check_evaluations()
+            assert (found.passed, values(found)["lance/rows_checked"]) == (passed, 2)
+
+
+class TestDrift:
+    def test_only_what_others_write_is_drift(self, lake):
+        one = build_lance_drift_check(flights)
+        lake.run(flights)
+        assert check(lake, one)["lance_drift"].passed
+        lake.run(flights, write_mode="append")
+        lake.table("nyc/flights").optimize.compact_files()
+        assert check(lake, one)["lance_drift"].passed
+        lake.table("nyc/flights").insert(pa.table({"n": [7]}))
+        found = check(lake, one)["lance_drift"]
+        assert not found.passed
+        assert found.severity is dg.AssetCheckSeverity.WARN
+        assert values(found)["lance/foreign_versions"] == 1
+        assert "(Append)" in found.description
+        lake.run(flights)
+        assert check(lake, one)["lance_drift"].passed
+
+
+def test_checks_run_with_the_asset(lake):
+    checks = [*build_lance_health_checks([flights]), *build_lance_integrity_checks([flights])]
+    result = lake.run(flights, *checks, build_lance_drift_check(flights))
+    assert len(result.get_asset_check_evaluations()) == 6
+    assert all(one.passed for one in result.get_asset_check_evaluations())

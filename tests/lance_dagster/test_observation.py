@@ -1,0 +1,142 @@
+"""What others commit is told once, and what only upkeep does moves nothing."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_dagster import build_lance_observation_sensor, lance_eager, observable_lance_asset
+from tests.lance_dagster.test_maintenance import fill
+
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+
+
+@dg.asset(key_prefix="nyc")
+def flights() -> pa.Table:
+    return pa.table({"n": [0, 1]})
+
+
+class TestObservableAsset:
+    def observe(self, lake, asset):
+        job = dg.define_asset_job("looking", selection=dg.AssetSelection.assets(asset.key))
+        defs = dg.Definitions(assets=[asset], jobs=[job])
+        result = defs.resolve_job_def("looking").execute_in_process(instance=lake.instance)
+        (event,) = result.get_asset_observation_events()
+        event = event.asset_observation_data.asset_observation
+        return event.tags["dagster/data_version"], {key: entry.value for key, entry in event.metadata.items()}
+
+    def test_it_tells_rows_and_the_newest_change(self, lake, tmp_path):
+        uri = str(tmp_path / "elsewhere.lance")
+        lance_core.write_dataset(pa.table({"n": [1, 2]}), uri, commit_message="first")
+        table = lance_core.write_dataset(pa.table({"n": [3]}), uri, mode="append", commit_message="second")
+        version, found = self.observe(lake, observable_lance_asset(["ext", "things"], uri))
+        assert (found["dagster/row_count"], found["lance/version"]) == (3, 2)
+        assert (found["lance/operation"], found["lance/commit_message"], found["lance/rows_added"]) == (
+            "Append",
+            "second",
+            1,
+        )
+        assert found["dagster/last_updated_timestamp"] == pytest.approx(table.timestamp.timestamp())
+        assert version.endswith(":main:2")
+
+    def test_upkeep_does_not_move_its_data_version(self, lake, tmp_path):
+        uri = str(tmp_path / "t.lance")
+        for i in range(4):
+            table = lance_core.write_dataset(pa.table({"n": [i]}), uri, mode="append" if i else "create")
+        asset = observable_lance_asset("things", uri)
+        before, _ = self.observe(lake, asset)
+        table.optimize.compact_files()
+        table.update_config({"a": "b"})
+        after, found = self.observe(lake, asset)
+        assert before == after
+        assert found["lance/fragments"] == 1
+        table.delete("n = 0")
+        assert self.observe(lake, asset)[0] != before
+
+    def test_a_branch(self, lake, tmp_path):
+        uri = str(tmp_path / "t.lance")
+        table = lance_core.write_dataset(pa.table({"n": [1]}), uri)
+        table.create_branch("trial").insert(pa.table({"n": [2, 3]}))
+        version, found = self.observe(lake, observable_lance_asset("things", uri, branch="trial"))
+        assert found["dagster/row_count"] == 3
+        assert ":trial:" in version
+
+    def test_the_io_manager_loads_it_from_where_it_is(self, lake, tmp_path):
+        uri = str(tmp_path / "t.lance")
+        lance_core.write_dataset(pa.table({"n": [1, 2]}), uri)
+        seen = []
+
+        @dg.asset
+        def reader(things: pa.Table) -> None:
+            seen.append(things.num_rows)
+
+        lake.run(observable_lance_asset("things", uri), reader)
+        assert seen == [2]
+
+
+class TestSensor:
+    @pytest.fixture
+    def tick(self, lake):
+        sensor = build_lance_observation_sensor([flights, "nyc/boats"])
+        state = {"cursor": None}
+
+        def evaluate():
+            with dg.build_sensor_context(
+                instance=lake.instance, cursor=state["cursor"], resources={"io_manager": lake.manager()}
+            ) as context:
+                result = sensor(context)
+            state["cursor"] = result.cursor
+            return [
+                (e.asset_key.to_user_string(), {key: entry.value for key, entry in e.metadata.items()})
+                for e in result.asset_events
+            ]
+
+        return evaluate
+
+    def test_each_version_of_others_once(self, lake, tick):
+        assert tick() == []
+        lance_core.write_dataset(pa.table({"n": [1, 2]}), lake.uri("nyc/boats"), commit_message="first")
+        lake.table("nyc/boats").delete("n = 1")
+        found = tick()
+        assert [(key, m["lance/version"], m["lance/operation"]) for key, m in found] == [
+            ("nyc/boats", 1, "Overwrite"),
+            ("nyc/boats", 2, "Delete"),
+        ]
+        first, second = (entries for _, entries in found)
+        assert (first["lance/rows_added"], first["lance/commit_message"]) == (2, "first")
+        assert (second["lance/rows_added"], second["lance/rows_removed"]) == (0, 1)
+        assert second["dagster/last_updated_timestamp"] == pytest.approx(lake.table("nyc/boats").timestamp.timestamp())
+        assert tick() == []
+        lake.table("nyc/boats").insert(pa.table({"n": [9]}))
+        assert [entries["lance/version"] for _, entries in tick()] == [3]
+
+    def test_neither_dagsters_own_versions_nor_upkeep(self, lake, tick):
+        lake.run(flights)
+        lake.run(flights, write_mode="append")
+        lake.table("nyc/flights").optimize.compact_files()
+        assert tick() == []
+        lake.table("nyc/flights").insert(pa.table({"n": [9]}))
+        assert len(tick()) == 1
+
+    def test_a_table_made_again_is_told_of_again(self, lake, tick):
+        fill(lake, "nyc/boats", fragments=3)
+        assert len(tick()) == 3
+        lance_core.LanceDataset.drop(lake.uri("nyc/boats"))
+        fill(lake, "nyc/boats", fragments=1)
+        assert len(tick()) == 1
+
+
+class TestEager:
+    @pytest.mark.parametrize(("tags", "requested"), [({"lance/branch": "dagster/run/1"}, 0), ({}, 1)])
+    def test_runs_on_branches_wake_nothing(self, lake, tags, requested):
+        @dg.asset(deps=[flights], automation_condition=lance_eager())
+        def late() -> None: ...
+
+        defs = dg.Definitions(assets=[flights, late], resources={"io_manager": lake.manager()})
+        lake.run(flights, late)
+        first = dg.evaluate_automation_conditions(defs, instance=lake.instance)
+        # A condition on the tags of runs wants runs that have an event of the planned asset: those of a job.
+        job = defs.resolve_implicit_global_asset_job_def()
+        job.execute_in_process(instance=lake.instance, asset_selection=[flights.key], tags=tags)
+        second = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=first.cursor)
+        assert second.total_requested == requested
