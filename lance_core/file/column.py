@@ -34,8 +34,9 @@ _SCATTERED_ROWS: Final = 128 * 1024
 # What looking up a few rows of a page costs beside the rows.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
-# What broken bytes make numpy and pyarrow say, where no check of ours came first.
-_SYMPTOMS: Final = (ValueError, IndexError, TypeError, OverflowError, struct.error, pa.ArrowException)
+# What broken bytes make numpy and pyarrow raise, where no check of ours came first. A TypeError is a mistake in this
+# package, and a lack of memory says nothing about the file: neither is blamed on it.
+_SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 
 @contextmanager

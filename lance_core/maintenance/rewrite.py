@@ -28,15 +28,18 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
 from lance_core.verbs.files.dictionaries import check_dictionaries
-from lance_core.verbs.scan.read_fragment import read_fragment
+from lance_core.verbs.scan.read_fragment import Opened, read_fragment
 from lance_core.verbs.version.source import Source
 
 __all__ = ["discard", "rewrite"]
 
 _logger = logging.getLogger(__name__)
 
-ROWS_PER_READ: Final = 1 << 17
-"""Rows that are decoded at a time at most, so that memory stays bounded where pages are large."""
+FIRST_ROWS: Final = 4096
+"""Rows of a fragment that are decoded first; how large they are decides how many come next."""
+
+READ_BYTES: Final = 64 * 1024 * 1024
+"""About how many bytes of rows are decoded at a time: a page of few bytes can hold many and long ones."""
 
 
 def rewrite(source: Source, records: Sequence[Fragment], options: CompactionOptions) -> RewriteResult:
@@ -162,11 +165,9 @@ class _Rewriter:
                 writer.abort()
 
     def _live_batches(self) -> Iterator[pa.RecordBatch]:
-        schema = self.source.manifest.schema
         for fragment in self.fragments:
             position = 0
-            rows = range(fragment.num_rows)
-            for batch in read_fragment(self.source, fragment.record, schema, rows, batch_rows=self.options.batch_size):
+            for batch in self._batches(fragment):
                 end = position + batch.num_rows
                 if fragment.live is None:
                     yield batch
@@ -174,6 +175,21 @@ class _Rewriter:
                     mask = fragment.live[position:end]
                     yield batch if mask.all() else batch.filter(pa.array(mask))
                 position = end
+
+    def _batches(self, fragment: SourceFragment) -> Iterator[pa.RecordBatch]:
+        """All rows of a fragment, deleted ones included, `READ_BYTES` at a time."""
+        schema, opened = self.source.manifest.schema, Opened()
+        start, count = 0, FIRST_ROWS
+        while start < fragment.num_rows:
+            rows = range(start, min(start + count, fragment.num_rows))
+            num_bytes = 0
+            for batch in read_fragment(
+                self.source, fragment.record, schema, rows, batch_rows=self.options.batch_size, opened=opened
+            ):
+                num_bytes += batch.nbytes
+                yield batch
+            start = rows.stop
+            count = max(1, READ_BYTES * len(rows) // max(1, num_bytes))
 
     def _new_writer(self) -> DataFileWriter:
         key = data_key(new_data_file_name())

@@ -253,8 +253,3 @@ class Update:
             else index
             for index in indices
         )
-
-
-def _has_all_row_ids(fragment: Fragment) -> bool:
-    """Whether all rows of a new fragment were moved, none inserted."""
-    return fragment.row_ids is not None and len(decode_row_ids(fragment.row_ids)) == fragment.physical_rows

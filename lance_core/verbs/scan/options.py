@@ -54,9 +54,6 @@ _WITHOUT_MEANING: Final = (
 )
 
 
-_LEAST: Final = {"limit": 0, "offset": 0, "batch_size": 1, "batch_size_bytes": 1, "fragment_readahead": 0}
-
-
 class ScanArguments(TypedDict, total=False):
     """Arguments of a scan that have a name only; None stands for the default of each.
 

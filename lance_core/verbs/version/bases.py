@@ -126,7 +126,6 @@ def write_targets(
     target_bases: Sequence[str] | None,
     target_all_bases: bool | None,
     options: Mapping[str, str],
-    base_store_params: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[WriteTarget]:
     """Where new data files go, in turns.
 
@@ -136,7 +135,6 @@ def write_targets(
         target_bases: Names, paths or URIs of bases; the dataset's own URI stands for itself. None for the dataset.
         target_all_bases: All bases; with True the dataset itself comes first. Not together with `target_bases`.
         options: Storage options of the dataset, which serve the bases too.
-        base_store_params: Storage options by path of a base, instead of `options`.
 
     Raises:
         InvalidInputError: A base is not known, or both arguments are given.
@@ -144,10 +142,9 @@ def write_targets(
     if target_bases is not None and target_all_bases is not None:
         raise InvalidInputError("target_bases and target_all_bases cannot be given together")
     own = WriteTarget(store=store)
-    params = {canonical_uri(path): value for path, value in (base_store_params or {}).items()}
 
     def target(base: BasePath) -> WriteTarget:
-        opened = open_base(base.path, store.root, params.get(canonical_uri(base.path), options))
+        opened = open_base(base.path, store.root, options)
         return WriteTarget(store=opened, base_id=base.id, prefix=DATA_PREFIX if base.is_dataset_root else "")
 
     if target_all_bases is not None:

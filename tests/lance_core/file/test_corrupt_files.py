@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
+from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, StoreError, UnsupportedError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.file.column import located
 from lance_core.file.footer import Footer
 from lance_core.schema import schema_from_arrow
 from lance_core.store import open_store
@@ -141,3 +142,18 @@ def test_a_column_that_is_described_outside_of_its_place_is_refused_at_once(tmp_
     (tmp_path / "bad.lance").write_bytes(data)
     with pytest.raises(CorruptFileError, match=r"bad\.lance: the metadata of column 1 lies outside"):
         DataFileReader.open(open_store(str(tmp_path)), "bad.lance")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("a mistake of ours"),
+        MemoryError("no memory"),
+        InvalidInputError("a row that is not there"),
+        StoreError("no answer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_is_not_the_files_is_not_blamed_on_it(error):
+    with pytest.raises(type(error), match=str(error)), located("f.lance"):
+        raise error
