@@ -9,7 +9,6 @@ exactly that day; what is made of the flights. The history that is printed comes
 import argparse
 import json
 import logging
-import shutil
 import time
 import uuid
 import warnings
@@ -25,7 +24,7 @@ from rich.table import Table
 
 import lance_core
 import pyspark_lance
-from example_project.home import example_home, prepare_dagster_home
+from example_project.home import clear_example_home, example_home, prepare_dagster_home
 from lance_core.errors import LanceError
 
 __all__ = ["main"]
@@ -54,7 +53,7 @@ def main() -> None:
     _check_java(console)
     warnings.simplefilter("ignore")
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    shutil.rmtree(example_home(), ignore_errors=True)
+    clear_example_home()
     prepare_dagster_home()
     started = time.monotonic()
     runs = {

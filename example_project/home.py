@@ -4,15 +4,20 @@
       lake/nyc/flights.lance ...   the tables
       raw/flights.csv              unpacked once
       dagster/                     DAGSTER_HOME
+      made-by-lance-example        says that these are the example's, to be deleted when it runs again
 
-`LANCE_EXAMPLE_HOME` names another folder.
+`LANCE_EXAMPLE_HOME` names another folder, in which other things may lie.
 """
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
-__all__ = ["example_home", "prepare_dagster_home"]
+__all__ = ["clear_example_home", "example_home", "prepare_dagster_home"]
+
+_OWN = ("lake", "raw", "dagster")
+_MARK = "made-by-lance-example"
 
 _DAGSTER_YAML = """\
 telemetry: {enabled: false}
@@ -25,6 +30,23 @@ def example_home() -> Path:
     return Path(os.environ.get("LANCE_EXAMPLE_HOME", Path(__file__).parent.parent / ".demo"))
 
 
+def clear_example_home() -> None:
+    """Delete what an earlier run of the example made, and nothing else.
+
+    Raises:
+        SystemExit: the folder holds things under the names of the example's that it did not make.
+    """
+    home = example_home()
+    found = [home / name for name in _OWN if (home / name).exists()]
+    if found and "LANCE_EXAMPLE_HOME" in os.environ and not (home / _MARK).exists():
+        raise SystemExit(
+            f"LANCE_EXAMPLE_HOME={home} holds {', '.join(path.name for path in found)}, which this example did not "
+            "make and would delete; name another folder"
+        )
+    for path in found:
+        shutil.rmtree(path)
+
+
 def prepare_dagster_home() -> Path:
     """Create DAGSTER_HOME in the folder, and name it to this process and its children.
 
@@ -35,6 +57,7 @@ def prepare_dagster_home() -> Path:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     home = example_home() / "dagster"
     home.mkdir(parents=True, exist_ok=True)
+    (example_home() / _MARK).touch()
     (home / "dagster.yaml").write_text(_DAGSTER_YAML)
     os.environ["DAGSTER_HOME"] = str(home.resolve())
     return home

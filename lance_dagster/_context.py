@@ -16,7 +16,7 @@ import dagster as dg
 
 __all__ = [
     "RunFacts",
-    "add_partition_metadata",
+    "add_metadata",
     "definition_metadata",
     "input_annotation",
     "job_beside_resources",
@@ -145,13 +145,27 @@ def set_data_version(context: dg.OutputContext, version: str) -> None:
         step.set_data_version(context.asset_key, dg.DataVersion(version))
 
 
-def add_partition_metadata(context: dg.OutputContext, metadata: Mapping[str, Mapping[str, Any]]) -> None:
-    """Attach metadata to the events of single partitions, keyed by partition; without a step, nothing."""
+def add_metadata(
+    context: dg.OutputContext, entries: Mapping[str, Any], by_partition: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Attach metadata to the events of an output; what the asset itself says stays.
+
+    Args:
+        context: The output.
+        entries: For all of its events.
+        by_partition: All entries of the events of single partitions, keyed by partition, in the order in which they are
+            to be shown; they take the place of `entries` where there is a step to tell.
+    """
     step = _step(context)
-    if step is None or not hasattr(step, "add_asset_metadata"):
+    if step is None or not by_partition or not hasattr(step, "add_asset_metadata"):
+        said = _said(context)
+        context.add_output_metadata({key: value for key, value in entries.items() if key not in said})
         return
-    for partition_key, entries in metadata.items():
-        step.add_asset_metadata(entries, asset_key=context.asset_key, partition_key=partition_key)
+    said = _said(context) | set(step.get_asset_metadata(context.asset_key) or ())
+    for partition_key, own in by_partition.items():
+        known = said | set(step.get_asset_metadata(context.asset_key, partition_key) or ())
+        new = {key: value for key, value in own.items() if key not in known}
+        step.add_asset_metadata(new, asset_key=context.asset_key, partition_key=partition_key)
 
 
 def definition_metadata(
@@ -187,6 +201,14 @@ def _definition(resource: Any) -> dg.ResourceDefinition:
     """As Dagster takes it."""
     found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
     return found
+
+
+def _said(context: dg.OutputContext) -> set[str]:
+    """The keys of the metadata that the asset's body gave its output."""
+    try:
+        return set(context.output_metadata or ())
+    except dg.DagsterInvariantViolationError:
+        return set()
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:

@@ -24,13 +24,11 @@ from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
-from lance_dagster.settings import TableSettings, plain_metadata, refuse_unknown
+from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
 
 __all__ = ["read_request"]
 
-_PINS = ("lance/version", "lance/tag", "lance/as_of")
 _EVENTS_LOOKED_AT = 100
-_KNOWN = {*_PINS, "lance/filter"}
 
 
 def read_request(
@@ -57,7 +55,7 @@ def read_request(
         LanceError: table, version or column does not exist.
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
-    refuse_unknown(metadata, _KNOWN, where=where)
+    check_input(metadata, where)
     dataset = _open(context, location, settings, metadata, where)
     schema = dataset.schema
     return ReadRequest(
@@ -76,9 +74,7 @@ def _open(
 ) -> lance_core.LanceDataset:
     """The table at the version to read."""
     options = dict(settings.storage_options) or None
-    pins = [pin for pin in _PINS if metadata.get(pin) is not None]
-    if len(pins) > 1:
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
+    pins = [pin for pin in INPUT_PINS if metadata.get(pin) is not None]
     try:
         facts = run_facts(context)
         branch = branch_of_run(settings.branching, facts)

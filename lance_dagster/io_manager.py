@@ -7,9 +7,10 @@ lance_core nor pyspark.
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from lance_dagster.branching import BranchPolicy
+from lance_dagster.location import checked_root
 from lance_dagster.settings import (
     EmptyOutput,
     LoadType,
@@ -114,6 +115,11 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     max_unindexed_fragments: int = Field(
         default=64, ge=0, description="How many fragments may lie outside of the zone map before it is refreshed."
     )
+
+    @field_validator("root_uri", mode="before")
+    @classmethod
+    def _check_root(cls, value: object) -> object:
+        return checked_root(value)
 
     def settings(self) -> TableSettings:
         """The configuration as the plain record that the IO manager works with."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
 
 import dagster as dg
 
-__all__ = ["TableLocation", "locate_table"]
+__all__ = ["TableLocation", "checked_root", "locate_table"]
 
 # One folder name on every store and in every URI: no separators, no query, no escape, nothing hidden, no "..".
 _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
@@ -43,6 +45,34 @@ class TableLocation:
         return f"{self.schema}.{self.table}"
 
 
+def checked_root(root_uri: Any) -> Any:
+    """A root as it was configured, if tables can be in it; an environment variable is looked at when it has a value.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is empty, which would be the file system's root, or holds credentials, which
+            would show in the UI, in events and in errors.
+    """
+    if isinstance(root_uri, dg.EnvVar) or not isinstance(root_uri, str):
+        return root_uri
+    if not root_uri.strip():
+        raise dg.DagsterInvalidDefinitionError(
+            'root_uri is empty, and tables would be put below the root of the file system; name a folder, "." for the '
+            "working directory, or an object-store prefix"
+        )
+    place, _, query = root_uri.partition("?")
+    parts = urlsplit(place)
+    if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss", "adl"):
+        raise dg.DagsterInvalidDefinitionError(
+            f"root_uri holds credentials (before the @ of {parts.netloc.rpartition('@')[2]!r}), and it is shown in the "
+            "UI, in events and in errors; give them as storage_options, each an EnvVar"
+        )
+    if query and parts.scheme != "s3+ddb":
+        raise dg.DagsterInvalidDefinitionError(
+            f"root_uri {place!r} has a query (after the ?); settings of the storage belong to storage_options"
+        )
+    return root_uri
+
+
 def locate_table(
     root_uri: str, asset_key: dg.AssetKey, metadata: Mapping[str, object], *, default_schema: str | None
 ) -> TableLocation:
@@ -55,7 +85,7 @@ def locate_table(
         default_schema: The IO manager's schema, if it has one.
 
     Raises:
-        DagsterInvalidDefinitionError: a name cannot be a folder name everywhere.
+        DagsterInvalidDefinitionError: a name cannot be a folder name everywhere, or `checked_root` refuses the root.
     """
     path = asset_key.path
     schema = _text(metadata, "schema") or default_schema or (path[-2] if len(path) > 1 else "public")
@@ -70,7 +100,8 @@ def locate_table(
     elsewhere = _text(metadata, "lance/uri")
     if elsewhere is not None:
         return TableLocation(uri=elsewhere.rstrip("/"), schema=schema, table=table)
-    return TableLocation(uri=f"{root_uri.rstrip('/')}/{schema}/{table}.lance", schema=schema, table=table)
+    place, mark, query = checked_root(root_uri).partition("?")
+    return TableLocation(uri=f"{place.rstrip('/')}/{schema}/{table}.lance{mark}{query}", schema=schema, table=table)
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str | None:

@@ -1,15 +1,16 @@
 """What a materialisation tells Dagster; `stamp.py` has what a definition tells it beforehand.
 
-    where                       entries
-    -----                       -------
-    event                       lance/replaced_try (if the write took the place of one)
-                                dagster/row_count (whole table)  dagster/size_bytes  dagster/column_schema
-                                dagster/table_name  dagster/uri
-                                lance/version  lance/operation  lance/transaction_uuid  lance/read_version
-                                lance/rows_written  lance/rows_deleted  lance/bytes_written
-                                lance/fragments  lance/fragments_added  lance/fragments_removed
-                                lance/deleted_fraction  lance/commit_attempts  lance/deduplicated
-    event of one partition      dagster/partition_row_count
+    first, if they apply        lance/replaced_try
+                                dagster/partition_row_count  (in the event of a partition)
+    this write                  lance/rows_written (of the partition, where it is known)  lance/rows_deleted
+                                lance/operation  lance/version  lance/read_version
+    the table                   dagster/row_count  dagster/size_bytes  dagster/table_name  dagster/uri
+                                dagster/column_schema
+    details                     lance/bytes_written  lance/fragments  lance/fragments_added  lance/fragments_removed
+                                lance/deleted_fraction  lance/commit_attempts  lance/transaction_uuid
+                                lance/deduplicated
+
+What the asset itself says under one of these keys stays. The operation of a first write is called Create.
 
 All numbers come from the manifest of the commit and from the writers: nothing is scanned or counted. What is not
 known, such as the rows that an earlier try wrote, is left out rather than guessed. Numbers are numbers, so that
@@ -38,25 +39,26 @@ def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, 
     dataset = outcome.dataset
     live = dataset.count_rows()
     deleted = dataset.count_deleted_rows()
+    created = outcome.operation == "Overwrite" and outcome.read_version == 0
     known: dict[str, Any] = {
         "lance/replaced_try": _replaced_try(outcome),
-        "dagster/row_count": live,
-        "dagster/size_bytes": dataset.total_bytes,
-        "dagster/column_schema": column_schema(dataset.schema),
-        "dagster/table_name": location.name,
-        "dagster/uri": location.uri,
-        "lance/version": dataset.version,
-        "lance/operation": outcome.operation,
-        "lance/transaction_uuid": outcome.transaction_uuid,
-        "lance/read_version": outcome.read_version,
         "lance/rows_written": outcome.rows_written,
         "lance/rows_deleted": outcome.rows_deleted,
+        "lance/operation": "Create" if created else outcome.operation,
+        "lance/version": dataset.version,
+        "lance/read_version": outcome.read_version,
+        "dagster/row_count": live,
+        "dagster/size_bytes": dataset.total_bytes,
+        "dagster/table_name": location.name,
+        "dagster/uri": location.uri,
+        "dagster/column_schema": column_schema(dataset.schema),
         "lance/bytes_written": outcome.bytes_written,
         "lance/fragments": len(dataset.get_fragments()),
         "lance/fragments_added": outcome.fragments_added,
         "lance/fragments_removed": outcome.fragments_removed,
         "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
         "lance/commit_attempts": outcome.attempts,
+        "lance/transaction_uuid": outcome.transaction_uuid,
         "lance/deduplicated": outcome.deduplicated,
     }
     return {key: value for key, value in known.items() if value is not None}
@@ -79,9 +81,18 @@ def _replaced_try(outcome: WriteOutcome) -> dg.JsonMetadataValue | None:
     )
 
 
-def partition_metadata(outcome: WriteOutcome) -> dict[str, dict[str, Any]]:
-    """The entries of each partition's own event, where the writers counted its rows."""
-    return {key: {"dagster/partition_row_count": rows} for key, rows in outcome.slice_rows.items()}
+def partition_metadata(outcome: WriteOutcome, entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The entries of each partition's own event, where the writers counted its rows.
+
+    Args:
+        outcome: What the write did.
+        entries: Those of the whole write.
+    """
+    leading = {key: entries[key] for key in ("lance/replaced_try",) if key in entries}
+    return {
+        key: {**leading, "dagster/partition_row_count": rows, **entries, "lance/rows_written": rows}
+        for key, rows in outcome.slice_rows.items()
+    }
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:

@@ -4,8 +4,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
+from lance_dagster.location import checked_root
 from lance_dagster.tables import TableLike, TableRoot
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
     schema_: str | None = Field(
         default=None, alias="schema", description="Folder for assets that name none; else part of the asset key."
     )
+
+    @field_validator("root_uri", mode="before")
+    @classmethod
+    def _check_root(cls, value: object) -> object:
+        return checked_root(value)
 
     @property
     def table_root(self) -> TableRoot:

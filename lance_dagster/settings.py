@@ -17,7 +17,7 @@
         columns  lance/version  lance/tag  lance/as_of  lance/filter
 
 A `lance/...` entry that is not in these lists is an error, so that a misspelt or not yet offered one is never
-silently ignored.
+silently ignored. So are the keys of other table IO managers, with the key to use here; `write_mode` is understood.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from lance_dagster.branching import BranchPolicy
 from lance_dagster.tables import TableRoot
 
 __all__ = [
+    "INPUT_PINS",
     "EmptyOutput",
     "LoadType",
     "OnEarlierTry",
@@ -41,6 +42,7 @@ __all__ = [
     "SchemaMode",
     "TableSettings",
     "WriteMode",
+    "check_input",
     "plain_metadata",
     "refuse_unknown",
 ]
@@ -84,13 +86,28 @@ class OutputSettings:
         """
         known = {PREFIX + one.name for one in fields(self)}
         if strict:
-            refuse_unknown(metadata, known | READ_ELSEWHERE, where=f"asset {asset}")
+            plain = ("partition_expr", "schema", "table")
+            refuse_unknown(metadata, known | READ_ELSEWHERE, where=f"asset {asset}", plain=plain)
+            metadata = _with_write_mode(metadata, asset)
+            refuse_foreign(metadata, FOREIGN_OUTPUT_KEYS, where=f"asset {asset}")
         changes = {
             key.removeprefix(PREFIX): _checked(key, plain_metadata(value), asset)
             for key, value in metadata.items()
             if key in known
         }
         return replace(self, **changes)
+
+    def check(self, *, asset: str, partitioned: bool) -> None:
+        """Refuse settings that do not go together.
+
+        Raises:
+            DagsterInvalidDefinitionError: they do not.
+        """
+        if self.schema_mode == "overwrite" and (partitioned or self.write_mode != "overwrite"):
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: schema_mode overwrite needs a write that overwrites the whole table, "
+                f"not {'a partition' if partitioned else self.write_mode}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +152,8 @@ class TableSettings:
         return TableRoot(root_uri=self.root_uri, storage_options=self.storage_options, schema=self.schema)
 
 
-def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: str) -> None:
-    """Refuse `lance/...` entries that nothing reads.
+def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: str, plain: tuple[str, ...] = ()) -> None:
+    """Refuse `lance/...` entries that nothing reads; `plain` are known entries without the prefix, for the message.
 
     Raises:
         DagsterInvalidDefinitionError: there is one.
@@ -144,8 +161,69 @@ def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: st
     unknown = sorted(key for key in metadata if key.startswith(PREFIX) and key not in known)
     if unknown:
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {', '.join(map(repr, unknown))} is not offered; known here: {', '.join(sorted(known))}"
+            f"{where}: metadata {', '.join(map(repr, unknown))} is not offered; known here: "
+            f"{', '.join([*plain, *sorted(known)])}"
         )
+
+
+FOREIGN_OUTPUT_KEYS: Mapping[str, str] = {
+    "mode": "lance/write_mode",
+    "upsert_options": "lance/write_mode merge with lance/merge_on",
+    "upsert_keys": "lance/merge_on",
+    "overwrite_schema": "lance/schema_mode overwrite",
+    "schema_mode": "lance/schema_mode",
+    "schema_update_mode": "lance/schema_mode",
+    "custom_metadata": "lance/commit_message",
+}
+"""Keys of other table IO managers in the metadata of an asset, and what does it here."""
+
+FOREIGN_INPUT_KEYS: Mapping[str, str] = {"filter": "lance/filter", "version": "lance/version", "tag": "lance/tag"}
+"""The same in the metadata of an input."""
+
+
+INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
+"""What says which version of its table an input is; at most one of them."""
+
+_INPUT_KEYS = {*INPUT_PINS, "lance/filter"}
+
+
+def check_input(metadata: Mapping[str, object], where: str) -> None:
+    """Refuse entries of an input's metadata that nothing reads, or that exclude each other.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one.
+    """
+    refuse_unknown(metadata, _INPUT_KEYS, where=where, plain=("columns",))
+    refuse_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
+    pins = [key for key in INPUT_PINS if key in metadata]
+    if len(pins) > 1:
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
+
+
+def refuse_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
+    """Refuse the keys of other IO managers, which nothing here would read.
+
+    Raises:
+        DagsterInvalidDefinitionError: there is one.
+    """
+    for key, own in foreign.items():
+        if key in metadata:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{where}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use {own}"
+            )
+
+
+def _with_write_mode(metadata: Mapping[str, object], asset: str) -> Mapping[str, object]:
+    """`write_mode`, as some IO managers call it, under the name that it has here."""
+    if "write_mode" not in metadata:
+        return metadata
+    given = {plain_metadata(metadata[key]) for key in ("write_mode", "lance/write_mode") if key in metadata}
+    if len(given) > 1:
+        raise dg.DagsterInvalidDefinitionError(
+            f"asset {asset}: metadata 'write_mode' and 'lance/write_mode' say different things: "
+            f"{metadata['write_mode']!r}, {metadata['lance/write_mode']!r}"
+        )
+    return {**metadata, "lance/write_mode": metadata["write_mode"]}
 
 
 def plain_metadata(value: object) -> object:

@@ -8,27 +8,38 @@ The Dagster UI shows table name and URI on the asset's page only when they are i
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from typing import Final
 
 import dagster as dg
 
 from lance_dagster.io_manager import LanceIOManager
 from lance_dagster.location import locate_table
+from lance_dagster.settings import check_input, plain_metadata
 
 __all__ = ["stamp_lance_metadata"]
+
+_UNSET: Final = "unset:"
+"""Stands for a root that is not known yet."""
 
 
 def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
     """Put table name, URI and kind into the definitions of all assets that a `LanceIOManager` stores.
 
     An asset counts as stored unless it says `-> None`, has another IO manager, or is external; entries that it has
-    already stay. Only the `root_uri` is resolved if it is an environment variable, never the storage options.
+    already stay. `root_uri` and `schema` are resolved if they are environment variables, never the storage options;
+    while one of them is not set, what depends on it is left out.
+
+    What the metadata of assets and inputs says is checked here as well, so that a misspelt entry is found when the code
+    location loads and not when a run has done its work.
 
     Args:
         defs: Definitions whose `resources` hold the IO managers.
 
     Raises:
-        DagsterInvalidDefinitionError: two assets would be stored in one table, or a name cannot be a folder name.
+        DagsterInvalidDefinitionError: two assets would be stored in one table, a name cannot be a folder name, an entry
+            of metadata is not known or has no value that can be used, or a partitioned asset does not say by its
+            `partition_expr` which column holds the partition.
 
     Example:
         ```python
@@ -36,22 +47,27 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
         ```
     """
     managers = _managers(defs)
+    _check_inputs(defs, managers)
     owners: dict[str, dg.AssetKey] = {}
 
     def stamp(spec: dg.AssetSpec) -> dg.AssetSpec:
         manager = managers.get(spec.key)
         if manager is None:
             return spec
-        location = locate_table(
-            _resolved(manager.root_uri), spec.key, spec.metadata, default_schema=_resolved(manager.schema_)
-        )
+        _check(spec, manager)
+        root, schema = _resolved(manager.root_uri), _resolved(manager.schema_)
+        location = locate_table(root or _UNSET, spec.key, spec.metadata, default_schema=schema)
         owner = owners.setdefault(location.uri, spec.key)
         if owner != spec.key:
             raise dg.DagsterInvalidDefinitionError(
                 f"assets {owner.to_user_string()} and {spec.key.to_user_string()} would both be stored in "
-                f'{location.uri}; give one of them the metadata "schema" or "table"'
+                f'{location.uri if root else location.name}; give one of them the metadata "schema" or "table"'
             )
-        entries = {"dagster/table_name": location.name, "dagster/uri": location.uri}
+        entries = {}
+        if schema is not None or manager.schema_ is None:
+            entries["dagster/table_name"] = location.name
+            if root is not None:
+                entries["dagster/uri"] = location.uri
         new = {key: value for key, value in entries.items() if key not in spec.metadata}
         return spec.merge_attributes(metadata=new, kinds={"lance"} - spec.kinds)
 
@@ -74,5 +90,37 @@ def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:
     return managers
 
 
-def _resolved(value: str | None) -> Any:
+def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
+    """Check what an asset's metadata says of its table."""
+    asset = spec.key.to_user_string()
+    settings = manager.settings().output.overridden(spec.metadata, asset=asset, strict=True)
+    settings.check(asset=asset, partitioned=spec.partitions_def is not None)
+    columns = plain_metadata(spec.metadata.get("partition_expr"))
+    if isinstance(spec.partitions_def, dg.MultiPartitionsDefinition):
+        names = {part.name for part in spec.partitions_def.partitions_defs}
+        if not isinstance(columns, Mapping) or set(columns) != names:
+            example = "{" + ", ".join(f'"{name}": "column"' for name in sorted(names)) + "}"
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset} has the partition dimensions {sorted(names)}, so its metadata must name their columns, "
+                f'metadata={{"partition_expr": {example}}}, not {columns!r}'
+            )
+    elif spec.partitions_def is not None and not (isinstance(columns, str) and columns):
+        raise dg.DagsterInvalidDefinitionError(
+            f"asset {asset} is partitioned, so its metadata must name the partition column, "
+            f'metadata={{"partition_expr": "column"}}, not {columns!r}'
+        )
+
+
+def _check_inputs(defs: dg.Definitions, managers: Mapping[dg.AssetKey, LanceIOManager]) -> None:
+    """Check what inputs say of the tables that they are loaded from."""
+    for one in defs.assets or ():
+        if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
+            continue
+        for name, key in one.keys_by_input_name.items():
+            found = one.node_def.input_dict.get(name)
+            if key in managers and found is not None:
+                check_input(found.metadata, f"input {name!r} (asset {key.to_user_string()})")
+
+
+def _resolved(value: str | None) -> str | None:
     return value.get_value() if isinstance(value, dg.EnvVar) else value

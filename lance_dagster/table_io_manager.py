@@ -18,7 +18,7 @@ from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidI
 from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
     RunFacts,
-    add_partition_metadata,
+    add_metadata,
     input_annotation,
     output_name,
     run_facts,
@@ -119,8 +119,8 @@ class LanceTableIOManager(dg.IOManager):
             )
         written = outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
-        context.add_output_metadata(event_metadata(outcome, output.location) | branch_metadata(outcome.dataset))
-        add_partition_metadata(context, partition_metadata(outcome))
+        entries = event_metadata(outcome, output.location) | branch_metadata(outcome.dataset)
+        add_metadata(context, entries, partition_metadata(outcome, entries))
         self._index_partitions(output, outcome.dataset)
 
     def load_input(self, context: dg.InputContext) -> Any:
@@ -158,11 +158,7 @@ class LanceTableIOManager(dg.IOManager):
         settings = self._settings.output.overridden(context.definition_metadata, asset=asset, strict=True)
         settings = settings.overridden(context.output_metadata or {}, asset=asset, strict=False)
         partitioned = context.has_asset_partitions
-        if settings.schema_mode == "overwrite" and (partitioned or settings.write_mode != "overwrite"):
-            raise dg.DagsterInvalidDefinitionError(
-                f"asset {asset}: schema_mode overwrite needs a write that overwrites the whole table, "
-                f"not {'a partition' if partitioned else settings.write_mode}"
-            )
+        settings.check(asset=asset, partitioned=partitioned)
         location = self._locate(context.asset_key, context.definition_metadata)
         facts = run_facts(context)
         keys = sorted(context.asset_partition_keys) if partitioned else None

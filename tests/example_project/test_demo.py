@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import lance_core
 from example_project.features import CARRIERS, ORIGINS, WIDTH
+from example_project.home import clear_example_home, prepare_dagster_home
 from example_project.sources import MISSING, source_file
 from tests import processes
 
@@ -164,3 +166,18 @@ def test_without_java_it_says_at_once_what_to_install(program, tmp_path):
     assert "apt-get install openjdk-17-jdk-headless" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "home").exists()
+
+
+def test_only_what_the_example_made_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANCE_EXAMPLE_HOME", str(tmp_path))
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "mine.txt").write_text("mine")
+    with pytest.raises(SystemExit, match="did not make"):
+        clear_example_home()
+    assert (tmp_path / "lake" / "mine.txt").exists()
+    shutil.rmtree(tmp_path / "lake")
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    prepare_dagster_home()
+    (tmp_path / "other.txt").write_text("mine")
+    clear_example_home()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made-by-lance-example", "other.txt"]

@@ -3,10 +3,11 @@
 import sys
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from lance_dagster import LanceIOManager
+from lance_dagster import LanceIOManager, LanceTableResource, stamp_lance_metadata
 from lance_dagster.location import locate_table
 from lance_dagster.settings import OutputSettings
 from tests import processes
@@ -205,3 +206,112 @@ class TestStamp:
             dg.DagsterInvalidDefinitionError, match=r"would both be stored in /lake/shared/events\.lance"
         ):
             self.definitions([events, others])
+
+
+class TestRoots:
+    @pytest.mark.parametrize("root", ["", "  "])
+    def test_an_empty_root_is_refused(self, root):
+        for made in (LanceIOManager, LanceTableResource):
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match="root_uri is empty"):
+                made(root_uri=root)
+
+    @pytest.mark.parametrize("root", ["s3://user:hush@bucket/lake", "https://hush@host/x", "s3://key:hush@b?x=1"])
+    def test_credentials_are_refused_and_not_shown(self, root):
+        for made in (LanceIOManager, LanceTableResource):
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match="storage_options") as caught:
+                made(root_uri=root)
+            assert "hush" not in str(caught.value)
+
+    def test_a_query_is_refused_but_that_of_dynamodb(self):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="query"):
+            LanceIOManager(root_uri="s3://bucket/lake?aws_secret_access_key=hush")
+        found = locate_table("s3+ddb://bucket/lake?ddbTableName=T", dg.AssetKey("t"), {}, default_schema=None)
+        assert found.uri == "s3+ddb://bucket/lake/public/t.lance?ddbTableName=T"
+
+    def test_what_an_environment_variable_holds_is_looked_at_when_it_is_read(self, lake, monkeypatch):
+        manager = LanceIOManager(root_uri=dg.EnvVar("LANCE_TEST_ROOT"))
+        monkeypatch.setenv("LANCE_TEST_ROOT", "s3://user:hush@bucket")
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match="credentials"):
+            dg.materialize([stored()], resources={"io_manager": manager}, instance=lake.instance)
+
+    @pytest.mark.parametrize("root", ["abfss://container@account.dfs.core.windows.net/lake", ".", "/lake", "s3://b"])
+    def test_others_are_taken(self, root):
+        assert LanceIOManager(root_uri=root).root_uri == root
+
+
+def stored(partitions=None, name="events", ins=None, **metadata):
+    """An asset that a LanceIOManager stores."""
+
+    @dg.asset(name=name, metadata=metadata, partitions_def=partitions, ins=ins)
+    def asset(**inputs) -> pa.Table:
+        return pa.table({"n": [1]})
+
+    return asset
+
+
+def stamped(*assets, **manager):
+    made = LanceIOManager(**{"root_uri": "/lake"} | manager)
+    return stamp_lance_metadata(dg.Definitions(list(assets), resources={"io_manager": made}))
+
+
+PARTS = dg.StaticPartitionsDefinition(["a"])
+GRID = dg.MultiPartitionsDefinition({"x": PARTS, "y": PARTS})
+
+
+class TestWhenTheLocationLoads:
+    @pytest.mark.parametrize(
+        ("asset", "said"),
+        [
+            (stored(**{"lance/write_moed": "append"}), "'lance/write_moed' is not offered; known here: partition_expr"),
+            (stored(**{"lance/write_mode": "apend"}), "lance/write_mode must be one of overwrite, append"),
+            (stored(mode="append"), "metadata 'mode' is another IO manager's.*use lance/write_mode"),
+            (stored(upsert_options={"a": 1}), "use lance/write_mode merge with lance/merge_on"),
+            (stored(overwrite_schema=True), "use lance/schema_mode overwrite"),
+            (stored(custom_metadata={"a": "b"}), "use lance/commit_message"),
+            (stored(write_mode="append", **{"lance/write_mode": "error"}), "say different things"),
+            (stored(PARTS), 'asset events is partitioned.*"partition_expr": "column"'),
+            (stored(PARTS, partition_expr=3), "not 3"),
+            (stored(GRID, partition_expr="x"), "partition dimensions"),
+            (stored(GRID, partition_expr={"x": "a", "z": "b"}), "partition dimensions"),
+            (stored(PARTS, partition_expr="n", **{"lance/schema_mode": "overwrite"}), "overwrites the whole table"),
+            (stored(write_mode="append", **{"lance/schema_mode": "overwrite"}), "overwrites the whole table"),
+        ],
+    )
+    def test_an_asset_that_cannot_be_stored_is_refused(self, asset, said):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match=said):
+            stamped(asset)
+
+    @pytest.mark.parametrize(
+        ("entry", "said"),
+        [
+            ({"filter": "n > 1"}, "use lance/filter"),
+            ({"lance/filtre": "n > 1"}, "known here: columns, lance/as_of"),
+            ({"lance/version": 1, "lance/tag": "a"}, "exclude each other"),
+        ],
+    )
+    def test_an_input_that_cannot_be_loaded_is_refused(self, entry, said):
+        reader = stored(name="reader", ins={"events": dg.AssetIn(metadata=entry)})
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match=said):
+            stamped(stored(), reader)
+
+    def test_write_mode_is_understood(self, lake):
+        asset = stored(write_mode="append")
+        stamped(asset)
+        lake.run(asset)
+        lake.run(asset)
+        assert lake.rows("events") == [(1,), (1,)]
+
+    @pytest.mark.parametrize(
+        ("manager", "left"),
+        [
+            ({"root_uri": dg.EnvVar("LANCE_TEST_UNSET")}, {"dagster/table_name": "public.events"}),
+            ({"schema": dg.EnvVar("LANCE_TEST_UNSET")}, {}),
+        ],
+    )
+    def test_an_environment_variable_that_is_not_set_leaves_out_what_depends_on_it(self, manager, left):
+        defs = stamped(stored(), **manager)
+        spec = next(iter(defs.resolve_all_asset_specs()))
+        assert {
+            key: spec.metadata[key] for key in ("dagster/table_name", "dagster/uri") if key in spec.metadata
+        } == left
+        assert "lance" in spec.kinds

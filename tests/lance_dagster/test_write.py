@@ -430,10 +430,47 @@ class TestEvents:
             "lance/deduplicated": False,
         }
 
+    def test_what_the_asset_says_itself_stays(self, lake):
+        own = dg.TableSchema(columns=[dg.TableColumn(name="mine")])
+
+        @dg.asset
+        def added(context) -> pa.Table:
+            context.add_output_metadata({"dagster/row_count": 7})
+            return frame((date(1), 1))
+
+        @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+        def returned(context):
+            context.add_asset_metadata({"lance/version": 70}, partition_key="2024-01-01")
+            metadata = {"dagster/row_count": 7, "dagster/column_schema": own, "lance/rows_written": 9}
+            return dg.Output(frame((date(1), 1)), metadata=metadata)
+
+        def events(asset, **run):
+            return lake.run(asset, **run).asset_materializations_for_node(asset.op.name)
+
+        (event,) = events(added)
+        assert event.metadata["dagster/row_count"].value == 7
+        for event in events(returned, span=("2024-01-01", "2024-01-02")):
+            assert event.metadata["dagster/row_count"].value == 7
+            assert event.metadata["dagster/column_schema"].value == own
+            assert event.metadata["lance/rows_written"].value == 9
+            assert event.metadata["lance/version"].value == (70 if event.partition == "2024-01-01" else 1)
+
+    def test_a_first_write_is_called_create(self, lake):
+        for said in ("Create", "Overwrite"):
+            (event,) = lake.run(source(frame((date(1), 1)))).asset_materializations_for_node("analytics__events")
+            assert event.metadata["lance/operation"].value == said
+
     def test_each_partition_has_its_own_row_count(self, lake):
         rows = [(date(1), 1), (date(3), 3), (date(3), 4)]
         result = lake.run(daily(frame(*rows)), span=("2024-01-01", "2024-01-03"))
         events = result.asset_materializations_for_node("analytics__events")
+        assert {e.partition: e.metadata["lance/rows_written"].value for e in events} == {
+            "2024-01-01": 1,
+            "2024-01-02": 0,
+            "2024-01-03": 2,
+        }
+        for event in events:
+            assert list(event.metadata)[:2] == ["dagster/partition_row_count", "lance/rows_written"]
         counts = {e.partition: e.metadata["dagster/partition_row_count"].value for e in events}
         assert counts == {"2024-01-01": 1, "2024-01-02": 0, "2024-01-03": 2}
         assert {e.metadata["dagster/row_count"].value for e in events} == {3}
