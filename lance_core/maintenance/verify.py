@@ -14,7 +14,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
-from lance_core.table.rowids import decode_row_ids, decode_versions
+from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
 from lance_core.verbs.inspect.statistics import check_columns
 from lance_core.verbs.version.handle import Handle
@@ -86,7 +86,7 @@ def _check_fragment(source: Source, fragment: Fragment) -> Iterator[Problem]:
                 yield problem(path, f"deletes {len(rows)} rows, the manifest says {fragment.num_deleted_rows}")
             if rows and fragment.physical_rows and rows[-1] >= fragment.physical_rows:
                 yield problem(path, f"deletes row {rows[-1]} of {fragment.physical_rows}")
-    for message in _check_row_ids(fragment):
+    for message in row_record_problems(fragment):
         yield problem("", message)
 
 
@@ -107,26 +107,6 @@ def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[
     numbers = (file.file_major_version, file.file_minor_version)
     if numbers != reader.version.manifest_numbers and any(numbers):
         yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
-
-
-def _check_row_ids(fragment: Fragment) -> Iterator[str]:
-    sequences = (
-        ("row ids", fragment.row_ids, decode_row_ids),
-        ("created versions", fragment.created_at_versions, decode_versions),
-        ("updated versions", fragment.last_updated_at_versions, decode_versions),
-    )
-    # Twice the rows still tell how many there are, and a few bytes can tell of billions.
-    most = 2 * fragment.physical_rows
-    for name, data, decode in sequences:
-        if data is None:
-            continue
-        try:
-            count = len(decode(data, most))
-        except LanceError as error:
-            yield f"{name}: {error}"
-        else:
-            if count != fragment.physical_rows:
-                yield f"{name} for {count} of {fragment.physical_rows} rows"
 
 
 def _check_index(source: Source, index: IndexMetadata) -> Iterator[Problem]:

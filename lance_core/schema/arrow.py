@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.schema.c_data import exported_metadata
-from lance_core.schema.field import Field, Schema
+from lance_core.schema.field import MOST_LEVELS, Field, Schema
 from lance_core.schema.key_marks import NO_MARK, clustering_key_mark, primary_key_mark
 from lance_core.schema.keys import check_primary_key
 
@@ -94,6 +94,16 @@ def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
     return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids(first_id)
 
 
+def _check_depth(field: pa.Field) -> None:
+    """Refuse a column that is nested too deep, before anything goes down all its levels."""
+    level = [field.type]
+    for _ in range(MOST_LEVELS + 1):
+        level = [kind.field(index).type for kind in map(storage_type, level) for index in range(kind.num_fields)]
+        if not level:
+            return
+    raise UnsupportedError(f"column {field.name!r} is nested more than {MOST_LEVELS} deep")
+
+
 def schema_to_arrow(schema: Schema) -> pa.Schema:
     """The Arrow schema, with storage types in place of extension types (see `resolve_extensions`)."""
     metadata = {k.encode(): v for k, v in schema.metadata.items()}
@@ -111,6 +121,8 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
     Raises:
         UnsupportedError: The type cannot be stored.
     """
+    if not path:
+        _check_depth(field)
     path = f"{path}.{field.name}" if path else field.name
     metadata = _decode_keys(field.metadata)
     kind: pa.DataType = field.type

@@ -14,7 +14,10 @@ from typing import Any, Final
 from lance_core.errors import SchemaError
 from lance_core.schema.key_marks import NO_MARK, KeyMark
 
-__all__ = ["UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
+__all__ = ["MOST_LEVELS", "UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
+
+MOST_LEVELS: Final = 64
+"""How deep structs, lists and maps can be nested in a column; what goes down them calls itself as often."""
 
 UNASSIGNED: Final = -1
 """The id of a field that has none yet."""

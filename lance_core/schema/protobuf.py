@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from lance_core._proto import file_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.schema.field import Field, Schema
+from lance_core.schema.field import MOST_LEVELS, Field, Schema
 from lance_core.schema.key_marks import KeyMark
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
@@ -28,17 +28,22 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
     A parent is looked up among the fields *before* a child, nearest first: tables of 2023 can repeat an id.
 
     Raises:
-        CorruptFileError: A field comes before its parent.
+        CorruptFileError: A field comes before its parent, or is nested too deep.
     """
     flat = list(fields)
     children: list[list[int]] = [[] for _ in flat]
+    depth: list[int] = []
     position_of: dict[int, int] = {}
     top: list[int] = []
     for position, wire in enumerate(flat):
         if wire.parent_id < 0:
             top.append(position)
+            depth.append(0)
         elif wire.parent_id in position_of:
             children[position_of[wire.parent_id]].append(position)
+            depth.append(depth[position_of[wire.parent_id]] + 1)
+            if depth[-1] > MOST_LEVELS:
+                raise CorruptFileError(f"schema: field {wire.name!r} is nested more than {MOST_LEVELS} deep")
         else:
             raise CorruptFileError(f"schema: field {wire.name!r} comes before its parent {wire.parent_id}")
         position_of[wire.id] = position

@@ -441,6 +441,8 @@ def _parsed(raw: bytes) -> table_pb2.DataFragment:
 
 def _live_count(message: table_pb2.DataFragment) -> int | None:
     deleted = message.deletion_file.num_deleted_rows
+    if not message.files and not message.physical_rows:
+        return 0
     if not message.physical_rows or (not deleted and message.HasField("deletion_file")):
         return None
     return message.physical_rows - deleted

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
+from lance_core.errors import CorruptFileError
+
 __all__ = [
     "BRANCHES_PREFIX",
     "DATA_PREFIX",
@@ -37,6 +39,7 @@ __all__ = [
     "branch_of_ref_key",
     "branch_ref_key",
     "branch_root",
+    "checked_path",
     "data_key",
     "is_detached",
     "manifest_key",
@@ -113,13 +116,32 @@ def is_detached(version: int) -> bool:
 
 
 def transaction_key(file_name: str) -> str:
-    """Key of a transaction file, from the name in the manifest."""
-    return TRANSACTIONS_PREFIX + file_name
+    """Key of a transaction file, from the name in the manifest.
+
+    Raises:
+        CorruptFileError: The name leads somewhere else.
+    """
+    return TRANSACTIONS_PREFIX + checked_path(file_name, "transaction file")
 
 
 def data_key(path: str) -> str:
-    """Key of a data file, from the path in the fragment."""
-    return DATA_PREFIX + path
+    """Key of a data file, from the path in the fragment.
+
+    Raises:
+        CorruptFileError: The path leads somewhere else.
+    """
+    return DATA_PREFIX + checked_path(path, "data file")
+
+
+def checked_path(path: str, kind: str) -> str:
+    """Return a path that a manifest names if it leads downwards.
+
+    Raises:
+        CorruptFileError: It is empty or absolute, or has an empty, `.` or `..` part.
+    """
+    if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
+        raise CorruptFileError(f"the manifest names the {kind} {path!r}, which is no path below its folder")
+    return path
 
 
 def new_data_file_name() -> str:

@@ -11,7 +11,7 @@
 Both are kept inline in fragments. Ids are handed out by the commit, from the manifest's `next_row_id` on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import rowids_pb2
-from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
 from lance_core.table.fragment import Fragment
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "encode_row_ids",
     "encode_versions",
     "row_ids_of",
+    "row_record_problems",
     "with_versions",
 ]
 
@@ -60,6 +61,27 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
         parts.append(_decode_segment(segment, most))
         most -= len(parts[-1])
     return _concatenated(parts)
+
+
+def row_record_problems(fragment: Fragment) -> Iterator[str]:
+    """Yield what is wrong with the ids and versions of rows that a fragment records."""
+    sequences = (
+        ("row ids", fragment.row_ids, decode_row_ids),
+        ("created versions", fragment.created_at_versions, decode_versions),
+        ("updated versions", fragment.last_updated_at_versions, decode_versions),
+    )
+    # Twice the rows still tell how many there are, and a few bytes can tell of billions.
+    most = 2 * fragment.physical_rows
+    for name, data, decode in sequences:
+        if data is None:
+            continue
+        try:
+            count = len(decode(data, most))
+        except LanceError as error:
+            yield f"{name}: {error}"
+        else:
+            if count != fragment.physical_rows:
+                yield f"{name} for {count} of {fragment.physical_rows} rows"
 
 
 def row_ids_of(fragment: Fragment) -> U64Array | None:

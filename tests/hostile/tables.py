@@ -34,6 +34,6 @@ def forge_fragments(path, change):
     return forge(path, changed)
 
 
-def forge_files(path, **fields):
+def forge_files(root, /, **fields):
     """Change the data files of all fragments."""
-    return forge_fragments(path, lambda f: replace(f, files=tuple(replace(file, **fields) for file in f.files)))
+    return forge_fragments(root, lambda f: replace(f, files=tuple(replace(file, **fields) for file in f.files)))

@@ -215,3 +215,123 @@ def test_a_file_with_other_rows_than_the_manifest_says_is_not_decoded(tmp_path):
     with pytest.raises(CorruptFileError, match="has 1000000 rows, the manifest says 3"):
         lance.dataset(path).to_table()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
+
+
+@pytest.mark.parametrize("path", ["../x.lance", "a/../../x.lance", "/etc/passwd", "", ".", "a//b", "x\0y", "a/"])
+@pytest.mark.parametrize("based", [False, True])
+def test_data_files_lie_below_their_folder(tmp_path, path, based):
+    if based:
+        at_base(tmp_path / "t", str(tmp_path / "elsewhere"))
+    else:
+        table(tmp_path / "t")
+    forge_files(tmp_path / "t", path=path)
+    dataset = lance.dataset(tmp_path / "t")
+    verbs = {
+        "read": dataset.to_table,
+        "take": lambda: dataset.take([1]),
+        "delete": lambda: dataset.delete("a = 1"),
+        "clone": lambda: dataset.deep_clone(tmp_path / "clone", 1),
+        "validate": dataset.validate,
+        "files": lambda: dataset.tracked_files().read_all(),
+    }
+    for name, verb in verbs.items():
+        with pytest.raises(CorruptFileError, match=r"_versions/\d+\.manifest: the manifest names the data file"):
+            print(name, verb())
+
+
+def test_a_transaction_file_lies_in_its_folder(tmp_path):
+    table(tmp_path / "t")
+    forge(tmp_path / "t", lambda m: replace(m, transaction_file="../../secret.txn", transaction_bytes=None))
+    (path,) = (tmp_path / "t" / "_versions").glob("*.manifest")
+    dataset = lance.dataset(tmp_path / "t")
+    manifest = dataset.source.manifest
+    path.write_bytes(replace(manifest, transaction_bytes=None).to_bytes(None))
+    with pytest.raises(CorruptFileError, match="transaction file"):
+        lance.dataset(tmp_path / "t").read_transaction(1)
+
+
+def nested(levels, make):
+    kind = pa.int32()
+    for _ in range(levels):
+        kind = make(kind)
+    return kind
+
+
+NESTINGS = {"struct": lambda kind: pa.struct([("x", kind)]), "list": pa.list_}
+
+
+@pytest.mark.parametrize("make", NESTINGS)
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_columns_of_64_levels_are_written_and_read(tmp_path, make, version):
+    value = 7
+    for _ in range(64):
+        value = {"x": value} if make == "struct" else [value]
+    rows = pa.table({"a": pa.array([value, value], nested(64, NESTINGS[make]))})
+    dataset = lance.write_dataset(rows, tmp_path / "t", data_storage_version=version)
+    assert lance.dataset(dataset.uri).to_table() == rows
+
+
+@pytest.mark.parametrize("make", NESTINGS)
+@pytest.mark.parametrize("levels", [65, 150, 500])
+def test_columns_of_more_levels_are_refused(tmp_path, make, levels):
+    schema = pa.schema([("a", nested(levels, NESTINGS[make]))])
+    with pytest.raises(UnsupportedError, match="column 'a' is nested more than 64 deep"):
+        lance.write_dataset(schema.empty_table(), tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    dataset = table(tmp_path / "t")
+    with pytest.raises(UnsupportedError, match="nested more than 64 deep"):
+        dataset.add_columns(schema)
+
+
+@pytest.mark.parametrize("levels", [65, 150, 500, 5000])
+def test_a_manifest_of_more_levels_is_refused_when_it_is_opened(tmp_path, levels):
+    from lance_core.schema import Field, Schema
+
+    table(tmp_path / "t")
+    manifest = lance.dataset(tmp_path / "t").source.manifest
+    data = manifest.to_bytes(manifest.transaction_bytes)
+    from lance_core._proto import table_pb2
+    from lance_core.table.manifest import message_range
+
+    start, end = message_range(memoryview(data))
+    message = table_pb2.Manifest.FromString(data[start:end])
+    for level in range(levels + 1):
+        kind = "struct" if level < levels else "int32"
+        message.fields.add(name="x", id=100 + level, parent_id=99 + level if level else -1, logical_type=kind)
+    new = message.SerializeToString()
+    forged = data[: start - 4] + len(new).to_bytes(4, "little") + new + data[end:]
+    (tmp_path / "t" / manifest.location.key).write_bytes(forged)
+    with pytest.raises(CorruptFileError, match="nested more than 64 deep"):
+        lance.dataset(tmp_path / "t")
+    assert Schema(fields=(Field(name="a", logical_type="int32"),)).names == ["a"]
+
+
+def test_validate_counts_row_ids(tmp_path):
+    from lance_core._proto import rowids_pb2
+    from tests.hostile.tables import forge_fragments
+
+    dataset = table(tmp_path / "t", enable_stable_row_ids=True)
+    dataset.validate()
+    sequence = rowids_pb2.RowIdSequence()
+    sequence.segments.add().range.CopyFrom(rowids_pb2.U64Segment.Range(start=0, end=2**40))
+    forge_fragments(tmp_path / "t", lambda fragment: replace(fragment, row_ids=sequence.SerializeToString()))
+    with pytest.raises(CorruptFileError, match="row ids"):
+        lance.dataset(tmp_path / "t").validate()
+
+
+def test_a_manifest_of_millions_of_empty_fragments(tmp_path):
+    from lance_core.table.fragment import FragmentList
+
+    path = tmp_path / "t"
+    table(path)
+    forge(path, lambda manifest: replace(manifest, fragments=FragmentList([b""] * 10_000_000)))
+    with pytest.raises(CorruptFileError, match="several fragments with the id 0"):
+        lance.dataset(path)
+    ids = [b"\x08" + bytes([0x80 | (i & 127), 0x80 | (i >> 7 & 127), i >> 14]) for i in range(1 << 14, 1 << 19)]
+    store = open_store(str(path))
+    (found,) = store.list("_versions/1844")
+    from lance_core.table.manifest import Manifest
+
+    manifest = Manifest.from_bytes(table(tmp_path / "t2").source.store.get(found.key))
+    store.put(found.key, replace(manifest, fragments=FragmentList(ids), max_fragment_id=1 << 20).to_bytes(None))
+    assert lance.dataset(path).count_rows() == 0

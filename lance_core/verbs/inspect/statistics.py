@@ -18,6 +18,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import transaction_key
+from lance_core.table.rowids import row_record_problems
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
 from lance_core.verbs.version.source import Source
 
@@ -168,6 +169,8 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
         if rows is not None and reader.num_rows != rows:
             raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
         rows = reader.num_rows
+    for message in row_record_problems(fragment):
+        raise CorruptFileError(f"Fragment {fragment.id}: {message}")
     if rows is not None and fragment.physical_rows not in (0, rows):
         raise CorruptFileError(f"Fragment {fragment.id}: {fragment.physical_rows} rows are recorded, {rows} are there")
     deletions = source.deletions(fragment)

@@ -47,11 +47,20 @@ class Source:
         return changed
 
     def data_file(self, file: DataFile) -> tuple[ObjectStore, str]:
-        """Store and key of a data file."""
+        """Store and key of a data file.
+
+        Raises:
+            CorruptFileError: The manifest names one outside of the folder of data files.
+        """
+        try:
+            key = data_key(file.path)
+        except CorruptFileError as error:
+            where = self.manifest.location.key if self.manifest.location else f"version {self.manifest.version}"
+            raise CorruptFileError(f"{self.store.root}/{where}: {error}") from error
         if file.base_id is None:
-            return self.store, data_key(file.path)
+            return self.store, key
         base = self.manifest.base_path(file.base_id)
-        return self._base_store(file.base_id), data_key(file.path) if base.is_dataset_root else file.path
+        return self._base_store(file.base_id), key if base.is_dataset_root else file.path
 
     def deletions(self, fragment: Fragment) -> DeletionVector | None:
         """The deleted rows of a fragment; None if there are none.
