@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import Output
-from lance_core.commit import list_versions, load_manifest, load_transaction
+from lance_core.commit import list_versions, load_manifest, load_transaction, load_version_record
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.table.fragment import FragmentList
@@ -19,6 +19,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key
 from lance_core.table.refs import BranchRef
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
+from lance_core.table.version_record import VersionRecord
 
 __all__ = ["branches", "diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
 
@@ -54,8 +55,9 @@ def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
     chosen = numbers[:limit] if limit else numbers
     rows = []
     for number in chosen:
-        manifest = load_manifest(store, number)
-        rows.append({**_commit(dataset, manifest), **_counts(manifest)})
+        found = load_version_record(store, number)
+        counts = _counts(found) if isinstance(found, Manifest) else {}
+        rows.append({**_commit(dataset, found), **counts})
     output.rows(rows, ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"])
     if len(chosen) < len(numbers):
         output.line(f"{len(numbers) - len(chosen)} older versions are not shown (--limit 0 shows all)")
@@ -189,7 +191,7 @@ def _counts(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _commit(dataset: LanceDataset, manifest: Manifest) -> dict[str, Any]:
+def _commit(dataset: LanceDataset, manifest: Manifest | VersionRecord) -> dict[str, Any]:
     transaction = load_transaction(dataset.source.store, manifest)
     return {
         "version": manifest.version,

@@ -16,6 +16,7 @@ from lance_core.commit.versions import (
     load_latest,
     load_manifest,
     load_transaction,
+    load_version_record,
     locate_latest,
 )
 from lance_core.errors import CommitConflictError
@@ -47,6 +48,7 @@ __all__ = [
     "load_latest",
     "load_manifest",
     "load_transaction",
+    "load_version_record",
     "locate_latest",
     "migrate_to_v2_names",
     "on_commit",

@@ -12,12 +12,14 @@ shows anyway, and where that says nothing, or another one, by the time and the t
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 from lance_core.errors import (
     CorruptFileError,
     DatasetNotFoundError,
     IncompatibleConflictError,
     ObjectNotFoundError,
+    UnsupportedError,
     VersionNotFoundError,
 )
 from lance_core.store import ObjectMeta, ObjectStore
@@ -32,6 +34,7 @@ from lance_core.table.paths import (
     transaction_key,
 )
 from lance_core.table.transaction import Transaction
+from lance_core.table.version_record import VersionRecord
 
 __all__ = [
     "check_identity",
@@ -43,8 +46,11 @@ __all__ = [
     "load_latest",
     "load_manifest",
     "load_transaction",
+    "load_version_record",
     "locate_latest",
 ]
+
+_Found = TypeVar("_Found", Manifest, VersionRecord)
 
 # A few staging files of running commits can come before the newest manifest.
 _SHORT_LISTING = 5
@@ -192,6 +198,25 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
     Raises:
         VersionNotFoundError: The dataset has no such version.
     """
+    data, location = _read_version(store, version)
+    manifest = Manifest.from_bytes(data, location)
+    return _numbered(manifest, version, location)
+
+
+def load_version_record(store: ObjectStore, version: int) -> Manifest | VersionRecord:
+    """Read the manifest of a version; what can be told of it if it has features that are not known.
+
+    Raises:
+        VersionNotFoundError: The dataset has no such version.
+    """
+    data, location = _read_version(store, version)
+    try:
+        return _numbered(Manifest.from_bytes(data, location), version, location)
+    except UnsupportedError:
+        return _numbered(VersionRecord.from_bytes(data, location.key), version, location)
+
+
+def _read_version(store: ObjectStore, version: int) -> tuple[bytes | memoryview, ManifestLocation]:
     schemes = (Naming.V2,) if is_detached(version) else (Naming.V2, Naming.V1)
     for naming in schemes if version >= 0 else ():
         key = manifest_key(version, naming)
@@ -199,12 +224,14 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
             data, meta = store.read(key)
         except ObjectNotFoundError:
             continue
-        location = ManifestLocation(key=key, size_bytes=len(data), naming=naming, e_tag=meta.e_tag)
-        manifest = Manifest.from_bytes(data, location)
-        if manifest.version != version:
-            raise CorruptFileError(f"{key}: holds version {manifest.version}")
-        return manifest
+        return data, ManifestLocation(key=key, size_bytes=len(data), naming=naming, e_tag=meta.e_tag)
     raise VersionNotFoundError(f"{store.root} has no version {version}")
+
+
+def _numbered(found: _Found, version: int, location: ManifestLocation) -> _Found:
+    if found.version != version:
+        raise CorruptFileError(f"{location.key}: holds version {found.version}")
+    return found
 
 
 def list_versions(store: ObjectStore) -> list[int]:
@@ -213,7 +240,7 @@ def list_versions(store: ObjectStore) -> list[int]:
     return sorted(found[0] for found in located if found is not None)
 
 
-def load_transaction(store: ObjectStore, manifest: Manifest) -> Transaction | None:
+def load_transaction(store: ObjectStore, manifest: Manifest | VersionRecord) -> Transaction | None:
     """Return the transaction that made a version; None if it was not recorded, or its file is gone."""
     if manifest.transaction_bytes is not None:
         return Transaction.from_bytes(manifest.transaction_bytes)
@@ -236,13 +263,17 @@ def find_by_property(
         value: What it must be.
         newest: Where to start; older versions are read one after the other.
         not_before: Do not look at versions committed before this time; must be aware of its time zone.
+
+    Raises:
+        UnsupportedError: That version has features that are not known.
     """
     for manifest in _backwards(store, newest):
         if not_before is not None and manifest.timestamp < not_before:
             return None
         transaction = load_transaction(store, manifest)
         if transaction is not None and transaction.properties.get(key) == value:
-            return manifest, transaction
+            known = manifest if isinstance(manifest, Manifest) else load_manifest(store, manifest.version)
+            return known, transaction
     return None
 
 
@@ -280,16 +311,16 @@ def find_all_by_property(
     return found, missing
 
 
-def _backwards(store: ObjectStore, newest: Manifest) -> Iterator[Manifest]:
+def _backwards(store: ObjectStore, newest: Manifest) -> Iterator[Manifest | VersionRecord]:
     """The versions from one on, newest first; those that were cleaned up are left out."""
     yield newest
     for version in reversed(list_versions(store)):
         if version < newest.version:
             try:
-                manifest = load_manifest(store, version)
+                found = load_version_record(store, version)
             except VersionNotFoundError:
                 continue
-            yield manifest
+            yield found
 
 
 def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:

@@ -25,8 +25,8 @@ class ConfiguringVerbs(Handle):
 
     @property
     def schema_metadata(self) -> dict[str, str]:
-        """Free texts about the schema."""
-        return {key: value.decode() for key, value in self._manifest.schema.metadata.items()}
+        """Free texts about the schema; bytes that are no UTF-8 show as U+FFFD, and stay what they are."""
+        return {key: value.decode(errors="replace") for key, value in self._manifest.schema.metadata.items()}
 
     def update_config(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
         """Change the configuration, and return all of it."""

@@ -14,12 +14,14 @@ from lance_core.commit import (
     load_following,
     load_manifest,
     load_transaction,
+    load_version_record,
     migrate_to_v2_names,
 )
 from lance_core.errors import VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Restore
+from lance_core.table.version_record import VersionRecord
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.handle import Handle
 
@@ -33,9 +35,12 @@ class HistoryVerbs(Handle):
     """What a dataset offers to travel through its versions."""
 
     def versions(self) -> list[dict[str, Any]]:
-        """All versions, oldest first: number, local time of the commit, and counters as texts."""
-        manifests = (load_manifest(self._store, number) for number in list_versions(self._store))
-        return [_describe(manifest) for manifest in manifests]
+        """All versions, oldest first: number, local time of the commit, and counters as texts.
+
+        A version with features that are not known has no counters.
+        """
+        found = (load_version_record(self._store, number) for number in list_versions(self._store))
+        return [_describe(version) for version in found]
 
     def restore(self) -> None:
         """Make this version the latest again, as a new version; the handle moves to it."""
@@ -67,7 +72,7 @@ class HistoryVerbs(Handle):
         Raises:
             VersionNotFoundError: There is no such version.
         """
-        found = load_transaction(self._store, load_manifest(self._store, version))
+        found = load_transaction(self._store, load_version_record(self._store, version))
         return None if found is None else Transaction.from_record(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
@@ -128,7 +133,7 @@ class HistoryVerbs(Handle):
         """The latest version that is not newer than a time."""
         limit = _utc(asof)
         for number in reversed(list_versions(self._store)):
-            if load_manifest(self._store, number).timestamp <= limit:
+            if load_version_record(self._store, number).timestamp <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
@@ -141,12 +146,21 @@ def _utc(time: Timestamp) -> datetime:
     return time.astimezone(UTC)
 
 
-def _describe(manifest: Manifest) -> dict[str, Any]:
+def _describe(version: Manifest | VersionRecord) -> dict[str, Any]:
+    counters = _counters(version) if isinstance(version, Manifest) else {}
+    return {
+        "version": version.version,
+        "timestamp": _local_time(version.timestamp_ns),
+        "metadata": {name: str(value) for name, value in counters.items()},
+    }
+
+
+def _counters(manifest: Manifest) -> dict[str, int]:
     messages = list(manifest.fragments.messages())
     files = [file for message in messages for file in message.files]
     rows = sum(message.physical_rows for message in messages)
     deleted = sum(message.deletion_file.num_deleted_rows for message in messages)
-    counters = {
+    return {
         "total_data_file_rows": rows,
         "total_data_files": len(files),
         "total_deletion_file_rows": deleted,
@@ -154,11 +168,6 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
         "total_files_size": sum(file.file_size_bytes for file in files),
         "total_fragments": len(messages),
         "total_rows": rows - deleted,
-    }
-    return {
-        "version": manifest.version,
-        "timestamp": _local_time(manifest.timestamp_ns),
-        "metadata": {name: str(value) for name, value in counters.items()},
     }
 
 

@@ -32,7 +32,15 @@ from lance_core.table.fragment import BasePath, FragmentList, data_file_version
 from lance_core.table.index import IndexMetadata, decode_index_section, encode_index_section
 from lance_core.table.paths import Naming
 
-__all__ = ["WRITER", "Manifest", "ManifestLocation", "WriterVersion", "message_range", "section_at"]
+__all__ = [
+    "WRITER",
+    "Manifest",
+    "ManifestLocation",
+    "WriterVersion",
+    "message_range",
+    "section_at",
+    "transaction_section",
+]
 
 _FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
@@ -296,7 +304,7 @@ class Manifest:
             if message.HasField("max_allocated_field_id")
             else None,
             indices=indices,
-            transaction_bytes=_transaction_section(message, view),
+            transaction_bytes=transaction_section(message, view),
             location=location,
         )
 
@@ -358,7 +366,8 @@ def message_range(view: memoryview) -> tuple[int, int]:
     return start, start + length
 
 
-def _transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes | None:
+def transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes | None:
+    """Return the inline transaction of a manifest, serialized; None if there is none."""
     if message.HasField("transaction_section"):
         return section_at(view, message.transaction_section)
     if message.HasField("transaction_section_deprecated"):

@@ -1,13 +1,16 @@
 """Manifests with what other tools may write: refused or kept wherever pylance does so."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import lance_core
+from lance_core.cli.app import cli
 from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
 from tests.interop.wire import (
     edit_latest,
@@ -273,3 +276,51 @@ def test_the_time_of_a_version_is_that_of_its_commit(uri, library, kind):
         dataset = reader.dataset(copy)
         assert dataset.cleanup_old_versions(timedelta(days=30)).old_versions == 0
     assert len(manifest_paths(copy)) == 2
+
+
+# A version that cannot be read, among others that can.
+
+
+def test_a_version_with_unknown_reader_flags_is_listed_without_counters(uri):
+    for number in (1, 2, 3):  # a second apart, so that whole seconds tell them apart
+        change = datetime(2026, 1, 1, 0, 0, number, tzinfo=UTC)
+        edit_manifest(manifest_paths(uri)[number - 1], lambda message, at=change: message.timestamp.FromDatetime(at))
+    theirs = lance.dataset(uri).versions()
+    edit_manifest(manifest_paths(uri)[1], lambda message: setattr(message, "reader_feature_flags", UNKNOWN))
+    dataset = lance_core.dataset(uri)
+    ours = dataset.versions()
+    assert [(v["version"], v["timestamp"]) for v in ours] == [(v["version"], v["timestamp"]) for v in theirs]
+    assert [v["metadata"] for v in ours] == [theirs[0]["metadata"], {}, theirs[2]["metadata"]]
+    assert dataset.version_as_of(theirs[0]["timestamp"]) == 1
+    assert dataset.version_as_of(theirs[1]["timestamp"]) == 2
+    assert lance_core.dataset(uri, asof=theirs[2]["timestamp"]).version == 3
+    assert [t.operation.name for t in dataset.get_transactions()] == ["Append", "Append", "Overwrite"]
+    assert dataset.read_transaction(2).uuid == lance.dataset(uri).read_transaction(2).uuid
+    assert dataset.find_transaction("who", "nobody") is None
+    for library in (lance, lance_core):
+        with pytest.raises(REFUSED, match="1048576"):
+            library.dataset(uri, version=2)
+        with pytest.raises(REFUSED, match="1048576"):
+            library.write_dataset(rows(1), library.dataset(uri, version=1), mode="append")
+
+
+def test_the_command_lists_a_version_that_cannot_be_read(uri):
+    edit_manifest(manifest_paths(uri)[1], lambda message: setattr(message, "reader_feature_flags", UNKNOWN))
+    result = CliRunner().invoke(cli, ["versions", uri, "--json"])
+    assert result.exit_code == 0, result.output
+    assert [row.get("rows") for row in json.loads(result.stdout)] == [5, None, 3]
+
+
+# Texts that are none.
+
+
+def test_schema_metadata_that_is_no_text_is_shown_as_well_as_it_can_be_and_kept(uri):
+    edit_latest(uri, lambda message: message.schema_metadata.update({"bin": b"\xff\xfe"}))
+    ours = lance_core.dataset(uri)
+    assert ours.schema_metadata == lance.dataset(uri).schema_metadata == {"bin": "\ufffd\ufffd"}
+    assert ours.update_schema_metadata({"k": "v"}) == {"bin": "\ufffd\ufffd", "k": "v"}
+    assert ours.version == 4
+    ours.delete("a = 1")
+    ours.add_columns({"b": "a + 1"})
+    assert dict(latest_message(uri).schema_metadata) == {"bin": b"\xff\xfe", "k": b"v"}
+    assert ours.update_schema_metadata({"bin": None}) == {"k": "v"}

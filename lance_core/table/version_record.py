@@ -1,0 +1,62 @@
+"""What can be told of a version that has features which are not known: its number, its time, and what made it.
+
+A flag that no reader here knows says that rows cannot be read. When a version was made, and by which transaction, is
+told in the same way whatever the rows are.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from google.protobuf.message import DecodeError
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
+from lance_core.table.manifest import message_range, transaction_section
+
+__all__ = ["VersionRecord"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRecord:
+    """A version, but for its content.
+
+    Attributes:
+        version: Its number.
+        timestamp_ns: When it was committed, nanoseconds since the epoch.
+        transaction_file: Name of the transaction file; empty if there is none.
+        transaction_bytes: The inline transaction, serialized; None if there is none.
+    """
+
+    version: int
+    timestamp_ns: int
+    transaction_file: str = ""
+    transaction_bytes: bytes | None = field(default=None, repr=False)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the version was committed, in UTC."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.timestamp_ns // 1000)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, key: str) -> "VersionRecord":
+        """Read a manifest file, whatever its feature flags are.
+
+        Args:
+            data: The whole file.
+            key: Where it lies, for errors.
+
+        Raises:
+            CorruptFileError: The bytes are no manifest file.
+        """
+        try:
+            view = memoryview(data)
+            start, end = message_range(view)
+            message = table_pb2.Manifest.FromString(bytes(view[start:end]))
+            return cls(
+                version=message.version,
+                timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
+                transaction_file=message.transaction_file,
+                transaction_bytes=transaction_section(message, view),
+            )
+        except (CorruptFileError, DecodeError) as error:
+            raise CorruptFileError(f"{key}: {error}") from error
