@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -12,6 +13,7 @@ import click
 from lance_core.cli.output import Output
 from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
+from lance_core.printing import printable
 
 __all__ = ["FOUND_PROBLEMS", "command", "parse_version"]
 
@@ -49,7 +51,12 @@ def command(name: str, *, versioned: bool = True) -> Callable[[F], click.Command
             made = click.option("--version", "at_version", help="Version number or tag; the latest by default.")(made)
         made = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(made)
         made = click.option(
-            "-o", "--storage-option", multiple=True, metavar="KEY=VALUE", help="Option of the storage; can be repeated."
+            "-o",
+            "--storage-option",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Option of the storage; can be repeated. KEY=@FILE takes the value from a file, so that no list of "
+            "processes shows it; KEY=@@... begins with an @.",
         )(made)
         made = click.argument("table")(made)
         return click.command(name)(made)
@@ -67,7 +74,15 @@ def _key_value(item: str) -> tuple[str, str]:
     if not separator or not key:
         # The value may be a secret: it is not repeated.
         raise click.BadParameter("must be KEY=VALUE", param_hint="--storage-option")
-    return key, value
+    if value.startswith("@@"):
+        return key, value[1:]
+    if not value.startswith("@"):
+        return key, value
+    try:
+        return key, Path(value[1:]).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no UTF-8 text"
+        raise click.BadParameter(f"{key}: {value[1:]}: {reason}", param_hint="--storage-option") from None
 
 
 def _fail(error: Exception, output: Output) -> None:
@@ -75,5 +90,5 @@ def _fail(error: Exception, output: Output) -> None:
     if output.as_json:
         output.record({"error": {"code": getattr(error, "code", "os"), "message": str(error)}})
     else:
-        click.echo(f"lance: {error}", err=True)
+        click.echo(printable(f"lance: {error}"), err=True)
     sys.exit(TRY_AGAIN if retryable else FAILED)

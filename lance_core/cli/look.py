@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,9 +12,11 @@ import pyarrow as pa
 
 from lance_core.cli.command import command, parse_version
 from lance_core.cli.output import Output
-from lance_core.commit import list_versions, load_manifest, load_transaction, load_version_record
+from lance_core.commit import list_versions, load_following, load_manifest, load_transaction, load_version_record
 from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.maintenance.cleanup_plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
+from lance_core.store import ObjectStore
 from lance_core.table.fragment import FragmentList
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key
@@ -100,8 +103,15 @@ def fragments(dataset: LanceDataset, output: Output) -> None:
 
 
 @command("files")
-def files(dataset: LanceDataset, output: Output) -> None:
+@click.option("--orphans", is_flag=True, help="Those that no version refers to, which writers left that did not end.")
+def files(dataset: LanceDataset, output: Output, orphans: bool) -> None:
     """List the data and deletion files of a version."""
+    if orphans:
+        selectors = Selectors(versions=frozenset(), delete_unverified=True, error_if_tagged=False)
+        found = [dataclasses.asdict(file) for file in plan_cleanup(*_latest(dataset), selectors).files]
+        output.rows(found, ["path", "kind", "size_bytes"])
+        output.line(f"{len(found)} file(s); those of writes that are under way are among them")
+        return
     output.rows(list(_files(dataset.source.manifest)), ["fragment", "path", "kind", "version", "bytes", "base"])
 
 
@@ -155,6 +165,10 @@ def branches(dataset: LanceDataset, output: Output) -> None:
                 }
             )
     output.rows(rows, ["branch", "parent", "parent_version", "created"])
+
+
+def _latest(dataset: LanceDataset) -> tuple[ObjectStore, Manifest]:
+    return dataset.source.store, load_following(dataset.source.store, dataset.source.manifest)
 
 
 def _files(manifest: Manifest) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
+
+from lance_core.printing import printable
 
 __all__ = ["Output", "human_bytes"]
 
@@ -34,12 +37,12 @@ class Output:
         if self.as_json:
             self._json(list(rows))
             return
-        table = Table(title=title or None, title_justify="left", header_style="bold")
+        table = Table(title=_shown(title) if title else None, title_justify="left", header_style="bold")
         for column in columns:
             numeric = any(_is_number(row.get(column)) for row in rows)
-            table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+            table.add_column(_shown(column.replace("_", " ")), justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(_text(column, row.get(column)) for column in columns))
+            table.add_row(*(_shown(_text(column, row.get(column))) for column in columns))
         self._console().print(table)
 
     def record(self, values: Row, *, title: str = "") -> None:
@@ -47,26 +50,31 @@ class Output:
         if self.as_json:
             self._json(dict(values))
             return
-        table = Table(title=title or None, title_justify="left", show_header=False, box=None)
+        table = Table(title=_shown(title) if title else None, title_justify="left", show_header=False, box=None)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in values.items():
             if value not in (None, "", [], {}):
-                table.add_row(name.replace("_", " "), _text(name, value))
+                table.add_row(_shown(name.replace("_", " ")), _shown(_text(name, value)))
         self._console().print(table)
 
     def line(self, text: str) -> None:
         """Print a remark for people; JSON has none."""
         if not self.as_json:
-            self._console().print(text, highlight=False, markup=False)
+            self._console().print(_shown(text))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
         """Show a bar while the body runs, which reports how much is done and how much there is."""
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(what, total=None)
+            task = bar.add_task(printable(what), total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def _json(self, value: object) -> None:
@@ -74,8 +82,15 @@ class Output:
 
     def _console(self) -> Console:
         # Lines are not cut where nobody sees a terminal's edge.
-        console = Console(highlight=False)
-        return console if console.is_terminal else Console(highlight=False, width=max(console.width, 160))
+        console = Console(highlight=False, markup=False, emoji=False)
+        if console.is_terminal:
+            return console
+        return Console(highlight=False, markup=False, emoji=False, width=max(console.width, 160))
+
+
+def _shown(text: str) -> Text:
+    """What a table says, as it is: no markup, and no character that acts on the terminal."""
+    return Text(printable(text))
 
 
 def human_bytes(size: float) -> str:

@@ -20,6 +20,7 @@ from lance_core.maintenance.compaction import Compaction, compact
 from lance_core.maintenance.options import MODES
 from lance_core.maintenance.verify import Problem
 from lance_core.maintenance.verify import verify as verify_version
+from lance_core.printing import printable
 
 __all__ = ["cleanup", "compact_command", "materialize_deletions", "restore", "verify"]
 
@@ -180,7 +181,7 @@ def restore(dataset: LanceDataset, output: Output, version: str, yes: bool) -> N
     """Make an old VERSION (a number or a tag) the latest one again, by a new version like it."""
     chosen = dataset.checkout_version(parse_version(version))
     if not yes and not output.as_json:
-        click.confirm(f"Make version {chosen.version} the latest one of {dataset.uri}?", abort=True)
+        click.confirm(printable(f"Make version {chosen.version} the latest one of {dataset.uri}?"), abort=True)
     restored = chosen.version
     chosen.restore()
     output.record({"restored_version": restored, "version": chosen.version})

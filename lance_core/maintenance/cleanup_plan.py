@@ -216,7 +216,7 @@ class _Survey:
         """Staging files of commits that were not finished."""
         for meta in metas:
             name = meta.key.removeprefix(VERSIONS_PREFIX)
-            if (name.startswith(".tmp") or ".manifest#" in name or ".manifest-" in name) and self._is_stale(meta):
+            if _TEMPORARY.search(name) and self._is_stale(meta):
                 yield Candidate(path=meta.key, kind="temporary", unverified=True, size_bytes=meta.size)
 
     def _is_stale(self, meta: ObjectMeta) -> bool:
@@ -227,11 +227,12 @@ class _Survey:
 # Group 1 is the name of the file that must be referred to; a blob beside a data file belongs to that one, and the
 # staging file of a write (`<name>#<random>`) to the file that it would have become.
 _KINDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
-    (TRANSACTIONS_PREFIX, "transaction", re.compile(r"_transactions/([^/]+\.txn)")),
+    (TRANSACTIONS_PREFIX, "transaction", re.compile(r"_transactions/([^/]+\.txn|\.conditional-put-[0-9a-f]+)")),
     (DATA_PREFIX, "data", re.compile(r"data/([^/]+\.lance)|data/([^/]+)/[^/]+\.blob")),
     (INDICES_PREFIX, "index", re.compile(r"_indices/([0-9a-f-]{36}/.+)")),
     (DELETIONS_PREFIX, "deletion", re.compile(r"_deletions/([^/]+\.(?:arrow|bin))")),
 )
+_TEMPORARY: Final = re.compile(r"^\.tmp|\.manifest[#-]|\.json#")
 _STAGING: Final = re.compile(r"(.*)#[0-9A-Za-z]+")
 
 

@@ -229,7 +229,8 @@ def test_lists_count_live_rows_without_records():
         Fragment(id=3, physical_rows=10, deletion_file=deleted(0)),
         Fragment(id=4),
     ]
-    assert FragmentList.of(fragments).live_counts() == [10, 7, None, None]
+    fragments.append(fragment(5, physical_rows=0))
+    assert FragmentList.of(fragments).live_counts() == [10, 7, None, 0, None]
 
 
 def test_deletion_knowledge_follows_changes():

@@ -1,0 +1,40 @@
+"""Texts of a table, made fit for people's eyes: a terminal, or Markdown.
+
+Names, messages and values come from whoever wrote a table. On a terminal a few characters clear the screen, set a
+title, make a link or reverse the order of what follows; in Markdown they make links and pictures. Here they become what
+one can see.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["markdown", "printable"]
+
+# C0 but the newline, DEL, C1, the controls of writing direction, line separators, and halves of characters.
+_HIDDEN: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&:@])")
+_ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+_NAMED: Final = {"\t": "\\t", "\r": "\\r"}
+
+
+def printable(text: object) -> str:
+    """A text in which no character acts on a terminal: control characters but newlines are shown as escapes.
+
+    Args:
+        text: The text; what is none is made one.
+    """
+    return _HIDDEN.sub(_escape, str(text))
+
+
+def markdown(text: object) -> str:
+    """A text that Markdown shows as it is, on one line."""
+    shown = printable(text).replace("\n", "\\n")
+    return _MARKDOWN.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), shown)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    number = ord(character)
+    return _NAMED.get(character) or (f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}")
