@@ -11,12 +11,12 @@ A run of `flights` takes one day or any range of days, and replaces exactly thes
 from pathlib import Path
 
 import dagster as dg
-import pandas as pd  # noqa: TID253 -- this project has it
-import polars as pl  # noqa: TID253 -- the same
+import pandas as pd  # noqa: TID253 - this project has it
+import polars as pl  # noqa: TID253 - the same
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from pyspark.sql import DataFrame, SparkSession  # noqa: TID253 -- the same
-from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
+from pyspark.sql import DataFrame, SparkSession  # noqa: TID253 - the same
+from pyspark.sql import functions as F  # noqa: N812, TID253 - the same
 
 import pyspark_lance
 from example_project.features import WIDTH, flight_vector

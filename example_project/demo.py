@@ -99,7 +99,7 @@ def _bar(console: Console) -> Iterator[Progress]:
 
 def _run(job: str, tags: Mapping[str, str], title: str, instance: dg.DagsterInstance, bar: Progress) -> None:
     """One Dagster run in this process, and its progress."""
-    from example_project.definitions import defs  # noqa: PLC0415 -- it imports Spark: after the check for Java
+    from example_project.definitions import defs  # noqa: PLC0415 - it imports Spark: after the check for Java
 
     definition = defs.resolve_job_def(job)
     run_id = str(uuid.uuid4())

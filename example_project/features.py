@@ -10,8 +10,8 @@
 
 import math
 
-from pyspark.sql import Column  # noqa: TID253 -- used by Spark assets only
-from pyspark.sql import functions as F  # noqa: N812, TID253 -- how everybody calls it
+from pyspark.sql import Column  # noqa: TID253 - used by Spark assets only
+from pyspark.sql import functions as F  # noqa: N812, TID253 - how everybody calls it
 
 __all__ = ["WIDTH", "flight_vector"]
 

@@ -25,7 +25,7 @@ def main() -> None:
     workspace = Path(__file__).parent.parent / "workspace.yaml"
     os.chdir(workspace.parent)
     command = [sys.executable, "-m", "dagster", "dev", "--workspace", str(workspace), *sys.argv[1:]]
-    os.execv(command[0], command)  # noqa: S606 -- our own interpreter
+    os.execv(command[0], command)  # noqa: S606 - our own interpreter
 
 
 if __name__ == "__main__":

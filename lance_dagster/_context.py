@@ -175,7 +175,7 @@ def definition_metadata(
     try:
         repository = context.repository_def
         definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
-    except Exception:  # noqa: BLE001 -- Dagster's own kind of assertion: a job that is run by itself belongs to none
+    except Exception:  # noqa: BLE001 - Dagster's own kind of assertion: a job that is run by itself belongs to none
         return None
     return None if definition is None else definition.metadata_by_key.get(asset_key)
 

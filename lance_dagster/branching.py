@@ -115,8 +115,8 @@ def check_name(name: str, *, where: str) -> str:
     Raises:
         DagsterInvalidDefinitionError: it is none.
     """
-    from lance_core.dataset import check_branch_name  # noqa: PLC0415
-    from lance_core.errors import InvalidInputError  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_core.dataset import check_branch_name  # noqa: PLC0415 - heavy imports at first use
+    from lance_core.errors import InvalidInputError  # noqa: PLC0415 - code locations load without lance_core
 
     try:
         return check_branch_name(name)

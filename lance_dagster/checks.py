@@ -77,7 +77,7 @@ def _health_check(
         can_subset=True,
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        from lance_dagster.health import measure  # noqa: PLC0415 -- heavy imports at first use
+        from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
 
         found = measure(_open(context, ref, io_manager_key), policy)
         numbers = found.metadata()
@@ -130,7 +130,7 @@ def _integrity_check(
         required_resource_keys={io_manager_key},
     )
     def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 -- heavy imports at first use
+        from lance_core.errors import DatasetNotFoundError, LanceError  # noqa: PLC0415 - heavy imports at first use
 
         try:
             dataset = _open(context, ref, io_manager_key)
@@ -155,7 +155,7 @@ def _integrity_check(
 
 
 def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
-    from lance_core.maintenance.verify import verify  # noqa: PLC0415 -- heavy imports at first use
+    from lance_core.maintenance.verify import verify  # noqa: PLC0415 - heavy imports at first use
 
     for problem in verify(dataset):
         where = "" if problem.fragment_id is None else f"fragment {problem.fragment_id}, "
@@ -173,7 +173,7 @@ def _row_problems(
     context: dg.AssetCheckExecutionContext, ref: TableRef, dataset: "lance_core.LanceDataset"
 ) -> Iterator[str]:
     """Hold the rows of the version that Dagster recorded last against what it recorded."""
-    from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 -- heavy imports at first use
+    from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
 
     event = context.instance.get_latest_materialization_event(ref.key)
     told = event.asset_materialization.metadata if event is not None and event.asset_materialization else {}
@@ -229,7 +229,7 @@ def build_lance_primary_key_check(
         **partitions,
     )
     def primary_key(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 -- heavy imports at first use
+        from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
         keys = run_partition_keys(context) if partitions_def is not None else None
@@ -272,7 +272,7 @@ def build_lance_drift_check(
         required_resource_keys={io_manager_key},
     )
     def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.history import read_history  # noqa: PLC0415 -- heavy imports at first use
+        from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
         foreign = []

@@ -41,7 +41,7 @@ from lance_dagster._context import RunFacts, run_created_at, run_succeeded
 __all__ = ["CommitTags", "EarlierTries", "commit_tags", "find_earlier_tries", "refuse_missing"]
 
 PREFIX = "dagster."
-TOKEN_KEY = "dagster.write_token"  # noqa: S105 -- the name of a property
+TOKEN_KEY = "dagster.write_token"  # noqa: S105 - the name of a property
 _MAX_PARTITION_KEYS_BYTES = 4096
 _LONGEST_SHOWN_KEY = 200
 # How far the clocks of the Dagster instance and of the committing machine may differ.

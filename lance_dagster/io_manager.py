@@ -153,8 +153,8 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         """Where the tables are; jobs, checks and sensors ask for it."""
         return self.settings().table_root
 
-    def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 -- Dagster's signature
+    def create_io_manager(self, context: dg.InitResourceContext) -> "LanceTableIOManager":  # noqa: ARG002 - Dagster's signature
         """Called by Dagster for each process that runs steps."""
-        from lance_dagster.table_io_manager import LanceTableIOManager  # noqa: PLC0415 -- heavy imports at first use
+        from lance_dagster.table_io_manager import LanceTableIOManager  # noqa: PLC0415 - heavy imports at first use
 
         return LanceTableIOManager(self.settings())

@@ -81,7 +81,7 @@ class _Job:
 
     def rewriter(self, context: dg.OpExecutionContext) -> "Rewriter":
         """What runs tasks in the step that needs them."""
-        from lance_dagster import upkeep  # noqa: PLC0415 -- code locations load without lance_core
+        from lance_dagster import upkeep  # noqa: PLC0415 - code locations load without lance_core
 
         if self.engine == "process":
             return upkeep.run_here
@@ -210,7 +210,7 @@ def _survey(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, overrides: Mapping[str, Any]
 ) -> "tuple[Upkeep | None, list[str]]":
     """What there is to do; None for a table that is not there or is to be left alone."""
-    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
+    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     root, where = job.root(context), f"asset {ref.name}"
     policy = policy_of(job.policy, ref.metadata, where=where)
@@ -253,8 +253,8 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
         tags={_EXECUTOR_TAG: "true"},
     )
     def rewrite(context: dg.OpExecutionContext, task: dict[str, Any]) -> dict[str, Any]:
-        from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 -- as above
-        from lance_core.maintenance import CompactionTask  # noqa: PLC0415
+        from lance_core.errors import CorruptFileError, NotFoundError  # noqa: PLC0415 - heavy imports at first use
+        from lance_core.maintenance import CompactionTask  # noqa: PLC0415 - heavy imports at first use
 
         started, results, failed = time.monotonic(), [], None
         try:
@@ -315,7 +315,7 @@ def _step_op(job: _Job, step: str, work: Work, description: str) -> dg.OpDefinit
 
 
 def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
+    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     if table.num_tasks:
         upkeep.commit(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context))
@@ -324,13 +324,13 @@ def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lanc
 def _materialize(
     job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep"
 ) -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
+    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     upkeep.materialize_deletions(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context))
 
 
 def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
+    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     del job
     for problem in upkeep.refresh_indices(dataset, table):
@@ -338,7 +338,7 @@ def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lan
 
 
 def _clean_up(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
-    from lance_dagster import upkeep  # noqa: PLC0415 -- as above
+    from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     del job, context
     upkeep.clean_up(dataset, table)
@@ -360,7 +360,7 @@ def _report_op(job: _Job) -> dg.OpDefinition:
         required_resource_keys={job.io_manager_key},
     )
     def report(context: dg.OpExecutionContext, table: Any) -> None:
-        from lance_dagster.health import measure  # noqa: PLC0415 -- code locations load without lance_core
+        from lance_dagster.health import measure  # noqa: PLC0415 - code locations load without lance_core
 
         if table.error is not None:
             raise dg.Failure(f"asset {table.asset}: {table.error}", metadata={"dagster/uri": table.uri})
@@ -414,14 +414,14 @@ def _observation(
 
 
 def _open(job: _Job, context: dg.OpExecutionContext, uri: str) -> "lance_core.LanceDataset":
-    import lance_core  # noqa: PLC0415 -- code locations load without it
+    import lance_core  # noqa: PLC0415 - code locations load without it
 
     return lance_core.dataset(uri, storage_options=job.root(context).options)
 
 
 def _properties(context: dg.OpExecutionContext, table: "Upkeep", dataset: "lance_core.LanceDataset") -> dict[str, str]:
     """What the table's history tells of a commit of upkeep."""
-    from lance_dagster.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 -- heavy imports at first use
+    from lance_dagster.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 - heavy imports at first use
 
     return {
         DATA_VERSION_KEY: str(last_data_change(dataset)),
@@ -436,8 +436,8 @@ def _on_spark(manager: Any, options: dict[str, str] | None, at_a_time: int | Non
     """Runs tasks on Spark's executors, all at once or so many at a time."""
 
     def run(dataset: "lance_core.LanceDataset", tasks: Sequence[Any]) -> list[Any]:
-        import pyspark_lance  # noqa: PLC0415 -- optional
-        from lance_core.errors import LanceError  # noqa: PLC0415
+        import pyspark_lance  # noqa: PLC0415 - optional
+        from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
 
         if not hasattr(manager, "spark_session"):
             raise dg.DagsterInvalidDefinitionError(

@@ -155,8 +155,8 @@ def _needs(
     last: int | None,
 ) -> tuple[int, list[str]] | None:
     """Version of a table that needs upkeep, and why; None if it does not, or cannot be read."""
-    from lance_core.errors import LanceError  # noqa: PLC0415 -- code locations load without lance_core
-    from lance_dagster.health import measure  # noqa: PLC0415
+    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
 
     known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
     own = policy_of(policy, known.metadata, where=f"asset {ref.name}")

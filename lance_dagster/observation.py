@@ -62,8 +62,8 @@ def observable_lance_asset(
         io_manager_key=io_manager_key,
     )
     def observe() -> dg.ObserveResult:
-        import lance_core  # noqa: PLC0415 -- heavy imports at first use
-        from lance_dagster.history import data_version_of  # noqa: PLC0415 -- heavy imports at first use
+        import lance_core  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.history import data_version_of  # noqa: PLC0415 - heavy imports at first use
 
         options = {name: _plain(value) for name, value in (storage_options or {}).items()} or None
         version = None if branch is None else (branch, None)
@@ -76,8 +76,8 @@ def observable_lance_asset(
 
 
 def _table_metadata(dataset: "lance_core.LanceDataset", uri: str) -> dict[str, Any]:
-    from lance_dagster.history import read_history  # noqa: PLC0415 -- heavy imports at first use
-    from lance_dagster.metadata import column_schema  # noqa: PLC0415 -- heavy imports at first use
+    from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.metadata import column_schema  # noqa: PLC0415 - heavy imports at first use
 
     entries: dict[str, Any] = {
         "dagster/row_count": dataset.count_rows(),
@@ -152,8 +152,8 @@ def _foreign_versions(
     context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, after: int
 ) -> tuple[list[dg.AssetObservation], int | None]:
     """Observations of a table, oldest first, and the newest version that was looked at; None if it cannot be read."""
-    from lance_core.errors import LanceError  # noqa: PLC0415 -- heavy imports at first use
-    from lance_dagster.history import read_history  # noqa: PLC0415 -- heavy imports at first use
+    from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
     known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
     try:
@@ -173,7 +173,7 @@ def _foreign_versions(
 def _observations(
     ref: TableRef, dataset: "lance_core.LanceDataset", versions: Iterable["TableVersion"]
 ) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.history import data_version  # noqa: PLC0415 -- heavy imports at first use
+    from lance_dagster.history import data_version  # noqa: PLC0415 - heavy imports at first use
 
     for one in versions:
         entries = {

@@ -75,7 +75,7 @@ class LanceMaintenancePolicy:
                 raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
         for name in ("refresh_indices", "dry_run"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")  # noqa: TRY004 -- one kind
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")  # noqa: TRY004 - one kind
         share = self.materialize_deletions_threshold
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ValueError(f"materialize_deletions_threshold must be a share between 0 and 1, not {share!r}")

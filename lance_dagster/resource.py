@@ -87,7 +87,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
 
     def tables(self) -> list[str]:
         """The tables that are there, as "schema/table" in ascending order; tables elsewhere below the root are not."""
-        import lance_core  # noqa: PLC0415 -- code locations load without it
+        import lance_core  # noqa: PLC0415 - code locations load without it
 
         found = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)
         return [name.removesuffix(".lance") for name in found if name.count("/") == 1]

@@ -104,7 +104,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
 
         wants_connect = self._is_remote or self.connect
         connect_mode = "SPARK_CONNECT_MODE_ENABLED" in os.environ  # Spark sets it with the first client session
-        context: Any = SparkContext._active_spark_context  # noqa: SLF001 -- the public ways would start one
+        context: Any = SparkContext._active_spark_context  # noqa: SLF001 - the public ways would start one
         if context is not None and not connect_mode:
             self._check_kind(has_connect=False, wants_connect=wants_connect)
             self._check_master(context.master)
@@ -130,7 +130,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
             )
 
     def _start(self) -> "SparkSession":
-        import pyspark_lance  # noqa: PLC0415 -- optional
+        import pyspark_lance  # noqa: PLC0415 - optional
 
         if self.python is not None:
             os.environ["PYSPARK_PYTHON"] = self.python
@@ -154,4 +154,4 @@ def _default_client() -> Any:
     """The Connect session that another thread has started; `getActiveSession` knows those of its own thread only."""
     from pyspark.sql.connect.session import SparkSession as ClientSession
 
-    return ClientSession._get_default_session()  # noqa: SLF001 -- the public ways would start one
+    return ClientSession._get_default_session()  # noqa: SLF001 - the public ways would start one

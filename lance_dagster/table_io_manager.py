@@ -76,7 +76,7 @@ class LanceTableIOManager(dg.IOManager):
 
     def spark_session(self) -> Any:
         """The session of the `spark` resource, else the active one; for work on tables that Spark is to do."""
-        from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 -- optional
+        from lance_dagster.handlers.spark import session_of  # noqa: PLC0415 - optional
 
         return session_of(self._settings)
 
@@ -219,7 +219,7 @@ class LanceTableIOManager(dg.IOManager):
             plan = self._partitions(output, dataset.schema)
             columns = [] if plan is None else plan.slices.columns
             made = index_partitions(dataset, columns, most_uncovered=self._settings.max_unindexed_fragments)
-        except Exception as error:  # noqa: BLE001 -- an index only saves work
+        except Exception as error:  # noqa: BLE001 - an index only saves work
             output.context.log.warning("%s: the zone maps of its partitions were not kept: %s", output.where, error)
             return
         if made:

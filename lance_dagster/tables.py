@@ -88,7 +88,7 @@ class TableRoot:
         as_of: datetime | str | None = None,
     ) -> lance_core.LanceDataset:
         """Open a table; see `LanceTableResource.open`."""
-        import lance_core  # noqa: PLC0415 -- code locations load without it
+        import lance_core  # noqa: PLC0415 - code locations load without it
 
         given = {"version": version, "tag": tag, "as_of": as_of}
         pins = [name for name, value in given.items() if value is not None]
@@ -106,7 +106,7 @@ class TableRoot:
 
     def open_or_none(self, table: TableLike | TableRef) -> lance_core.LanceDataset | None:
         """The newest version of a table; None when there is no table yet."""
-        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 -- code locations load without it
+        from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
         try:
             return self.open(table)

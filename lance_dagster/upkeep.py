@@ -188,7 +188,7 @@ def commit(
         if not lost:
             return
         if attempt + 1 < ATTEMPTS:
-            time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 -- writers that collide spread out
+            time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 - writers that collide spread out
             dataset.checkout_latest()
             results = rewriter(dataset, Compaction.plan(dataset, given).tasks)
 

@@ -2,7 +2,7 @@
 
     prepare_write   in the caller      the table's version and schema are looked up and the write is checked
     WriteJob.task   for the executors  a picklable function for each partition
-    WriteJob.commit once, afterwards   the reports of all partitions become one commit
+    WriteJob.finish once, afterwards   the reports of all partitions become one commit
     WriteJob.clean  at the end         files that no version uses are deleted, as far as that is known
 
 Between preparation and commit nothing of the table changes. Whatever goes wrong before the commit leaves it as it was.

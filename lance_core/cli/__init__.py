@@ -23,7 +23,7 @@ def main() -> None:
     """Run the command line."""
     try:
         # click and rich are an optional extra: say so instead of showing a traceback.
-        from lance_core.cli.app import cli  # noqa: PLC0415
+        from lance_core.cli.app import cli  # noqa: PLC0415 - click is an optional extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise

@@ -1,4 +1,4 @@
-"""Commits and history: the only code that reads or writes `_versions/` and `_transactions/`."""
+"""Commits and history: which versions there are, and how a new one is made in spite of other writers."""
 
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
 from lance_core.commit.listeners import Listener, on_commit

@@ -1,6 +1,6 @@
 """Who is told when this process has committed a version.
 
-The commit loop knows nothing of what stands above it; whoever has something to do after commits registers for it.
+The commit loop knows nothing of the packages above it; those with something to do after commits register it here.
 """
 
 from collections.abc import Callable

@@ -60,7 +60,7 @@ class CommitOptions:
 
     Attributes:
         max_retries: Attempts, at least one. With 0 an Overwrite is strict: it must follow its read version directly.
-        timeout_s: No attempt is begun after so many seconds.
+        timeout_s: Seconds after which no further attempt is begun.
         durable: Whether the version must survive a power loss once it is committed; costs a few milliseconds on a
             local disk.
         naming: Scheme of manifest names of a dataset that is created; an existing one keeps its own.

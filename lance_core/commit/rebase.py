@@ -71,7 +71,7 @@ def rebase(
         for fragment in operation.updated_fragments:
             current = latest.fragments.get(fragment.id) if fragment.id in others else None
             if current is not None:
-                fragment, key = _merged(store, fragment, current, latest, affected_rows[fragment.id])  # noqa: PLW2901
+                fragment, key = _merged(store, fragment, current, latest, affected_rows[fragment.id])  # noqa: PLW2901 - the loop's own record, changed
                 written.append(key)
                 if fragment.num_rows == 0:
                     emptied.append(fragment.id)

@@ -61,7 +61,7 @@ class CommittingVerbs(Handle):
             commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
                 stores whose writers of pylance need one. It is entered once for each attempt, and kept by the dataset
                 that is returned. None for that of the dataset given.
-            storage_options: Where and who, under object_store's names.
+            storage_options: Credentials and options of the storage, under object_store's names.
             enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
             detached: Commit beside the history: the version is found only by its number.
             max_retries: How often the commit follows others that were faster. With 0 an Overwrite must follow its
@@ -121,13 +121,13 @@ class CommittingVerbs(Handle):
         """
         refuse("commit_batch", others)
         place = destination(dest, storage_options, commit_lock)
-        settings = commit_options(
+        options = commit_options(
             max_retries=max_retries,
             commit_timeout=commit_timeout,
             detached=detached,
             enable_v2_manifest_paths=enable_v2_manifest_paths,
         )
-        done: Committed = commit(place.store, merged(transactions), base=place.base, options=settings)
+        done: Committed = commit(place.store, merged(transactions), base=place.base, options=options)
         opened = cls(place.uri, storage_options=place.options, manifest=done.manifest)
         return {"dataset": opened, "merged": Transaction.from_record(done.transaction)}
 
@@ -146,7 +146,7 @@ class CommittingVerbs(Handle):
 
         Args:
             base_uri: The dataset's root.
-            storage_options: Where and who, under object_store's names.
+            storage_options: Credentials and options of the storage, under object_store's names.
             ignore_not_found: Whether it is fine that nothing is there.
 
         Raises:

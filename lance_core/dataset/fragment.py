@@ -77,11 +77,11 @@ class LanceFragment(FragmentChanges):
         arguments = scan_options(schema, columns, filter, limit=limit, offset=offset, **options)
         return LanceScanner(self._source, [self.record], arguments)
 
-    def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002
+    def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002 - pylance's
         """Its rows as one table; arguments as `scanner`."""
         return self.scanner(columns, filter, **options).to_table()
 
-    def to_batches(self, columns: Columns = None, filter: Filter = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002
+    def to_batches(self, columns: Columns = None, filter: Filter = None, **options: Any) -> Iterator[pa.RecordBatch]:  # noqa: A002 - pylance's
         """Yield its rows in batches; arguments as `scanner`."""
         return self.scanner(columns, filter, **options).to_batches()
 

@@ -77,7 +77,7 @@ class FragmentChanges:
             mode: "append" fits the rows to the dataset if there is one.
             data_storage_version: Version of the file.
             use_legacy_format: The older spelling of that.
-            storage_options: Where and who, under object_store's names.
+            storage_options: Credentials and options of the storage, under object_store's names.
             **others: Arguments of pylance's that are not offered.
 
         Raises:

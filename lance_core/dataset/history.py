@@ -173,4 +173,4 @@ def _counters(manifest: Manifest) -> dict[str, int]:
 
 def _local_time(ns: int) -> datetime:
     """The time as pylance tells it: local, naive, and cut to microseconds in floating point."""
-    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006
+    return datetime.fromtimestamp(ns // 1e9) + timedelta(microseconds=(ns % 1e9) // 1e3)  # noqa: DTZ006 - pylance tells local time

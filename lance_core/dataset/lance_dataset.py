@@ -60,7 +60,7 @@ def dataset(
         asof: The latest version at or before this time; not together with `version`.
         commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
             stores whose writers of pylance need one. The handle, and those that come from it, hold it for each commit.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
     Raises:

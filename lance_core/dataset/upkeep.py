@@ -100,7 +100,7 @@ class MaintainingVerbs(Handle):
             retain_versions: As there.
             delete_rate_limit: Taken for pylance's sake: nothing is deleted.
             include_files: Whether to list the files.
-            max_files: ... at most so many.
+            max_files: Most files to list.
             selectors: As there.
         """
         from lance_core.maintenance import cleanup  # noqa: PLC0415 - see the module's text

@@ -65,7 +65,7 @@ def write_dataset(
         commit_lock: Given the version that is about to be committed, a context to put its manifest in; the dataset
             that is returned keeps it. None for that of the dataset given.
         progress: Told when a file is begun and when it is complete.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
         use_legacy_format: The older spelling of that.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
@@ -156,7 +156,8 @@ def commit_fragments(
             `read_version` does, it is adopted and nothing is committed. It is set on the commit.
         write_try: Which try of which write this is, if the write may be tried several times: what earlier tries
             committed is replaced, and a later one that has committed stops this one.
-        storage_options: Where and who, under object_store's names; None for those of the dataset given.
+        storage_options: Credentials and options of the storage, under object_store's names; None for those of the
+            dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set; keys that are there with that value are left alone.

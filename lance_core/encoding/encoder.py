@@ -17,10 +17,10 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     array_to_block,
 )
+from lance_core.encoding.options import EncodingOptions, encoding_options
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import items_per_row, leaf_paths
 from lance_core.encoding.repdef import Layer, Levels
-from lance_core.encoding.request import Request, requested
 from lance_core.encoding.shred import ShreddedColumn, null_mask, shred
 from lance_core.encoding.strategy import (
     Choice,
@@ -77,24 +77,24 @@ def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
         return _encode_empty_struct(column)
     if _is_all_null(levels, values):
         return constant.encode(levels, None, num_rows=num_rows)
-    wish = requested(column.field, column.top)
+    options = encoding_options(column.field, column.top)
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if pa.types.is_struct(values.type):
         check_packed_values(column.field, values)
     if pa.types.is_dictionary(values.type):
         bits = values.type.index_type.bit_width
-        return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits, wish, bits)
+        return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits, options, bits)
     block = _fill_nulls(array_to_block(values), values)
-    choice = _choose(block, levels, limits, wish)
+    choice = _choose(block, levels, limits, options)
     if choice.layout == "dictionary":
         encoded = values.dictionary_encode()
-        if dictionary_pays(array_to_block(encoded.dictionary), block, wish):
-            page = _encode_dictionary(levels, encoded, num_rows, limits, wish)
+        if dictionary_pays(array_to_block(encoded.dictionary), block, options):
+            page = _encode_dictionary(levels, encoded, num_rows, limits, options)
             if page is not None:
                 return page
-        choice = _choose(block, levels, limits, wish, dictionary=False)
-    return _encode_choice(levels, block, num_rows, _limits_of(block, limits, wish), choice)
+        choice = _choose(block, levels, limits, options, dictionary=False)
+    return _encode_choice(levels, block, num_rows, _limits_of(block, limits, options), choice)
 
 
 def _encode_empty_struct(column: ShreddedColumn) -> EncodedPage:
@@ -128,22 +128,24 @@ def _fill_nulls(block: DataBlock, values: pa.Array) -> DataBlock:
     return FixedWidthBlock(data=filled.view(np.uint8), bits_per_value=block.bits_per_value, num_values=block.num_values)
 
 
-def _limits_of(block: DataBlock, limits: Limits, wish: Request) -> Limits:
+def _limits_of(block: DataBlock, limits: Limits, options: EncodingOptions) -> Limits:
     """The limits with chunks as small as asked for, but not too small for the longest value."""
-    if wish.chunk_bytes is None or not isinstance(block, VariableBlock) or not block.num_values:
+    if options.chunk_bytes is None or not isinstance(block, VariableBlock) or not block.num_values:
         return limits
     least = 2 * int(np.diff(block.offsets).max()) + 5 * block.offsets.itemsize
-    return replace(limits, chunk_bytes=max(wish.chunk_bytes, least))
+    return replace(limits, chunk_bytes=max(options.chunk_bytes, least))
 
 
-def _choose(block: DataBlock, levels: Levels, limits: Limits, wish: Request, *, dictionary: bool = True) -> Choice:
+def _choose(
+    block: DataBlock, levels: Levels, limits: Limits, options: EncodingOptions, *, dictionary: bool = True
+) -> Choice:
     has_levels = levels.repetition is not None or levels.definition is not None
     if isinstance(block, FixedWidthBlock):
-        return choose_fixed(block, has_levels=has_levels, limits=limits, wish=wish, dictionary=dictionary)
+        return choose_fixed(block, has_levels=has_levels, limits=limits, options=options, dictionary=dictionary)
     if isinstance(block, VariableBlock):
-        return choose_variable(block, limits=limits, wish=wish, dictionary=dictionary)
+        return choose_variable(block, limits=limits, options=options, dictionary=dictionary)
     if isinstance(block, FixedSizeListBlock):
-        return choose_list(block, has_levels=has_levels, wish=wish)
+        return choose_list(block, has_levels=has_levels, options=options)
     if isinstance(block, PackedStructBlock):
         return choose_packed(block)
     raise UnsupportedError(f"writing a {type(block).__name__}")
@@ -197,7 +199,7 @@ def _first_value(block: DataBlock) -> bytes | VariableBlock:
 
 
 def _encode_dictionary(
-    levels: Levels, values: Any, num_rows: int, limits: Limits, wish: Request, bits: int = 32
+    levels: Levels, values: Any, num_rows: int, limits: Limits, options: EncodingOptions, bits: int = 32
 ) -> EncodedPage | None:
     indices = values.indices
     if indices.null_count:
@@ -205,10 +207,10 @@ def _encode_dictionary(
     words = np.ascontiguousarray(indices.to_numpy(zero_copy_only=False)).astype(f"<u{bits // 8}")
     block = FixedWidthBlock(data=words.view(np.uint8), bits_per_value=bits, num_values=words.size)
     items = array_to_block(values.dictionary)
-    encoding, data = encode_block(items, choose_items(items, limits, wish))
+    encoding, data = encode_block(items, choose_items(items, limits, options))
     dictionary = miniblock.Dictionary(encoding=encoding, data=data, num_items=len(values.dictionary))
     # Wishes for a layout and for byte planes are about values, not about indices.
-    wish = replace(wish, layout=None, bss=None)
-    choice = choose_fixed(block, has_levels=True, limits=limits, wish=wish, dictionary=False)
+    options = replace(options, layout=None, bss=None)
+    choice = choose_fixed(block, has_levels=True, limits=limits, options=options, dictionary=False)
     chunks = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
     return miniblock.encode(levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks)

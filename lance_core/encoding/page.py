@@ -3,7 +3,7 @@
 A page is a run of rows of one column: a message that describes it and the buffers that the message refers to by
 index. Neither encoders nor decoders do I/O:
 
-    encoder   arrays  ->  EncodedPage      its buffers are laid into the file by whoever has the file
+    encoder   arrays  ->  EncodedPage      its buffers are written by `file`
     decoder   PageInfo -> Steps            a generator that yields byte ranges of the file, is sent their bytes,
                                            and returns what it decoded
 

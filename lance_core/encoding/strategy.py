@@ -43,7 +43,7 @@ from lance_core.encoding.datablock import (
     VariableBlock,
     block_to_array,
 )
-from lance_core.encoding.request import Request
+from lance_core.encoding.options import EncodingOptions
 
 _SAMPLE_STRETCHES: Final = 8
 _SAMPLE_LENGTH: Final = 512
@@ -108,7 +108,7 @@ def sample(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def choose_fixed(
-    block: FixedWidthBlock, *, has_levels: bool, limits: Limits, wish: Request, dictionary: bool = True
+    block: FixedWidthBlock, *, has_levels: bool, limits: Limits, options: EncodingOptions, dictionary: bool = True
 ) -> Choice:
     """Choose for values of one width.
 
@@ -116,25 +116,25 @@ def choose_fixed(
         block: The values.
         has_levels: Whether the page has repetition or definition levels.
         limits: What the version allows.
-        wish: What the field asks for.
+        options: What the field asks for.
         dictionary: Whether it may be a dictionary; not for what are the indices of one.
     """
     plain = Choice(layout="miniblock" if has_levels else "fullzip")
-    if wish.layout is not None:
-        plain = Choice(layout="fullzip" if wish.layout == "fullzip" else "miniblock")
+    if options.layout is not None:
+        plain = Choice(layout="fullzip" if options.layout == "fullzip" else "miniblock")
     bits = block.bits_per_value
-    if wish.layout == "fullzip":
+    if options.layout == "fullzip":
         return plain
     if bits == 1:
         return Choice(layout="constant" if limits.large_chunks and _all_bits_equal(block) else "miniblock")
     if bits not in (8, 16, 32, 64):
-        return plain if wish.scheme is None else _compressed("flat", wish.scheme)
+        return plain if options.scheme is None else _compressed("flat", options.scheme)
     if not block.num_values:
         return plain
     dictionary = dictionary and bits >= 32
-    if wish.compression == "none":
-        return Choice(layout="dictionary") if dictionary and wish.asks_for_dictionary else plain
-    return _choose_words(block.view()[: block.num_values], bits, plain, limits, wish, dictionary=dictionary)
+    if options.compression == "none":
+        return Choice(layout="dictionary") if dictionary and options.asks_for_dictionary else plain
+    return _choose_words(block.view()[: block.num_values], bits, plain, limits, options, dictionary=dictionary)
 
 
 def _all_bits_equal(block: FixedWidthBlock) -> bool:
@@ -149,23 +149,23 @@ def _all_bits_equal(block: FixedWidthBlock) -> bool:
 
 
 def _choose_words(
-    values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, wish: Request, *, dictionary: bool
+    values: npt.NDArray[Any], bits: int, plain: Choice, limits: Limits, options: EncodingOptions, *, dictionary: bool
 ) -> Choice:
     part = sample(values)
     if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
         return Choice(layout="constant")
-    asked = _asked_for(values, bits, wish, dictionary=dictionary)
+    asked = _asked_for(values, bits, options, dictionary=dictionary)
     if asked is not None:
         return asked
-    best, best_bits = _packed(values, part, bits, plain, wish)
+    best, best_bits = _packed(values, part, bits, plain, options)
     if dictionary:
         distinct = np.unique(part).size
         index_bits = max(1, int(2 * distinct).bit_length())
         if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
             best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits
-    if wish.scheme is not None:
-        return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, wish, wish.scheme)
-    if bits >= 32 and wish.bss != "off":
+    if options.scheme is not None:
+        return best if best.layout == "dictionary" else _squeezed_words(part, bits, best, options, options.scheme)
+    if bits >= 32 and options.bss != "off":
         planes = np.ascontiguousarray(part.view(np.uint8).reshape(-1, bits // 8).T)
         squeezed = len(pa.Codec("lz4_raw").compress(planes.tobytes(), asbytes=True)) * 8 / max(part.size, 1)
         if squeezed < 0.7 * best_bits:
@@ -173,17 +173,17 @@ def _choose_words(
     return best
 
 
-def _asked_for(values: npt.NDArray[Any], bits: int, wish: Request, *, dictionary: bool) -> Choice | None:
+def _asked_for(values: npt.NDArray[Any], bits: int, options: EncodingOptions, *, dictionary: bool) -> Choice | None:
     """What the field asks for, whatever the statistics say."""
-    if wish.bss == "on" and bits >= 32:
-        return _compressed("byte_stream_split", wish.scheme or "lz4")
-    if wish.rle_threshold is not None and _runs(values) < wish.rle_threshold * values.size:
-        return _compressed("rle", wish.scheme)
-    return Choice(layout="dictionary") if dictionary and wish.asks_for_dictionary else None
+    if options.bss == "on" and bits >= 32:
+        return _compressed("byte_stream_split", options.scheme or "lz4")
+    if options.rle_threshold is not None and _runs(values) < options.rle_threshold * values.size:
+        return _compressed("rle", options.scheme)
+    return Choice(layout="dictionary") if dictionary and options.asks_for_dictionary else None
 
 
 def _packed(
-    values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: Choice, wish: Request
+    values: npt.NDArray[Any], part: npt.NDArray[Any], bits: int, plain: Choice, options: EncodingOptions
 ) -> tuple[Choice, float]:
     """Plain, bit-packed or as runs, and the bits per value that this takes."""
     best, best_bits = plain, float(bits)
@@ -193,7 +193,7 @@ def _packed(
     if packed_bits <= 0.95 * bits:
         best, best_bits = Choice(layout="miniblock", compression="inline_bitpacking"), packed_bits
     run_bits = (bits + 8) * _runs(part) / part.size
-    if wish.rle_threshold is None and run_bits < _WORTHWHILE * best_bits:
+    if options.rle_threshold is None and run_bits < _WORTHWHILE * best_bits:
         best, best_bits = Choice(layout="miniblock", compression="rle"), run_bits
     return best, best_bits
 
@@ -206,10 +206,10 @@ def _compressed(name: str, scheme: str | None) -> Choice:
     return Choice(layout="miniblock", compression=name if scheme is None else f"general:{scheme}({name})")
 
 
-def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, wish: Request, scheme: str) -> Choice:
+def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, options: EncodingOptions, scheme: str) -> Choice:
     """What becomes smallest when it is compressed after all."""
     names = dict.fromkeys((best.compression, "flat"))
-    if bits >= 32 and wish.bss != "off":
+    if bits >= 32 and options.bss != "off":
         names["byte_stream_split"] = None
     block = FixedWidthBlock(data=np.ascontiguousarray(part).view(np.uint8), bits_per_value=bits, num_values=part.size)
     sizes = {}
@@ -219,13 +219,15 @@ def _squeezed_words(part: npt.NDArray[Any], bits: int, best: Choice, wish: Reque
     return _compressed(min(sizes, key=sizes.__getitem__), scheme)
 
 
-def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request, dictionary: bool = True) -> Choice:
+def choose_variable(
+    block: VariableBlock, *, limits: Limits, options: EncodingOptions, dictionary: bool = True
+) -> Choice:
     """Choose for values of varying length.
 
     Args:
         block: The values.
         limits: What the version allows.
-        wish: What the field asks for.
+        options: What the field asks for.
         dictionary: Whether it may be a dictionary.
     """
     lengths = np.diff(block.offsets)
@@ -233,13 +235,13 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request, dict
     average = float(lengths.mean()) if lengths.size else 0.0
     # A chunk holds at least two values and their offsets.
     too_long = 2 * longest + 5 * block.offsets.itemsize > limits.max_bytes
-    if wish.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and wish.layout is None):
-        return Choice(layout="fullzip", compression=_per_value_compression(block, lengths, wish))
+    if options.layout == "fullzip" or too_long or (average >= _LARGE_VALUE and options.layout is None):
+        return Choice(layout="fullzip", compression=_per_value_compression(block, lengths, options))
     if not block.num_values:
         return Choice(layout="miniblock", compression="variable")
-    if dictionary and wish.asks_for_dictionary:
+    if dictionary and options.asks_for_dictionary:
         return Choice(layout="dictionary")
-    if wish.compression == "none":
+    if options.compression == "none":
         return Choice(layout="miniblock", compression="variable")
     stretches = _sample_stretches(block)
     size = sum(piece.num_values for piece in stretches)
@@ -249,29 +251,29 @@ def choose_variable(block: VariableBlock, *, limits: Limits, wish: Request, dict
         return Choice(layout="constant")
     if dictionary and distinct <= size // 4 and size >= _MIN_DICTIONARY_SAMPLE:
         return Choice(layout="dictionary")
-    if wish.compression == "fsst":
+    if options.compression == "fsst":
         return Choice(layout="miniblock", compression="fsst(variable)")
-    if wish.scheme is not None:
-        return _compressed("variable", wish.scheme)
+    if options.scheme is not None:
+        return _compressed("variable", options.scheme)
     return Choice(layout="miniblock", compression=_squeezed_variable(stretches, limits))
 
 
-def dictionary_pays(items: DataBlock, values: DataBlock, wish: Request) -> bool:
+def dictionary_pays(items: DataBlock, values: DataBlock, options: EncodingOptions) -> bool:
     """Whether a dictionary is worth it, or what the field asks for.
 
     Args:
         items: Its items.
         values: All values.
-        wish: What the field asks for.
+        options: What the field asks for.
     """
-    if items.num_values * (wish.dict_divisor or 2) >= values.num_values:
+    if items.num_values * (options.dict_divisor or 2) >= values.num_values:
         return False
-    if wish.dict_max_size is not None and _data_bytes(items) > wish.dict_max_size:
+    if options.dict_max_size is not None and _data_bytes(items) > options.dict_max_size:
         return False
-    if wish.dict_size_ratio is None:
+    if options.dict_size_ratio is None:
         return True
     indices = values.num_values * max(1, (items.num_values - 1).bit_length()) / 8
-    return _total_bytes(items) + indices < wish.dict_size_ratio * _total_bytes(values)
+    return _total_bytes(items) + indices < options.dict_size_ratio * _total_bytes(values)
 
 
 def _data_bytes(block: DataBlock) -> int:
@@ -287,15 +289,15 @@ def _total_bytes(block: DataBlock) -> int:
     return _data_bytes(block) + offsets
 
 
-def _per_value_compression(block: VariableBlock, lengths: npt.NDArray[Any], wish: Request) -> str:
+def _per_value_compression(block: VariableBlock, lengths: npt.NDArray[Any], options: EncodingOptions) -> str:
     """How values are compressed one by one: with Zstandard where they are large and a sample shrinks."""
-    if wish.compression == "none" or not block.num_values:
+    if options.compression == "none" or not block.num_values:
         return "variable"
-    if wish.compression == "fsst":
+    if options.compression == "fsst":
         return "fsst(variable)"
-    if wish.scheme is not None:
+    if options.scheme is not None:
         # With nulls the reference library cannot read such values from LZ4, and never writes it.
-        return f"general:{'zstd' if wish.scheme == 'lz4' else wish.scheme}(variable)"
+        return f"general:{'zstd' if options.scheme == 'lz4' else options.scheme}(variable)"
     if float(lengths.mean()) < _LARGE_VALUE:
         return "variable"
     picked = np.linspace(0, block.num_values - 1, min(block.num_values, _SAMPLE_STRETCHES)).astype(np.int64)
@@ -343,21 +345,23 @@ def _squeezed_variable(stretches: list[VariableBlock], limits: Limits) -> str:
     return "general:lz4(variable)" if lz4 < _LZ4_OVER_PLAIN * plain else "variable"
 
 
-def choose_items(items: DataBlock, limits: Limits, wish: Request) -> str:
+def choose_items(items: DataBlock, limits: Limits, options: EncodingOptions) -> str:
     """How the items of a dictionary are written: compressed if there are many, which 2.1 does not know."""
     name = "variable" if isinstance(items, VariableBlock) else "flat"
     scheme = "lz4" if items.num_values >= _MANY_ITEMS else None
-    if wish.items_compression is not None:
-        scheme = wish.items_scheme
+    if options.items_compression is not None:
+        scheme = options.items_scheme
     return f"general:{scheme}({name})" if limits.large_chunks and scheme is not None else name
 
 
-def choose_list(block: FixedSizeListBlock, *, has_levels: bool, wish: Request) -> Choice:
+def choose_list(block: FixedSizeListBlock, *, has_levels: bool, options: EncodingOptions) -> Choice:
     """Choose for fixed size lists: raw values, unless lists are short and have nulls."""
     items, dimension, _ = _peeled(block)
     bits = items.bits_per_value if isinstance(items, FixedWidthBlock) else 0
     is_small = bits * dimension < 256 * 8
-    is_kept_together = wish.layout == "miniblock" or (wish.layout is None and (bits == 1 or (is_small and has_levels)))
+    is_kept_together = options.layout == "miniblock" or (
+        options.layout is None and (bits == 1 or (is_small and has_levels))
+    )
     if (is_kept_together and not isinstance(items, NullBlock)) or not can_be_zipped(block):
         return Choice(layout="miniblock", compression="fixed_size_list(flat)")
     return Choice(layout="fullzip")

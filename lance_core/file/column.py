@@ -26,9 +26,9 @@ Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 # Rows and bytes that are decoded in one go; larger pages are decoded in parts.
 _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
-# Small pages are decoded together up to about so many bytes.
+# Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
-# Scattered rows are looked up so many runs at a time, or more, from about so many rows of a page.
+# Scattered rows are looked up at least this many runs at a time, from about this many rows of a page.
 _SCATTERED_RUNS: Final = 32
 _SCATTERED_ROWS: Final = 128 * 1024
 # What looking up a few rows of a page costs beside the rows.

@@ -1,4 +1,4 @@
-"""The frame of a 2.x data file, filled page by page by whoever has encoded pages.
+"""The frame of a 2.x data file, filled page by page with encoded pages.
 
 page buffers, each at a multiple of 64 bytes, in the order in which they come
 file descriptor, column metadata, offset tables, footer        (see `metadata` and `footer`)
@@ -31,7 +31,7 @@ from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema
 from lance_core.store import ObjectWriter
 
-# Buffers are collected to writes of about so many bytes; larger ones are written from where they are.
+# Small buffers are collected until a write has about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024
 
 

@@ -354,7 +354,7 @@ class _Copier:
             self._drain(num_threads() + 1)
 
     def _drain(self, most: int) -> None:
-        """Write encoded pages until at most so many are still being encoded."""
+        """Write encoded pages until at most `most` are still being encoded."""
         while len(self._pending) > most:
             column, future = self._pending.popleft()
             for page in future.result():

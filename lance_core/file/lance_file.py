@@ -52,7 +52,7 @@ class LanceFileReader:
 
     Args:
         path: Path or URI of the file.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         columns: Columns to read, in order; a dotted path reads part of a struct. None reads all.
         **others: Arguments of pylance's that are not offered.
 
@@ -130,7 +130,7 @@ class LanceFileWriter:
         path: Path or URI of the file.
         schema: The columns; None takes those of the first batch.
         version: Version of the file; None for the default.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         max_page_bytes: Bytes of a column that make a page; None for the default.
         **others: Arguments of pylance's that are not offered.
 

@@ -364,7 +364,7 @@ class LegacyFileReader:
                 stop = min(end, limit)
                 if stop > start:
                     yield batch, start - base, stop - base
-                start, batch = stop, batch + 1  # noqa: PLW2901  # walks through the run
+                start, batch = stop, batch + 1  # noqa: PLW2901 - walks through the run
 
     def _task(self, field: Field, table: PageTable, parts: list[tuple[int, int, int]], num_bytes: int) -> PageTask:
         where = f"{self.key}: column {field.name!r}, batches {parts[0][0]} to {parts[-1][0]}"

@@ -55,7 +55,7 @@ def _done(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603  # a lock that another thread held stays locked in the child
+    global _lock  # noqa: PLW0603 - a lock that another thread held stays locked in the child
     _lock = threading.Lock()
     _pools.clear()
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.options import encoding_options
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.relabel import relabel
-from lance_core.encoding.request import requested
 from lance_core.encoding.strategy import Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
@@ -85,7 +85,7 @@ class DataFileWriter:
     ) -> None:
         _check_blobs(schema, version)
         for field, _ in schema.walk():
-            requested(field)
+            encoding_options(field)
             check_writable(field, _PACKABLE.get(version), version.value)
         self._key = key
         self._schema = schema
@@ -229,7 +229,7 @@ class DataFileWriter:
         self._file.add_encoded(collected.first_column, page)
 
     def _drain(self, most: int) -> None:
-        """Write encoded pages until at most so many are still being encoded."""
+        """Write encoded pages until at most `most` are still being encoded."""
         while len(self._pending) > most:
             first_column, future = self._pending.popleft()
             self._write_pages(first_column, future.result())

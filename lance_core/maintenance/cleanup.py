@@ -157,7 +157,7 @@ def explain_cleanup_old_versions(
         dataset: The handle.
         selectors: Which versions to remove.
         include_files: Whether to list the files.
-        max_files: ... at most so many.
+        max_files: Most files to list.
     """
     plan: CleanupPlan = plan_cleanup(dataset.source.store, dataset.source.manifest, selectors)
     listed = plan.files[:max_files] if include_files else ()

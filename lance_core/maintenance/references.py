@@ -1,7 +1,7 @@
 """What versions refer to, by the names of files.
 
-Names of data files, deletion files and indices are random and never used twice. So it is enough to compare names: a
-file that any version refers to is kept whatever the base path is spelled like that the version finds it by.
+Names of data files, deletion files and indices are random and never used twice, so names alone are compared. Versions
+can find one file by different base paths, or by two spellings of one: it is kept if any version refers to its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes by key: the only package of lance_core that touches a disk or a socket."""
+"""Bytes by key. All files of datasets are read and written through a store."""
 
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.between import copy_object

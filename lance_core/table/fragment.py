@@ -381,7 +381,7 @@ class FragmentList(Sequence[Fragment]):
         pairs.extend((new.id, new.to_protobuf().SerializeToString()) for new in added)
         result = _sorted_list(pairs)
         result._fresh = (*updated.values(), *added)  # noqa: SLF001 - its own class
-        result._has_deletions = self._deletions_after(touched, result.fresh)  # noqa: SLF001
+        result._has_deletions = self._deletions_after(touched, result.fresh)  # noqa: SLF001 - its own kind
         return result
 
     def _deletions_after(self, touched: Sequence[Fragment], put: Sequence[Fragment]) -> bool | None:

@@ -42,7 +42,7 @@ class SparkHandler(LanceTypeHandler):
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
         """Write it: one Spark job, then one commit."""
-        import pyspark_lance  # noqa: PLC0415 -- optional
+        import pyspark_lance  # noqa: PLC0415 - optional
 
         result = pyspark_lance.write(
             value,
@@ -83,7 +83,7 @@ class SparkHandler(LanceTypeHandler):
 
     def load(self, request: ReadRequest) -> Any:
         """A lazy frame over the pinned version."""
-        import pyspark_lance  # noqa: PLC0415 -- optional
+        import pyspark_lance  # noqa: PLC0415 - optional
 
         return pyspark_lance.read(
             session_of(request.table),

@@ -201,8 +201,8 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
     has_items = layouts[0].num_dictionary_items > 0
     data_ranges = [page.buffer(1) for page in pages]
     whole = rows.covers(total_rows) or sum(end - start for start, end in data_ranges) <= _SMALL_PAGE
-    wishes = [[page.buffer(i) for i in (0, *range(2, 2 + has_items + is_list))] for page in pages]
-    asked = [r for own in wishes for r in own] + (data_ranges if whole else [])
+    own_ranges = [[page.buffer(i) for i in (0, *range(2, 2 + has_items + is_list))] for page in pages]
+    asked = [r for own in own_ranges for r in own] + (data_ranges if whole else [])
     answers = yield asked
     step = 1 + has_items + is_list
     metas = answers[: step * len(pages) : step]

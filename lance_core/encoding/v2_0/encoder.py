@@ -17,9 +17,9 @@ from lance_core.encoding.compression import fsst
 from lance_core.encoding.compression.general import compressed_bytes
 from lance_core.encoding.compression.packed_struct import join_rows
 from lance_core.encoding.datablock import Bytes, FixedWidthBlock, VariableBlock, array_to_block
+from lance_core.encoding.options import EncodingOptions, encoding_options
 from lance_core.encoding.page import BytesLike, EncodedPage
 from lance_core.encoding.paths import is_packed
-from lance_core.encoding.request import Request, requested
 from lance_core.encoding.shred import null_mask
 from lance_core.encoding.writable import check_packed_values
 from lance_core.errors import SchemaError, UnsupportedError
@@ -50,7 +50,7 @@ def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:
         return _encode_struct(field, array)
     if field.children:
         return _encode_list(field, array)
-    return [[_Page(len(array), requested(field)).finish(_encode_values, array)]] if len(array) else [[]]
+    return [[_Page(len(array), encoding_options(field)).finish(_encode_values, array)]] if len(array) else [[]]
 
 
 def encode_blobs(table: npt.NDArray[np.int64]) -> EncodedPage:
@@ -90,9 +90,9 @@ def _packed_field(kind: Any) -> ArrayEncoding:
 class _Page:
     """The buffers of a page, as its encoding is put together."""
 
-    def __init__(self, num_rows: int, wish: Request | None = None) -> None:
+    def __init__(self, num_rows: int, options: EncodingOptions | None = None) -> None:
         self.num_rows = num_rows
-        self.wish = wish or Request()
+        self.options = options or EncodingOptions()
         self.buffers: list[BytesLike] = []
 
     def add(self, data: BytesLike) -> int:
@@ -191,7 +191,7 @@ def _encode_values(page: _Page, array: Any) -> ArrayEncoding:
 
 def _encode_binary(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEncoding:
     # The reference library reads FSST of 2.0 with offsets of 32 bits only.
-    found = fsst.compressed(block) if page.wish.compression == "fsst" and block.offsets.itemsize == 4 else None
+    found = fsst.compressed(block) if page.options.compression == "fsst" and block.offsets.itemsize == 4 else None
     if found is None:
         return _encode_variable(page, block, nulls)
     table, codes = found
@@ -216,15 +216,15 @@ def _encode_variable(page: _Page, block: VariableBlock, nulls: Any) -> ArrayEnco
 
 def _encode_bytes(page: _Page, data: Bytes) -> ArrayEncoding:
     """The bytes of all values together, compressed if the field asks for it and they shrink."""
-    if page.wish.scheme is None:
+    if page.options.scheme is None:
         return page.flat(data, 8)
-    packed = compressed_bytes(page.wish.scheme, data)
+    packed = compressed_bytes(page.options.scheme, data)
     if len(packed) >= data.size:
         return page.flat(data, 8)
     encoding = page.flat(packed, 8)
-    encoding.flat.compression.scheme = page.wish.scheme.partition(":")[0]
-    if page.wish.level is not None:
-        encoding.flat.compression.level = page.wish.level
+    encoding.flat.compression.scheme = page.options.scheme.partition(":")[0]
+    if page.options.level is not None:
+        encoding.flat.compression.level = page.options.level
     return encoding
 
 

@@ -43,7 +43,7 @@ class ApplyContext:
 class Operation(Protocol):
     """One kind of change to a dataset.
 
-    `name` is how conflicts and histories call it, `field` the name of its member in the wire's `Transaction`.
+    `name` is what conflicts and histories call it, `wire_name` the name of its member in the message `Transaction`.
     """
 
     name: ClassVar[str]

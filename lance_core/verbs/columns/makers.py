@@ -37,11 +37,11 @@ class ColumnMaker(Protocol):
     """
 
     @property
-    def reads(self) -> Sequence[str]: ...  # noqa: D102
+    def reads(self) -> Sequence[str]: ...  # noqa: D102 - attributes, described by the class
     @property
-    def makes(self) -> pa.Schema: ...  # noqa: D102
+    def makes(self) -> pa.Schema: ...  # noqa: D102 - attributes, described by the class
     @property
-    def cache(self) -> BatchUDFCheckpoint | None: ...  # noqa: D102
+    def cache(self) -> BatchUDFCheckpoint | None: ...  # noqa: D102 - attributes, described by the class
 
     def make(self, rows: pa.Table, fragment_id: int, batch_index: int) -> pa.Table:
         """The columns of these rows."""

@@ -55,7 +55,7 @@ def check_new_columns(schema: pa.Schema) -> None:
     """Make sure that a new dataset can have these columns.
 
     Raises:
-        SchemaError: A name is empty, occurs twice, or there is no column.
+        SchemaError: A name is empty, or there is no column.
     """
     if not schema.names:
         raise SchemaError("a dataset needs at least one column")

@@ -56,7 +56,7 @@ class FragmentWriter:
     Args:
         uri: The dataset's root; it need not exist yet.
         schema: Schema of the batches that will come.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default. An append must use the dataset's.
         max_rows_per_file: Rows after which a new fragment is begun.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
@@ -181,7 +181,7 @@ class FragmentWriter:
         self._settle(0 if waits else CLOSING_AT_A_TIME)
 
     def _settle(self, most: int) -> None:
-        """Wait until at most so many files are being closed."""
+        """Wait until at most `most` files are being closed."""
         while len(self._closing) > most:
             closing = self._closing[0]
             written = closing.file.close() if closing.future is None else closing.future.result()

@@ -29,7 +29,7 @@ def delete_uncommitted_files(
         file_prefix: What the names of the write's files begin with (`FragmentWriter`), at least 16 characters, so
             that it cannot be shared by chance.
         keep: Names of files to keep: `DataFile.path` of the committed fragments.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
 
     Returns:
         The number of files that were deleted.

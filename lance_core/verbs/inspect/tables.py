@@ -24,7 +24,7 @@ def list_tables(root_uri: str | PathLike[str], *, storage_options: Mapping[str, 
 
     Args:
         root_uri: A folder, or a URI such as `s3://bucket/path`.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
 
     Returns:
         Paths relative to the root, such as "nyc/flights.lance", in ascending order; empty if the root does not exist.

@@ -64,7 +64,7 @@ class Branches:
 
     Args:
         place: Where references are resolved.
-        moved: Is told of a version that a promotion made on the branch that one is on.
+        moved: Is called with the version that a promotion made on the handle's branch.
     """
 
     def __init__(self, place: Place, moved: Callable[[Manifest], None] | None = None) -> None:
@@ -243,7 +243,7 @@ def create_branch(place: Place, branch: str, reference: Reference, known: Manife
         place: Where references are resolved.
         branch: Name of the branch.
         reference: Where it begins.
-        known: The version that one is on, which need not be read again.
+        known: The version of the handle, which need not be read again.
 
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.

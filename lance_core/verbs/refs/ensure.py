@@ -31,7 +31,7 @@ def ensure_branch(place: Place, branch: str, reference: Reference, known: Manife
         place: Where references are resolved.
         branch: Its name.
         reference: Where it begins if it is made.
-        known: The version that one is on.
+        known: The version of the handle.
 
     Raises:
         InvalidInputError: The name is not allowed.

@@ -403,6 +403,6 @@ def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: in
             ids = decode_row_ids(fragment.row_ids, fragment.physical_rows).copy()
             new = ids >= np.uint64(born_from)
             ids[new] = np.searchsorted(born, ids[new]).astype(np.uint64) + np.uint64(next_row_id)
-            fragment = replace(fragment, row_ids=encode_row_ids(ids))  # noqa: PLW2901
+            fragment = replace(fragment, row_ids=encode_row_ids(ids))  # noqa: PLW2901 - the loop's own record, changed
         result.append(fragment)
     return result

@@ -20,7 +20,7 @@ __all__ = ["KeyIndex", "any_keys", "inserted_keys"]
 Codes = npt.NDArray[np.int64]
 
 MAX_EXACT_KEYS: Final = 100_000
-"""Up to so many keys are listed; a filter for more says that any key may be among them."""
+"""Most keys that a filter lists; a filter for more says that any key may be among them."""
 
 _BLOOM_BYTES: Final = 1 << 15
 _BLOOM_ITEMS: Final = 8192

@@ -37,7 +37,7 @@ NEAR_TWO_STEP_SHARE: Final = 1 / 64
 """The same where bytes cost nothing but decoding: on a local disk, or in memory."""
 
 FIRST_WINDOW_ROWS: Final = 16_384
-"""With a limit, a filter looks at so many rows first, then at ever more: the first may do."""
+"""With a limit, a filter is evaluated on this many rows first, then on ever more: the first may be enough."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Up to so much of the filter's own columns is kept for the result; beyond it is read again."""
@@ -49,7 +49,7 @@ RUN_GAP: Final = 1024
 """Rows that can match are read in one run if fewer rows than this lie in between."""
 
 RUN_SHARE: Final = 8
-"""... unless that reads more than so many times the rows that can."""
+"""... unless that reads more than this many times the rows that can."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None

@@ -32,7 +32,7 @@ Rows = range | npt.NDArray[np.int64]
 """Physical rows of a fragment: a range, or ascending offsets without repetition."""
 
 Opened = dict[tuple[int | None, str], DataFileReader]
-"""Open files of one fragment, by base and key: who reads it twice opens them once."""
+"""Open files of one fragment, by base and key, so that several reads of it open each file once."""
 
 LOCKSTEP_ROWS = 65_536
 """Rows per batch where several files of a fragment are read side by side."""

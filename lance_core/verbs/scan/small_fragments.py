@@ -32,13 +32,13 @@ SMALL_FILE_ROWS: Final = 64 * 1024
 """The same for rows, which can take much more memory than bytes in the file; also rows out of files of any size."""
 
 FIRST_BYTES: Final = 1024 * 1024
-"""About so many bytes of them are read first, twice as many the next time, and so on."""
+"""About how many bytes are read first; each further read takes twice as many as the one before."""
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""About so many bytes are the most."""
+"""About how many bytes one read takes at most."""
 
 MOST_FILES: Final = 128
-"""Rows are read out of so many files at once, at most."""
+"""Most files that rows are read out of at once."""
 
 FEWEST: Final = 4
 """Fewer fragments in a row are read one by one."""

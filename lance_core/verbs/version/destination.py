@@ -39,7 +39,7 @@ def destination(
 
     Args:
         where: The dataset's root, or a dataset, whose version is the base.
-        storage_options: Where and who; None for those of the dataset.
+        storage_options: Credentials and options of the storage; None for those of the dataset.
         commit_lock: What is held around commits; None for that of the dataset.
 
     Raises:

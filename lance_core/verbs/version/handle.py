@@ -27,7 +27,7 @@ class Handle:
 
     Args:
         uri: The dataset's root.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         manifest: The version; None opens the latest.
         commit_lock: Given the version that is about to be committed, a context to put its manifest in. All commits
             through this handle are made in one. A copy of the handle in another process has none.

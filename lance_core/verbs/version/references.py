@@ -17,7 +17,7 @@ __all__ = ["Place", "Reference", "Resolved", "load_branch", "load_tag"]
 
 Reference = int | str | tuple[str | None, int | None] | None
 """A version on the current branch, a tag, or a branch (None or "main" for main) and a version (None for its latest);
-None for where one is."""
+None for the current version."""
 
 _PAIR: Final = 2
 
@@ -52,7 +52,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one is when one resolves a reference.
+    """The version that references are resolved from, and where they are kept.
 
     Attributes:
         root: Store of the dataset's root.

@@ -136,7 +136,7 @@ def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manife
         fragments=tuple(fragment.to_record() for fragment in request.fragments),
         properties=properties,
         table_config=dict(request.table_config or {}),
-        settings=CommitOptions(
+        commit_options=CommitOptions(
             naming=Naming.V2 if request.enable_v2_manifest_paths else Naming.V1,
             max_retries=request.max_retries,
             once=request.once,
@@ -183,7 +183,7 @@ class _Commit:
     fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
     table_config: Mapping[str, str]
-    settings: CommitOptions
+    commit_options: CommitOptions
 
     @property
     def mode(self) -> str:
@@ -260,7 +260,7 @@ class _Commit:
     def _create(self) -> _Outcome:
         operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
-        return self._result(None, commit(self.store, transaction, base=None, options=self.settings))
+        return self._result(None, commit(self.store, transaction, base=None, options=self.commit_options))
 
     def _overwrite(self, first_field_id: int = 0) -> Overwrite:
         return Overwrite(
@@ -271,7 +271,7 @@ class _Commit:
 
     def _new_schema(self, first_field_id: int = 0) -> Schema:
         """The schema of a new dataset of these fragments."""
-        version = FileVersion.from_string(self.settings.data_storage_version)
+        version = FileVersion.from_string(self.commit_options.data_storage_version)
         for fragment in self.fragments[:1]:
             for file in fragment.files[:1]:
                 version = FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
@@ -335,12 +335,12 @@ class _Commit:
         properties = dict(self.properties)
         if replaced:
             properties[REPLACES_KEY] = ",".join(map(str, replaced))
-        settings = self.settings
+        options = self.commit_options
         if self.write is not None:
-            settings = replace(settings, write=replace(self.write, earlier=replaced))
+            options = replace(options, write=replace(self.write, earlier=replaced))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
-        done = commit(self.store, transaction, base=base, options=settings, affected_rows=affected)
+        done = commit(self.store, transaction, base=base, options=options, affected_rows=affected)
         return self._result(base, done, removal, replaced)
 
     def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> bool:

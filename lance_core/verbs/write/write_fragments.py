@@ -64,7 +64,7 @@ def write_fragments(
         progress: Told when a file is begun and when it is complete.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
         use_legacy_format: The older spelling of that.
-        storage_options: Where and who, under object_store's names.
+        storage_options: Credentials and options of the storage, under object_store's names.
         enable_stable_row_ids: Given to the commit, which decides; fragments are the same either way.
         target_bases: Base paths, by name or URI, that files go to in turns.
         target_all_bases: All base paths; with True the dataset itself comes first.

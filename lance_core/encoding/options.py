@@ -21,7 +21,7 @@ Without a key the statistics of a page decide (see `strategy`). `none` comes bef
 and in packed structs are stored as they are. Other keys in the metadata of a field are kept and mean nothing here.
 """
 
-__all__ = ["Request", "requested"]
+__all__ = ["EncodingOptions", "encoding_options"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _LAYOUT_KEY: Final = _PREFIX + "structural-encoding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EncodingOptions:
     """What the metadata of a field asks for; None where it does not say. The attributes are explained by the module."""
 
     compression: str | None = None
@@ -66,7 +66,7 @@ class Request:
         return (self.dict_divisor, self.dict_size_ratio, self.dict_max_size) != (None, None, None)
 
 
-def requested(field: Field, top: Field | None = None) -> Request:
+def encoding_options(field: Field, top: Field | None = None) -> EncodingOptions:
     """Read what is asked of a field.
 
     Args:
@@ -87,7 +87,7 @@ def requested(field: Field, top: Field | None = None) -> Request:
             found[attribute] = read(text.strip().lower())
         except ValueError:
             raise InvalidInputError(f"field {field.name!r}: {key} is {text!r}; possible is {possible}") from None
-    return Request(**found)
+    return EncodingOptions(**found)
 
 
 def _scheme(name: str | None, level: int | None) -> str | None:
