@@ -24,6 +24,10 @@ Several classes also derive from the builtin that pylance raises in the same pla
 `except ValueError` and `except OSError` written for it keep working.
 """
 
+from __future__ import annotations
+
+from typing import ClassVar
+
 __all__ = [
     "AlreadyExistsError",
     "BranchConflictError",
@@ -45,8 +49,6 @@ __all__ = [
     "UnsupportedError",
     "VersionNotFoundError",
 ]
-
-from typing import ClassVar
 
 
 class LanceError(Exception):

@@ -116,6 +116,18 @@ def test_names_are_imported_from_their_home(trees):
     assert elsewhere == []
 
 
+def test_heads_of_modules_are_alike(module):
+    """Docstring, imports, `__all__`, then the rest; lance_core's annotations are not evaluated."""
+    path, tree = module
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    offered = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    assert all(node.lineno > imports[-1].lineno for node in offered if imports)
+    if path.relative_to(ROOT).parts[0] == "lance_core" and path.name != "__init__.py":
+        has_annotations = any(isinstance(node, ast.FunctionDef | ast.AnnAssign) for node in ast.walk(tree))
+        is_future = bool(imports) and ast.unparse(imports[0]) == "from __future__ import annotations"
+        assert is_future or not has_annotations
+
+
 def test_stores_say_what_they_are(trees):
     """No other module tells by the text of a URI what kind of storage it names."""
     inside = "lance_core.store."

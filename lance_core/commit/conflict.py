@@ -12,6 +12,8 @@ Two transactions that say which slices of the table they fill (`SLICES_KEY`) and
 top of that: both may have created the same slice, which their fragments alone do not show.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum

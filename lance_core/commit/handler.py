@@ -16,6 +16,8 @@ If the store's options carry a commit lock it is held around the put. The put st
 the lock do no harm.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 from contextlib import nullcontext

@@ -3,6 +3,8 @@
 The commit loop knows nothing of the packages above it; those with something to do after commits register it here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import TypeAlias
 

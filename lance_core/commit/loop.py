@@ -8,6 +8,8 @@ collide spread out. A writer refuses to commit over a version that is missing fr
 known any more.
 """
 
+from __future__ import annotations
+
 import logging
 import random
 import time

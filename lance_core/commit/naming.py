@@ -1,5 +1,7 @@
 """From the old names of manifests to the new ones, which sort newest first."""
 
+from __future__ import annotations
+
 from lance_core.commit.versions import locate_latest
 from lance_core.store import ObjectStore
 from lance_core.table.paths import VERSIONS_PREFIX, Naming, manifest_key, parse_manifest_key

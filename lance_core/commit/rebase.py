@@ -7,6 +7,8 @@
 Everything else carries on as it is, with its original read version.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

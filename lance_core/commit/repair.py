@@ -10,6 +10,8 @@ An index of lance below 0.8.15 may also claim wrong fragments. What it covers is
 not read: such a manifest keeps the old writer version, by which others know to look.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -9,6 +9,8 @@ version that was read before makes sure that it still is that one (`load_followi
 shows anyway, and where that says nothing, or another one, by the time and the transaction of the manifest.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime

@@ -4,7 +4,7 @@ A column is one path from a top-level field to a leaf. Its array is built from t
 with structs that hold only the child on the path; `merge_columns` joins the columns of one top-level field.
 """
 
-__all__ = ["assemble", "merge_columns", "take_rows"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +18,8 @@ from lance_core.encoding.repdef import ItemLayer, ListLayer, Mask, unravel
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of, field_to_arrow
+
+__all__ = ["assemble", "merge_columns", "take_rows"]
 
 
 def assemble(path: Sequence[Field], decoded: DecodedRows) -> pa.Array:

@@ -1,12 +1,14 @@
 """One array of several, and dictionaries without null values, which is what makes those of several arrays one."""
 
-__all__ = ["concatenate", "without_null_values"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+__all__ = ["concatenate", "without_null_values"]
 
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:

@@ -11,6 +11,17 @@ a null holds any value. The one exception are the items of fixed size lists, whi
 part of the block. All numbers are little endian.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
 __all__ = [
     "Bytes",
     "DataBlock",
@@ -27,15 +38,6 @@ __all__ = [
     "require_fixed_width",
     "require_variable",
 ]
-
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Offsets: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -95,7 +97,7 @@ class FixedSizeListBlock:
         num_values: How many lists there are.
     """
 
-    items: "DataBlock"
+    items: DataBlock
     dimension: int
     validity: Bytes | None
     num_values: int
@@ -105,7 +107,7 @@ class FixedSizeListBlock:
 class PackedStructBlock:
     """Structs that are stored row by row; every child holds `num_values` values."""
 
-    children: tuple["DataBlock", ...]
+    children: tuple[DataBlock, ...]
     num_values: int
 
 

@@ -1,6 +1,6 @@
 """Decoding pages of 2.1 and 2.2 files: which structural layout, and what becomes of its rows."""
 
-__all__ = ["decode_pages", "group_key", "parse_layers"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +17,8 @@ from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+
+__all__ = ["decode_pages", "group_key", "parse_layers"]
 
 _MAX_LAYERS: Final = 128
 

@@ -1,6 +1,6 @@
 """Encoding the columns of 2.1 and 2.2 files: arrays to pages."""
 
-__all__ = ["encode_field"]
+from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
@@ -37,6 +37,8 @@ from lance_core.encoding.structural import constant, fullzip, miniblock
 from lance_core.encoding.writable import check_packed_values
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Field
+
+__all__ = ["encode_field"]
 
 
 def encode_field(field: Field, array: pa.Array, limits: Limits) -> list[list[EncodedPage]]:

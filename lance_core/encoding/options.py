@@ -21,7 +21,7 @@ Without a key the statistics of a page decide (see `strategy`). `none` comes bef
 and in packed structs are stored as they are. Other keys in the metadata of a field are kept and mean nothing here.
 """
 
-__all__ = ["EncodingOptions", "encoding_options"]
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +29,8 @@ from typing import Any, Final
 
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Field
+
+__all__ = ["EncodingOptions", "encoding_options"]
 
 _PREFIX: Final = "lance-encoding:"
 _LAYOUT_KEY: Final = _PREFIX + "structural-encoding"

@@ -11,7 +11,7 @@ A decoder that must read an index before it knows which values to read simply yi
 decoders together, so that the ranges of all columns reach the store in one request.
 """
 
-__all__ = ["ByteRange", "Bytes", "BytesLike", "EncodedPage", "PageInfo", "Steps", "as_bytes", "lock_step", "run_steps"]
+from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from lance_core.errors import CorruptFileError
+
+__all__ = ["ByteRange", "Bytes", "BytesLike", "EncodedPage", "PageInfo", "Steps", "as_bytes", "lock_step", "run_steps"]
 
 ByteRange: TypeAlias = tuple[int, int]
 """Start and end (excluded) of a run of bytes of a file."""

@@ -12,6 +12,14 @@ definition levels of the leaves below them:
     p: packed struct            p               item
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from lance_core.errors import UnsupportedError
+from lance_core.schema import Field, Schema
+
 __all__ = [
     "LIST_TYPES",
     "column_fields",
@@ -24,12 +32,6 @@ __all__ = [
     "list_size",
     "plain_columns",
 ]
-
-from collections.abc import Iterator, Sequence
-from typing import Final, Literal
-
-from lance_core.errors import UnsupportedError
-from lance_core.schema import Field, Schema
 
 LIST_TYPES: Final = ("list", "list.struct", "large_list", "large_list.struct", "map")
 """Logical types that are a layer of lists."""

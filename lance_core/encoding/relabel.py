@@ -3,7 +3,7 @@
 Arrow's cast does that, too, but copies, and loses the length of arrays of the null type within lists (pyarrow 26).
 """
 
-__all__ = ["relabel"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaError
+
+__all__ = ["relabel"]
 
 _VIEWS: Final = (
     (pa.string_view(), pa.string()),

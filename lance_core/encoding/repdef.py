@@ -20,6 +20,19 @@ A level has a slot among the values if its definition is at most the highest lev
 first list layer.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core._proto.encodings_v2_1_pb2 import RepDefLayer
+from lance_core.errors import CorruptFileError
+
 __all__ = [
     "MAX_LEVEL_BITS",
     "ItemLayer",
@@ -33,17 +46,6 @@ __all__ = [
     "unravel",
     "wire_layers",
 ]
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-
-from lance_core._proto.encodings_v2_1_pb2 import RepDefLayer
-from lance_core.errors import CorruptFileError
 
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
 Mask: TypeAlias = npt.NDArray[np.bool_]

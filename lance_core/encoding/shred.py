@@ -6,7 +6,7 @@ Codes are handed out from the root inwards, because the layers below are not kno
 definition levels, which count from the leaf outwards, when the leaf is reached.
 """
 
-__all__ = ["ShreddedColumn", "has_nulls_inside", "null_mask", "shred"]
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +21,8 @@ from lance_core.encoding.paths import is_column, layer_kind
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, Mask
 from lance_core.errors import UnsupportedError
 from lance_core.schema import Field
+
+__all__ = ["ShreddedColumn", "has_nulls_inside", "null_mask", "shred"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,17 +14,7 @@ whole page. The metadata of a field overrules (see `request`). FSST is written w
 tightly than Zstandard, and reading it takes longer than reading LZ4.
 """
 
-__all__ = [
-    "Choice",
-    "Limits",
-    "can_be_zipped",
-    "choose_fixed",
-    "choose_items",
-    "choose_list",
-    "choose_packed",
-    "choose_variable",
-    "dictionary_pays",
-]
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -44,6 +34,18 @@ from lance_core.encoding.datablock import (
     block_to_array,
 )
 from lance_core.encoding.options import EncodingOptions
+
+__all__ = [
+    "Choice",
+    "Limits",
+    "can_be_zipped",
+    "choose_fixed",
+    "choose_items",
+    "choose_list",
+    "choose_packed",
+    "choose_variable",
+    "dictionary_pays",
+]
 
 _SAMPLE_STRETCHES: Final = 8
 _SAMPLE_LENGTH: Final = 512

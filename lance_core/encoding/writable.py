@@ -9,7 +9,7 @@
 The fields of a packed struct cannot be null. The struct itself can, from 2.1 on.
 """
 
-__all__ = ["Packable", "check_packed_values", "check_writable"]
+from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -19,6 +19,8 @@ from lance_core.encoding.paths import is_blob_v2, is_packed
 from lance_core.encoding.shred import has_nulls_inside
 from lance_core.errors import UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+
+__all__ = ["Packable", "check_packed_values", "check_writable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

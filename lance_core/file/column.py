@@ -1,6 +1,6 @@
 """Reading the pages of one column, a few ahead of the rows that are handed out."""
 
-__all__ = ["ColumnPlan", "PageTask", "RowStream", "located"]
+from __future__ import annotations
 
 import struct
 from collections import deque
@@ -20,6 +20,8 @@ from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import submit
 from lance_core.schema import Field
+
+__all__ = ["ColumnPlan", "PageTask", "RowStream", "located"]
 
 Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 
@@ -210,7 +212,7 @@ class ColumnPlan:
         if group:
             yield self._task(group)
 
-    def _wanted_pages(self, runs: RowRuns) -> "Iterator[_Wanted]":
+    def _wanted_pages(self, runs: RowRuns) -> Iterator[_Wanted]:
         """The pages that hold wanted rows."""
         bounds = self._bounds
         if not runs.count:
@@ -230,7 +232,7 @@ class ColumnPlan:
                 following = runs.starts[np.searchsorted(runs.starts, end)]
                 index = int(np.searchsorted(bounds, following, side="right")) - 1
 
-    def _task(self, group: "list[_Wanted]") -> PageTask:
+    def _task(self, group: list[_Wanted]) -> PageTask:
         pages = [wanted.page for wanted in group]
         base, starts, ends = 0, [], []
         for wanted in group:
@@ -246,7 +248,7 @@ class ColumnPlan:
         steps = decode_pages(pages, self._path, rows)
         return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole)
 
-    def _scattered(self, wanted: "_Wanted") -> Iterator[PageTask]:
+    def _scattered(self, wanted: _Wanted) -> Iterator[PageTask]:
         """Rows all over a page: nearly all of it is decoded, and little of that is kept at a time."""
         starts, ends = wanted.rows.starts, wanted.rows.ends
         count = min(wanted.page.num_rows // _SCATTERED_ROWS, starts.size // _SCATTERED_RUNS)
@@ -256,7 +258,7 @@ class ColumnPlan:
             where = f"{self._name}, page {wanted.index}"
             yield PageTask(where, steps, rows.count, wanted.num_bytes // count, is_whole=False)
 
-    def _parts(self, wanted: "_Wanted") -> Iterator[PageTask]:
+    def _parts(self, wanted: _Wanted) -> Iterator[PageTask]:
         num_rows, size = wanted.page.num_rows, wanted.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
         for first in range(int(wanted.rows.starts[0]), int(wanted.rows.ends[-1]), step):
@@ -286,7 +288,7 @@ class _Wanted:
         many = rows.starts.size >= 2 * _SCATTERED_RUNS and page.num_rows >= 2 * _SCATTERED_ROWS
         self.is_scattered = key is not None and many
 
-    def fits(self, last: "_Wanted") -> bool:
+    def fits(self, last: _Wanted) -> bool:
         """Whether it can be read together with the pages up to `last`."""
         alike = self.key is not None and self.key == last.key and self.is_whole == last.is_whole
         return alike and not (self.is_large or self.is_scattered)

@@ -4,7 +4,7 @@ page buffers, each at a multiple of 64 bytes, in the order in which they come
 file descriptor, column metadata, offset tables, footer        (see `metadata` and `footer`)
 """
 
-__all__ = ["PageFile", "WrittenFile", "columns_of"]
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,8 @@ from lance_core.file.metadata import (
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema
 from lance_core.store import ObjectWriter
+
+__all__ = ["PageFile", "WrittenFile", "columns_of"]
 
 # Small buffers are collected until a write has about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024

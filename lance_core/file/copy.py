@@ -12,7 +12,7 @@ Only where the buffers lie and at which row the page begins is told outside of i
 In 2.0 a page of list items does not know which rows its items belong to, so that only whole files are copied.
 """
 
-__all__ = ["PageSource", "copy_pages"]
+from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +40,8 @@ from lance_core.file.version import FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES
 from lance_core.schema import Field, Schema, field_to_arrow
 from lance_core.store import ObjectStore
+
+__all__ = ["PageSource", "copy_pages"]
 
 DEFAULT_READ_BYTES: Final = 16 * 1024 * 1024
 

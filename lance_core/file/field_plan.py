@@ -1,6 +1,6 @@
 """Reading the fields of 2.0 files: a whole top-level field at a time, some thousands of rows per task."""
 
-__all__ = ["FieldPlan"]
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +16,8 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.file.column import PageTask
 from lance_core.file.metadata import ColumnPages
 from lance_core.schema import Field
+
+__all__ = ["FieldPlan"]
 
 _TASK_BYTES: Final = 4 * 1024 * 1024
 _MAX_ROWS: Final = 1024 * 1024

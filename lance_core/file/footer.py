@@ -16,13 +16,15 @@ A 0.1 file ends in the last 8 of these bytes as well; before them stands the pos
 A reader fetches the end of the file, checks the magic, then the version, and refuses what it does not know.
 """
 
-__all__ = ["FOOTER_SIZE", "MAGIC", "Footer", "read_version"]
+from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
 from lance_core.errors import CorruptFileError
+
+__all__ = ["FOOTER_SIZE", "MAGIC", "Footer", "read_version"]
 
 MAGIC: Final = b"LANC"
 _LAYOUT: Final = struct.Struct("<QQQIIHH4s")

@@ -8,7 +8,7 @@ The pages of 2.1 and 2.2 files refer to nothing outside of them, so that pages o
     rows     | rows of 0      | of 1     | of 2         |
 """
 
-__all__ = ["can_join", "join"]
+from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -25,6 +25,8 @@ from lance_core.errors import InvalidInputError
 from lance_core.file.metadata import ColumnList, ColumnPages, FileMetadata
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Schema
+
+__all__ = ["can_join", "join"]
 
 
 def can_join(schema: Schema) -> bool:

@@ -9,7 +9,7 @@ u32 length, Metadata    batch offsets and the positions of all that
 footer, 16 bytes        i64 position of the length of the Metadata, u16 0, u16 2, "LANC"
 """
 
-__all__ = ["LegacyFileReader", "LegacyFileWriter"]
+from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +34,8 @@ from lance_core.file.statistics import PageBounds, StatisticsCollector
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
 from lance_core.store import ObjectStore, ObjectWriter
+
+__all__ = ["LegacyFileReader", "LegacyFileWriter"]
 
 _FOOTER: Final = struct.Struct("<qHH4s")
 _BOUNDS: Final = (("null_counts", "null_count"), ("lowest", "min_value"), ("highest", "max_value"))
@@ -252,7 +254,7 @@ class LegacyFileReader:
     statistics: file_pb2.Metadata.StatisticsMetadata | None = None
 
     @classmethod
-    def open(cls, store: ObjectStore, key: str, tail: memoryview, size: int) -> "LegacyFileReader":
+    def open(cls, store: ObjectStore, key: str, tail: memoryview, size: int) -> LegacyFileReader:
         """Read the metadata of a file.
 
         Args:

@@ -10,20 +10,7 @@ Global buffer 0 is the FileDescriptor: the schema and the number of rows. Descri
 google.protobuf.Any messages, usually inside the column metadata (`direct`), possibly elsewhere (`indirect`).
 """
 
-__all__ = [
-    "ALIGNMENT",
-    "PADDING",
-    "ColumnList",
-    "ColumnPages",
-    "FileMetadata",
-    "check_column_table",
-    "column_from_bytes",
-    "column_to_bytes",
-    "descriptor_from_bytes",
-    "descriptor_to_bytes",
-    "table_from_bytes",
-    "table_to_bytes",
-]
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +30,21 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.footer import Footer
 from lance_core.file.version import FileVersion
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+
+__all__ = [
+    "ALIGNMENT",
+    "PADDING",
+    "ColumnList",
+    "ColumnPages",
+    "FileMetadata",
+    "check_column_table",
+    "column_from_bytes",
+    "column_to_bytes",
+    "descriptor_from_bytes",
+    "descriptor_to_bytes",
+    "table_from_bytes",
+    "table_to_bytes",
+]
 
 ReadBytes: TypeAlias = Callable[[int, int], BytesLike]
 """Reads a range of a file: start and end, excluded."""

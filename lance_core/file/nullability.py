@@ -1,12 +1,14 @@
 """Fields that are not nullable: data with nulls in them is refused, at every level of nesting."""
 
-__all__ = ["check_nulls"]
+from __future__ import annotations
 
 import pyarrow as pa
 
 from lance_core.encoding.shred import has_nulls_inside
 from lance_core.errors import SchemaError
 from lance_core.schema import Field
+
+__all__ = ["check_nulls"]
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:

@@ -1,6 +1,6 @@
 """The threads that encode and decode pages: numpy and pyarrow leave the interpreter lock for most of that work."""
 
-__all__ = ["num_threads", "submit"]
+from __future__ import annotations
 
 import os
 import threading
@@ -10,6 +10,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from lance_core.errors import InvalidInputError
 from lance_core.threads import ThreadPool
+
+__all__ = ["num_threads", "submit"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

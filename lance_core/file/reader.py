@@ -8,7 +8,7 @@ The file's own schema may be older than the dataset's: what to read is told by a
 is by a mapping from field ids to columns, both from the manifest.
 """
 
-__all__ = ["DataFileReader"]
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -42,6 +42,8 @@ from lance_core.file.statistics import PageBounds
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
+
+__all__ = ["DataFileReader"]
 
 _TAIL: Final = 64 * 1024
 # Bytes of pages per column, and of all columns, that are read ahead.
@@ -203,7 +205,7 @@ class DataFileReader:
             raise InvalidInputError(f"{self._key}: row numbers must ascend and lie below {self.num_rows}")
         return RowRuns.of_rows(numbers)
 
-    def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> "_FieldReader":
+    def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> _FieldReader:
         if self._legacy is not None:
             tasks = self._legacy.tasks(field, columns, runs)
             return _FieldReader(field, [RowStream(tasks)], is_whole=True)
@@ -221,7 +223,7 @@ class DataFileReader:
         return _FieldReader(field, readers)
 
     def _batches(
-        self, schema: pa.Schema, fields: "list[_FieldReader]", num_rows: int, batch_rows: int | None
+        self, schema: pa.Schema, fields: list[_FieldReader], num_rows: int, batch_rows: int | None
     ) -> Iterator[pa.RecordBatch]:
         if not fields:
             yield from _empty_batches(schema, num_rows, batch_rows)

@@ -13,7 +13,7 @@ One struct per field, named by the field's id, with one row per batch:
 Bounds need not occur among the values. There are none for fields inside lists, timestamps, and types without order.
 """
 
-__all__ = ["PREFIX_BYTES", "PageBounds", "StatisticsCollector"]
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ import pyarrow.compute as pc
 
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_page
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_arrow
+
+__all__ = ["PREFIX_BYTES", "PageBounds", "StatisticsCollector"]
 
 PREFIX_BYTES: Final = 64
 

@@ -9,12 +9,14 @@
 2.3 ("next") is refused: it is not stable yet.
 """
 
-__all__ = ["DEFAULT_VERSION", "FileVersion"]
+from __future__ import annotations
 
 from enum import Enum
 from typing import Final
 
 from lance_core.errors import InvalidInputError, UnsupportedError
+
+__all__ = ["DEFAULT_VERSION", "FileVersion"]
 
 
 class FileVersion(Enum):
@@ -41,7 +43,7 @@ class FileVersion(Enum):
         return self in (FileVersion.V2_1, FileVersion.V2_2)
 
     @classmethod
-    def from_string(cls, name: str | None) -> "FileVersion":
+    def from_string(cls, name: str | None) -> FileVersion:
         """The version of a `data_storage_version`; None and "stable" are the default.
 
         Raises:
@@ -59,7 +61,7 @@ class FileVersion(Enum):
             raise InvalidInputError(f"no data storage version {name!r}; there are {known}, legacy and stable") from None
 
     @classmethod
-    def from_numbers(cls, major: int, minor: int) -> "FileVersion":
+    def from_numbers(cls, major: int, minor: int) -> FileVersion:
         """The version of a footer or of a manifest's data file.
 
         Raises:

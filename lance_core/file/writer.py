@@ -5,7 +5,7 @@ next one is collected. Buffers are appended to the file as they become ready, ea
 metadata follows when the writer is finished (see `metadata`). Nothing is visible under the key before that.
 """
 
-__all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter"]
+from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
@@ -31,6 +31,8 @@ from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.store import ObjectStore
+
+__all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter"]
 
 DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
 _TOTAL_BUFFERED: Final = 256 * 1024 * 1024

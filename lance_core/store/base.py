@@ -14,6 +14,8 @@ Errors are those of `lance_core.errors`: ObjectNotFoundError for a missing key, 
 OutcomeUnknownError where a write may or may not have happened, StoreError for everything else that a storage does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType

@@ -1,5 +1,7 @@
 """Copies of objects from one store to another. Within one storage the storage makes them."""
 
+from __future__ import annotations
+
 from typing import Final
 
 from lance_core.store.base import ObjectStore

@@ -7,6 +7,8 @@
 The ranges may be asked in any order; each comes back as a view of the read that holds it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

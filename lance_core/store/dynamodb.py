@@ -9,6 +9,8 @@
 Datasets with the same path in two buckets must not share a table.
 """
 
+from __future__ import annotations
+
 # botocore comes with s3fs, which is an optional extra.
 # ruff: noqa: PLC0415
 import os

@@ -23,6 +23,8 @@ last file: where files were deleted in another way, the row is all that is left,
     storage option manifest_store=postgresql://...   PostgreSQL, for the writers of many; pylance cannot join
 """
 
+from __future__ import annotations
+
 import logging
 import sqlite3
 import uuid

@@ -5,6 +5,8 @@ it is offered where the library behind maps it to a condition of the service (Go
 overwrite=False), and refused elsewhere.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -127,7 +129,7 @@ class FsspecStore(LinklessStore):
         with _errors(f"{self._root}/{key}"):
             self._files.pipe_file(path, bytes(bytes_view(data)), mode="create")
 
-    def open_writer(self, key: str, *, durable: bool = True) -> "FsspecWriter":
+    def open_writer(self, key: str, *, durable: bool = True) -> FsspecWriter:
         """Start an object that appears when closed."""
         del durable
         path = self._path(key)

@@ -8,6 +8,8 @@ Symbolic links are followed where a key or the folder of a prefix leads through 
 down a link that it meets, and nothing is deleted behind one (`list_owned`).
 """
 
+from __future__ import annotations
+
 # Descriptors, links and fsync are the business of this module; pathlib offers half of them.
 # ruff: noqa: PTH100, PTH106, PTH108, PTH114, PTH116, PTH120
 import contextlib
@@ -144,7 +146,7 @@ class LocalStore:
             writer.abort()
         return writer.e_tag
 
-    def open_writer(self, key: str, *, durable: bool = True) -> "LocalWriter":
+    def open_writer(self, key: str, *, durable: bool = True) -> LocalWriter:
         """Start a staged file that `close` renames to its name."""
         return LocalWriter(self.path_of(key), durable=durable)
 
@@ -251,7 +253,7 @@ class LocalStore:
                     yield _meta(key, status)
 
 
-def _status(entry: "os.DirEntry[str]", *, follow: bool) -> os.stat_result | None:
+def _status(entry: os.DirEntry[str], *, follow: bool) -> os.stat_result | None:
     """What an entry of a directory is; None if it is removed meanwhile, or a link that leads nowhere."""
     try:
         return entry.stat(follow_symlinks=follow)

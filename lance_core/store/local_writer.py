@@ -1,5 +1,7 @@
 """Files that are written beside their place and get their name once they are whole."""
 
+from __future__ import annotations
+
 # Descriptors and fsync are the business of this module.
 # ruff: noqa: PTH104, PTH108, PTH112, PTH120, PTH102
 import contextlib

@@ -4,6 +4,8 @@ All memory stores of a process share one space of keys, so that a store rooted d
 objects of the one above. A child process starts with a copy and shares nothing.
 """
 
+from __future__ import annotations
+
 import io
 import itertools
 import threading
@@ -110,7 +112,7 @@ class MemoryStore(LinklessStore):
                 raise AlreadyExistsError(f"{self._root}/{key}: exists already")
         return entry[2]
 
-    def open_writer(self, key: str, *, durable: bool = True) -> "MemoryWriter":
+    def open_writer(self, key: str, *, durable: bool = True) -> MemoryWriter:
         """Start an object that `close` stores."""
         del durable
         check_key(key)

@@ -8,6 +8,8 @@ a value. Pickling keeps the values, because a process elsewhere cannot open the 
 A commit lock travels beside the options, so that it reaches every commit to the storage. It stays in its process.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager

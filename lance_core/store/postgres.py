@@ -16,6 +16,8 @@ Errors name host and database and never the rest of the URI, which may hold a pa
 URI where libpq can find it elsewhere: PGPASSWORD, PGPASSFILE or a service file.
 """
 
+from __future__ import annotations
+
 # psycopg is an optional extra.
 from contextlib import closing
 from typing import Any

@@ -12,6 +12,8 @@ The storage option `manifest_store` lets commits to any of them go through a dat
 One line in `_STORES` adds a store.
 """
 
+from __future__ import annotations
+
 # pathlib's resolve() follows symbolic links, which would change the URI.
 # ruff: noqa: PTH100, PTH111
 import os

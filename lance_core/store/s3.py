@@ -17,6 +17,8 @@ it honours the condition: on one that does not, concurrent commits would be lost
 `aws_conditional_put=etag` vouches for a server and skips that.
 """
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import uuid
@@ -144,7 +146,7 @@ class S3Store(LinklessStore):
         self._prove_conditional_puts()
         return _e_tag(self._call("put_object", writes=True, Key=name, Body=bytes(bytes_view(data)), IfNoneMatch="*"))
 
-    def open_writer(self, key: str, *, durable: bool = True) -> "S3Writer":
+    def open_writer(self, key: str, *, durable: bool = True) -> S3Writer:
         """Start an upload that becomes the object when closed; S3 is always durable."""
         del durable
         return S3Writer(self._client, self._bucket, self._name(key))

@@ -14,6 +14,8 @@ with a pause that doubles and is drawn at random.
     other                          StoreError                           did not happen
 """
 
+from __future__ import annotations
+
 # s3fs and what it stands on are an optional extra.
 # ruff: noqa: PLC0415
 import asyncio
@@ -49,11 +51,11 @@ _LOOKUPS_AT_A_TIME = 4
 _NOTHING_WRITTEN = frozenset({409, 429, 503})
 _MAYBE_WRITTEN = frozenset({408, 500, 502, 504})
 
-_clients: dict[tuple[int, StorageOptions], "S3Client"] = {}
+_clients: dict[tuple[int, StorageOptions], S3Client] = {}
 _lock = threading.Lock()
 
 
-def s3_client(options: StorageOptions) -> "S3Client":
+def s3_client(options: StorageOptions) -> S3Client:
     """Return this process's client for some options; a forked child makes its own."""
     key = (os.getpid(), options)
     client = _clients.get(key)
@@ -113,7 +115,7 @@ class S3Client:
         result: _Result = sync(self._filesystem.loop, work, *args)
         return result
 
-    def submit(self, work: Awaitable[_Result]) -> "Any":
+    def submit(self, work: Awaitable[_Result]) -> Any:
         """Start a coroutine on the client's event loop; returns a `concurrent.futures.Future`."""
         return asyncio.run_coroutine_threadsafe(work, self._filesystem.loop)  # type: ignore[arg-type]
 

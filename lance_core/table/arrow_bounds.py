@@ -7,6 +7,8 @@ say. The flatbuffers of the messages were verified when pyarrow read them; these
     RecordBatch  length i64 (field 0), buffers: vector of offset i64, length i64 (field 2), compression (field 3)
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator
 

@@ -6,6 +6,8 @@
 Offsets count physical rows of the fragment from 0. Readers take either form at any size and in any order.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -75,7 +77,7 @@ class DeletionFile:
         )
 
     @classmethod
-    def from_protobuf(cls, message: table_pb2.DeletionFile) -> "DeletionFile":
+    def from_protobuf(cls, message: table_pb2.DeletionFile) -> DeletionFile:
         """Read the message of the wire.
 
         Raises:
@@ -119,7 +121,7 @@ class DeletionVector:
     def __repr__(self) -> str:
         return f"DeletionVector({len(self)} rows)"
 
-    def __or__(self, other: "DeletionVector | BitMap") -> "DeletionVector":
+    def __or__(self, other: DeletionVector | BitMap) -> DeletionVector:
         return DeletionVector(self._rows | (other._rows if isinstance(other, DeletionVector) else other))
 
     @property
@@ -158,7 +160,7 @@ class DeletionVector:
     @classmethod
     def from_bytes(
         cls, data: bytes | memoryview, file_type: DeletionFileType, *, num_rows: int = 0, num_deleted: int = 0
-    ) -> "DeletionVector":
+    ) -> DeletionVector:
         """Read a deletion file.
 
         Args:

@@ -6,6 +6,8 @@
 The field's `dictionary` tells where: the position of the values, or of their offsets, and their number.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

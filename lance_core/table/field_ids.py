@@ -11,6 +11,8 @@ other is no manifest. pylance 14.0.2 begins none by itself, but keeps to the rul
     detached         leaves the schema alone
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
 from lance_core.errors import InvalidInputError

@@ -16,6 +16,8 @@ Bits 0 to 4 are worked out afresh for every manifest. All others (overlays 64, f
 return wrong rows.
 """
 
+from __future__ import annotations
+
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 __all__ = [

@@ -4,6 +4,8 @@ A manifest can list a hundred thousand of them, so `FragmentList` keeps the seri
 it is asked for, and hands the bytes on unchanged when the next manifest is written.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -46,7 +48,7 @@ class BasePath:
         return table_pb2.BasePath(id=self.id, name=self.name, is_dataset_root=self.is_dataset_root, path=self.path)
 
     @classmethod
-    def from_protobuf(cls, message: table_pb2.BasePath) -> "BasePath":
+    def from_protobuf(cls, message: table_pb2.BasePath) -> BasePath:
         """Read the message of the wire."""
         return cls(
             id=message.id,
@@ -91,7 +93,7 @@ class DataFile:
         )
 
     @classmethod
-    def from_protobuf(cls, message: table_pb2.DataFile) -> "DataFile":
+    def from_protobuf(cls, message: table_pb2.DataFile) -> DataFile:
         """Read the message of the wire."""
         return cls(
             path=message.path,
@@ -164,7 +166,7 @@ class Fragment:
         """Rows that are still there."""
         return self.physical_rows - self.num_deleted_rows
 
-    def without_dead_files(self, live_fields: Collection[int] | None = None) -> "Fragment":
+    def without_dead_files(self, live_fields: Collection[int] | None = None) -> Fragment:
         """Drop the data files none of whose fields is alive.
 
         Args:
@@ -190,7 +192,7 @@ class Fragment:
         )
 
     @classmethod
-    def from_protobuf(cls, message: table_pb2.DataFragment) -> "Fragment":
+    def from_protobuf(cls, message: table_pb2.DataFragment) -> Fragment:
         """Read the message of the wire.
 
         Raises:
@@ -249,7 +251,7 @@ class FragmentList(Sequence[Fragment]):
         self._fresh: tuple[Fragment, ...] = ()
 
     @classmethod
-    def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
+    def of(cls, fragments: Iterable[Fragment]) -> FragmentList:
         """Make a list of records."""
         records = list(fragments)
         result = cls([record.to_protobuf().SerializeToString() for record in records])
@@ -285,7 +287,7 @@ class FragmentList(Sequence[Fragment]):
     def __repr__(self) -> str:
         return f"FragmentList({len(self)} fragments)"
 
-    def __reduce__(self) -> tuple[type["FragmentList"], tuple[list[bytes]]]:
+    def __reduce__(self) -> tuple[type[FragmentList], tuple[list[bytes]]]:
         return FragmentList, (list(self._raw),)
 
     @property
@@ -356,7 +358,7 @@ class FragmentList(Sequence[Fragment]):
         removed: Collection[int] = (),
         updated: Mapping[int, Fragment] | None = None,
         added: Sequence[Fragment] = (),
-    ) -> "FragmentList":
+    ) -> FragmentList:
         """Return the list after a change, sorted by id.
 
         Args:

@@ -4,6 +4,8 @@ Fragment bitmaps are immutable facts about the index's content: ids of fragments
 masked by the live fragments when an index is used. An index that no longer covers a fragment is merely slower.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +50,7 @@ class IndexFile:
         return table_pb2.IndexFile(path=self.path, size_bytes=self.size_bytes)
 
     @classmethod
-    def from_protobuf(cls, message: table_pb2.IndexFile) -> "IndexFile":
+    def from_protobuf(cls, message: table_pb2.IndexFile) -> IndexFile:
         """Read the message of the wire."""
         return cls(path=message.path, size_bytes=message.size_bytes)
 
@@ -147,7 +149,7 @@ class IndexMetadata:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: table_pb2.IndexMetadata) -> "IndexMetadata":
+    def from_protobuf(cls, message: table_pb2.IndexMetadata) -> IndexMetadata:
         """Read the message of the wire.
 
         Raises:

@@ -1,5 +1,7 @@
 """What the details of an index say of how it was built: for vector and full-text search. Others say nothing of use."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

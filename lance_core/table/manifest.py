@@ -15,6 +15,8 @@ use field 21 for the latter). The footer's version numbers are not judged: reade
 Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -240,7 +242,7 @@ class Manifest:
         return b"".join(message.SerializeToString(deterministic=True) for message in (fields, fragments, rest))
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, location: ManifestLocation | None = None) -> "Manifest":
+    def from_bytes(cls, data: bytes | memoryview, location: ManifestLocation | None = None) -> Manifest:
         """Read a manifest file.
 
         Args:
@@ -271,7 +273,7 @@ class Manifest:
     @classmethod
     def _from_message(
         cls, message: table_pb2.Manifest, raw: list[bytes], view: memoryview, location: ManifestLocation | None
-    ) -> "Manifest":
+    ) -> Manifest:
         has_deletions = None if message.reader_feature_flags & flags.DELETION_FILES else False
         indices = (
             decode_index_section(section_at(view, message.index_section)) if message.HasField("index_section") else ()

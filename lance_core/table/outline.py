@@ -4,6 +4,8 @@ A cleanup reads every manifest that there is and asks each for names of files on
 the transaction stay unread, and the fragments serialized; see there for the bytes.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -39,7 +41,7 @@ class ManifestOutline:
     indices: tuple[IndexMetadata, ...] = ()
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, key: str) -> "ManifestOutline":
+    def from_bytes(cls, data: bytes | memoryview, key: str) -> ManifestOutline:
         """Read a manifest file.
 
         Args:

@@ -14,6 +14,8 @@
 V2 names sort newest first, so that one short listing finds the latest version. One dataset uses one scheme.
 """
 
+from __future__ import annotations
+
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum

@@ -12,6 +12,8 @@ New names are ASCII. pylance allows letters of all scripts: branches of such nam
 tags break its listings. Both are read here; in the names of files their bytes are percent-encoded.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import uuid
@@ -80,7 +82,7 @@ class TagRef:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> "TagRef":
+    def from_bytes(cls, data: bytes | memoryview) -> TagRef:
         """Read the JSON file.
 
         Raises:
@@ -120,7 +122,7 @@ class BranchRef:
     metadata: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, Any] = field(default_factory=dict)
 
-    def descends_from(self, other: "BranchRef") -> bool:
+    def descends_from(self, other: BranchRef) -> bool:
         """Whether the branch was forked from another, directly or not."""
         length = len(other.identifier)
         return 0 < length < len(self.identifier) and self.identifier[:length] == other.identifier
@@ -140,7 +142,7 @@ class BranchRef:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> "BranchRef":
+    def from_bytes(cls, data: bytes | memoryview) -> BranchRef:
         """Read the JSON file.
 
         Raises:

@@ -9,6 +9,8 @@ had; in ascending order they are the rows of the new fragments. An index that co
 its new ones by way of this mapping.
 """
 
+from __future__ import annotations
+
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence

@@ -11,6 +11,8 @@
 Both are kept inline in fragments. Ids are handed out by the commit, from the manifest's `next_row_id` on.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias

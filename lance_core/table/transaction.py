@@ -4,6 +4,8 @@
 the manifest's transaction section.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -78,7 +80,7 @@ class Transaction:
         return message.SerializeToString(deterministic=True)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> "Transaction":
+    def from_bytes(cls, data: bytes | memoryview) -> Transaction:
         """Read a serialized message.
 
         An operation that is not known, or cannot be parsed, is an `UnknownOperation`: histories stay legible.

@@ -4,6 +4,8 @@ A flag that no reader here knows says that rows cannot be read. When a version w
 told in the same way whatever the rows are.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -38,7 +40,7 @@ class VersionRecord:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.timestamp_ns // 1000)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, key: str) -> "VersionRecord":
+    def from_bytes(cls, data: bytes | memoryview, key: str) -> VersionRecord:
         """Read a manifest file, whatever its feature flags are.
 
         Args:

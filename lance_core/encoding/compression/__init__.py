@@ -1,19 +1,5 @@
 """Compressions of values and levels: one module each, one line each in the table below."""
 
-__all__ = [
-    "COMPRESSIONS",
-    "ChunkBuffers",
-    "MiniBlockPage",
-    "decode_block",
-    "decode_blocks",
-    "decode_miniblock",
-    "decode_per_value",
-    "encode_block",
-    "encode_blocks",
-    "encode_miniblock",
-    "encode_per_value",
-]
-
 from lance_core.encoding.compression import (
     byte_stream_split,
     constant,
@@ -41,6 +27,20 @@ from lance_core.encoding.compression.registry import (
     encode_miniblock,
     encode_per_value,
 )
+
+__all__ = [
+    "COMPRESSIONS",
+    "ChunkBuffers",
+    "MiniBlockPage",
+    "decode_block",
+    "decode_blocks",
+    "decode_miniblock",
+    "decode_per_value",
+    "encode_block",
+    "encode_blocks",
+    "encode_miniblock",
+    "encode_per_value",
+]
 
 # By the name of the member in the CompressiveEncoding message.
 COMPRESSIONS.update(

@@ -3,7 +3,7 @@
 chunk   |byte 0 of v0|byte 0 of v1|...|byte 0 of vn|byte 1 of v0|...|       4 or 8 bytes per value
 """
 
-__all__ = ["COMPRESSION"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -23,6 +23,8 @@ from lance_core.encoding.compression.flat import flat_bits, flat_encoding, gathe
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
+
+__all__ = ["COMPRESSION"]
 
 
 def _transposed(data: Bytes, counts: Counts, width: int, *, split: bool) -> Bytes:

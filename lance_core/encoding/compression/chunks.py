@@ -10,6 +10,18 @@ these buffers for all chunks at once, so that a page is decoded with a few array
 The same record describes encoded chunks on their way to the page writer.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_core.encoding.datablock import Bytes
+from lance_core.errors import CorruptFileError, InvalidInputError
+
 __all__ = [
     "ChunkBuffers",
     "ChunkLimits",
@@ -24,16 +36,6 @@ __all__ = [
     "split_evenly",
     "total_count",
 ]
-
-from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-
-from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
-from lance_core.encoding.datablock import Bytes
-from lance_core.errors import CorruptFileError, InvalidInputError
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -56,7 +58,7 @@ class ChunkBuffers:
     sizes: Counts
 
     @classmethod
-    def single(cls, data: Bytes) -> "ChunkBuffers":
+    def single(cls, data: Bytes) -> ChunkBuffers:
         """One chunk that is all of `data`."""
         return cls(data=data, starts=np.zeros(1, np.int64), sizes=np.array([data.size], np.int64))
 

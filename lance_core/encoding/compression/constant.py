@@ -3,7 +3,7 @@
 constant.value   |the value, little endian|       absent: all values are null
 """
 
-__all__ = ["COMPRESSION", "repeat_value", "repeat_variable"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -29,6 +29,8 @@ from lance_core.encoding.datablock import (
     require_fixed_width,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError
+
+__all__ = ["COMPRESSION", "repeat_value", "repeat_variable"]
 
 _INT32_MAX = 2**31 - 1
 

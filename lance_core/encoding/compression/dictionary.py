@@ -5,7 +5,7 @@ in the chunks. `expand` brings them together. As a `CompressiveEncoding` of its 
 no writer produces it and its bytes are not settled: it is refused by its name.
 """
 
-__all__ = ["COMPRESSION", "expand"]
+from __future__ import annotations
 
 from typing import Any
 
@@ -22,6 +22,8 @@ from lance_core.encoding.datablock import (
     VariableBlock,
 )
 from lance_core.errors import CorruptFileError, UnsupportedError
+
+__all__ = ["COMPRESSION", "expand"]
 
 _INT32_MAX = 2**31 - 1
 

@@ -14,7 +14,7 @@ hundred at a time, so that what one operation writes is still in the cache for t
 unpacked with two gathers of words, at places from a table, which is less work to set up.
 """
 
-__all__ = ["BLOCK_VALUES", "Words", "bit_widths", "pack", "packed_bytes", "unpack", "unpack_at", "unpack_some"]
+from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -24,6 +24,8 @@ import numpy.typing as npt
 
 from lance_core.encoding.compression.chunks import Counts, equal_steps, gather_ranges
 from lance_core.encoding.datablock import Bytes
+
+__all__ = ["BLOCK_VALUES", "Words", "bit_widths", "pack", "packed_bytes", "unpack", "unpack_at", "unpack_some"]
 
 BLOCK_VALUES = 1024
 """Values in one packed block."""

@@ -9,7 +9,7 @@ innermost, and count the items of their level. Without any validity nothing but 
 their items, and nothing is copied.
 """
 
-__all__ = ["COMPRESSION"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +37,8 @@ from lance_core.encoding.datablock import (
     VariableBlock,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["COMPRESSION"]
 
 _MOST_ITEMS = 2**40
 

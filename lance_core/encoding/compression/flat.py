@@ -6,7 +6,7 @@
 Mini-block, block and per-value form are the same. Reading and writing copy nothing if chunks lie back to back.
 """
 
-__all__ = ["COMPRESSION", "flat_bits", "flat_encoding", "gather_flat"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -26,6 +26,8 @@ from lance_core.encoding.compression.chunks import (
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, UnsupportedError
+
+__all__ = ["COMPRESSION", "flat_bits", "flat_encoding", "gather_flat"]
 
 _MAX_BITS = 2**31
 

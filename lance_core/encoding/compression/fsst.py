@@ -14,7 +14,7 @@ of codes are one 16-bit index into a dictionary of 65536 strings. Where a value 
 its end is that of the first symbol. With escapes a 17th bit says that the first byte of a pair is a literal.
 """
 
-__all__ = ["COMPRESSION", "compressed"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +32,8 @@ from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Co
 from lance_core.encoding.compression.fsst_symbols import LONGEST, Symbols, compress, find_symbols
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock
 from lance_core.errors import CorruptFileError, InvalidInputError
+
+__all__ = ["COMPRESSION", "compressed"]
 
 _ESCAPE = 255
 _MAGIC = b"TSSF"

@@ -10,7 +10,7 @@ long value does not make many steps; a symbol ends where its stretch ends. What 
     short [2 bytes]            else the symbol of 2 bytes, or of 1 byte, or 256 + the byte: an escape
 """
 
-__all__ = ["LONGEST", "Symbols", "compress", "find_symbols"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.encoding.datablock import Bytes, Offsets
+
+__all__ = ["LONGEST", "Symbols", "compress", "find_symbols"]
 
 LONGEST: Final = 8
 _MOST: Final = 255

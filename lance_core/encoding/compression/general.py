@@ -11,7 +11,7 @@ before. But a block ends with the last five bytes as they are (all of them, if t
 buffer is compared with the end of the block. Bytes that happen to lie there already are the only way round that.
 """
 
-__all__ = ["COMPRESSION", "compressed_bytes", "decompressed_bytes", "decompressor"]
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ from lance_core.encoding.compression import registry
 from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Counts, MiniBlockPage
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["COMPRESSION", "compressed_bytes", "decompressed_bytes", "decompressor"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31

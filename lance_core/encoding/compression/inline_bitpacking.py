@@ -6,7 +6,7 @@ T is the width of the values themselves (8, 16, 32 or 64). Every chunk holds 102
 levels, may hold fewer and is then filled up with zeros.
 """
 
-__all__ = ["COMPRESSION", "joined_rows", "pick", "spread_rows", "word_type"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +36,8 @@ from lance_core.encoding.compression.fastlanes import (
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["COMPRESSION", "joined_rows", "pick", "spread_rows", "word_type"]
 
 
 def word_type(bits: int) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ follows from the size of the block. W is the `bits_per_value` of the flat `value
 for it by name: ``"out_of_line_bitpacking:4"``.
 """
 
-__all__ = ["COMPRESSION"]
+from __future__ import annotations
 
 from typing import Any
 
@@ -28,6 +28,8 @@ from lance_core.encoding.compression.inline_bitpacking import joined_rows, sprea
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
+
+__all__ = ["COMPRESSION"]
 
 
 def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:

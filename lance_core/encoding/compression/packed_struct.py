@@ -5,7 +5,7 @@
 All fields have one width each and no nulls. Structs with strings are `variable_packed_struct`.
 """
 
-__all__ = ["COMPRESSION", "join_rows"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -22,6 +22,8 @@ from lance_core.encoding.datablock import (
     VariableBlock,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["COMPRESSION", "join_rows"]
 
 
 def _split_rows(encoding: CompressiveEncoding, rows: DataBlock) -> PackedStructBlock:

@@ -11,20 +11,7 @@ Values are stored in one of three ways, and a compression offers those that make
     per value    every value is compressed by itself, so that it can be reached by itself (full-zip)
 """
 
-__all__ = [
-    "COMPRESSIONS",
-    "Compression",
-    "decode_block",
-    "decode_blocks",
-    "decode_miniblock",
-    "decode_per_value",
-    "encode_block",
-    "encode_blocks",
-    "encode_miniblock",
-    "encode_per_value",
-    "inner_name",
-    "parse_name",
-]
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +29,21 @@ from lance_core.encoding.compression.chunks import (
 )
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = [
+    "COMPRESSIONS",
+    "Compression",
+    "decode_block",
+    "decode_blocks",
+    "decode_miniblock",
+    "decode_per_value",
+    "encode_block",
+    "encode_blocks",
+    "encode_miniblock",
+    "encode_per_value",
+    "inner_name",
+    "parse_name",
+]
 
 _MAX_NESTING = 16
 

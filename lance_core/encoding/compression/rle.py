@@ -7,7 +7,7 @@
 The lengths of a chunk may sum to more than its values: the last run is then cut.
 """
 
-__all__ = ["COMPRESSION"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +29,8 @@ from lance_core.encoding.compression.flat import flat_bits, flat_encoding
 from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError
+
+__all__ = ["COMPRESSION"]
 
 _LONGEST = 255
 _HEADER_BYTES = 8

@@ -8,7 +8,7 @@
 All with u64 in place of u32 if offsets have 64 bits (`offsets = flat{64}`). Per value nothing is left to do.
 """
 
-__all__ = ["COMPRESSION", "offset_bits", "variable_encoding"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +39,8 @@ from lance_core.encoding.datablock import (
     require_variable,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["COMPRESSION", "offset_bits", "variable_encoding"]
 
 _INT32_MAX = 2**31 - 1
 _PAD = 0x48

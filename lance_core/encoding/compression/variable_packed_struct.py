@@ -6,7 +6,7 @@ The description has one entry per field: its encoding, and either `bits_per_valu
 is null has no bytes at all; its fields come out as zeros and empty values.
 """
 
-__all__ = ["COMPRESSION"]
+from __future__ import annotations
 
 from typing import Any
 
@@ -25,6 +25,8 @@ from lance_core.encoding.datablock import (
     offsets_of,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["COMPRESSION"]
 
 _MAX_BITS = 2**31
 

@@ -1,6 +1,6 @@
 """Reading the pages of 0.1 files (see the package)."""
 
-__all__ = ["PageTable", "read_dictionary_values", "read_field"]
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from lance_core.encoding.datablock import FixedSizeListBlock, FixedWidthBlock, V
 from lance_core.encoding.page import ByteRange, Bytes, Steps, as_bytes, lock_step
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+
+__all__ = ["PageTable", "read_dictionary_values", "read_field"]
 
 _LISTS = ("list", "list.struct", "large_list", "large_list.struct")
 

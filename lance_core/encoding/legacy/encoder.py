@@ -1,6 +1,6 @@
 """Writing the pages of 0.1 files (see the package)."""
 
-__all__ = ["EncodedFieldPage", "encode_batch", "encode_page"]
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from lance_core.encoding.page import Bytes
 from lance_core.encoding.shred import null_mask
 from lance_core.errors import UnsupportedError
 from lance_core.schema import Field
+
+__all__ = ["EncodedFieldPage", "encode_batch", "encode_page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ Blobs of 2.2 (extension `lance.blob.v2`) are a packed struct whose nulls are tho
 Read as a struct of `data` and `uri` they are their payloads, read as a struct of these five they are descriptors.
 """
 
-__all__ = ["DESCRIPTOR_V2", "decode", "described", "encode", "encode_v2", "is_blob", "read_payloads"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,6 +39,8 @@ from lance_core.encoding.structural import fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
+
+__all__ = ["DESCRIPTOR_V2", "decode", "described", "encode", "encode_v2", "is_blob", "read_payloads"]
 
 _MAX_FILE: Final = 2**63
 _METADATA_KEY: Final = "lance-encoding:blob"

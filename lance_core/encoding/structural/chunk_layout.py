@@ -12,7 +12,7 @@
 Sizes are without padding. Integers are little-endian. All chunks of a page are laid out and taken apart together.
 """
 
-__all__ = ["ChunkParts", "lay_out", "take_apart"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from lance_core.encoding.compression import ChunkBuffers
 from lance_core.encoding.compression.chunks import Counts, equal_steps
 from lance_core.encoding.page import Bytes
 from lance_core.errors import CorruptFileError
+
+__all__ = ["ChunkParts", "lay_out", "take_apart"]
 
 _PADDING: Final = 0xFE
 _ALIGNMENT: Final = 8

@@ -11,7 +11,7 @@ the description. A page of nulls without buffers is a flat column. 2.1 knows onl
     scalar      u32 number of buffers, u32 size of each, the buffers: of a string its two i32 offsets and its bytes
 """
 
-__all__ = ["MAX_INLINE_BYTES", "decode", "encode"]
+from __future__ import annotations
 
 from typing import Final
 
@@ -24,6 +24,8 @@ from lance_core.encoding.page import Bytes, BytesLike, EncodedPage, PageInfo, St
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, slot_mask, wire_layers
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError
+
+__all__ = ["MAX_INLINE_BYTES", "decode", "encode"]
 
 MAX_INLINE_BYTES: Final = 32
 

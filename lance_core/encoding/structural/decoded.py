@@ -3,7 +3,7 @@
 Decoders may return more rows than were asked for (whole mini-blocks, say), so every result names the rows it covers.
 """
 
-__all__ = ["DecodedRows", "RowRuns"]
+from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from lance_core.encoding.datablock import DataBlock
 from lance_core.encoding.repdef import Levels
+
+__all__ = ["DecodedRows", "RowRuns"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -52,18 +54,18 @@ class RowRuns:
         """Whether this is all of ``0 .. num_rows``."""
         return self.starts.size == 1 and int(self.starts[0]) == 0 and int(self.ends[0]) == num_rows
 
-    def shifted(self, by: int) -> "RowRuns":
+    def shifted(self, by: int) -> RowRuns:
         """The same runs, counted from a row `by` rows earlier."""
         return RowRuns(starts=self.starts + by, ends=self.ends + by)
 
-    def clipped(self, start: int, end: int) -> "RowRuns":
+    def clipped(self, start: int, end: int) -> RowRuns:
         """The part of the runs inside ``start .. end``."""
         first = int(np.searchsorted(self.ends, start, side="right"))
         last = int(np.searchsorted(self.starts, end, side="left"))
         starts, ends = self.starts[first:last], self.ends[first:last]
         return RowRuns(starts=np.maximum(starts, start), ends=np.minimum(ends, end))
 
-    def within(self, start: int, end: int) -> "RowRuns":
+    def within(self, start: int, end: int) -> RowRuns:
         """The part of the runs inside ``start .. end``, counted from `start`."""
         if self.starts.size == 1 and self.starts.item() <= start < end <= self.ends.item():
             return _all_rows(end - start)
@@ -73,7 +75,7 @@ class RowRuns:
         """Every row number."""
         return expand_runs(self.starts, self.ends - self.starts)
 
-    def positions_in(self, covering: "RowRuns") -> Rows:
+    def positions_in(self, covering: RowRuns) -> Rows:
         """Where these rows stand among the rows of `covering`, which holds them all."""
         lengths = covering.ends - covering.starts
         before = np.cumsum(lengths) - lengths

@@ -1,6 +1,6 @@
 """Finding the entries of full-zip pages with lists: each entry tells where the next one begins."""
 
-__all__ = ["find_entries"]
+from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -9,6 +9,8 @@ import numpy as np
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.page import Bytes
 from lance_core.errors import CorruptFileError
+
+__all__ = ["find_entries"]
 
 
 def find_entries(data: Bytes, row_starts: Counts, row_ends: Counts, sizes_at: Callable[[Counts], Counts]) -> Counts:

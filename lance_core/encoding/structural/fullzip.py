@@ -17,7 +17,7 @@ Buffer 1, the repetition index, is there if entries have no equal steps: where e
 integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
 """
 
-__all__ = ["bytes_of_bits", "decode", "encode", "group_key"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +44,8 @@ from lance_core.encoding.repdef import (
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns, expand_runs
 from lance_core.encoding.structural.entries import find_entries
 from lance_core.errors import CorruptFileError
+
+__all__ = ["bytes_of_bits", "decode", "encode", "group_key"]
 
 _SMALL_PAGE = 64 * 1024
 

@@ -14,7 +14,7 @@ Levels that have no value (null and empty lists) lie in the chunk of the last va
 its chunk leaves nothing over.
 """
 
-__all__ = ["Dictionary", "decode", "encode", "group_key"]
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +40,8 @@ from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, tak
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.picked import can_pick, decode_picked
 from lance_core.errors import CorruptFileError
+
+__all__ = ["Dictionary", "decode", "encode", "group_key"]
 
 _MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
 # Below this many bytes it is cheaper to read a page as a whole than to look up its chunks first.

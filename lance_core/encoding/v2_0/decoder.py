@@ -17,7 +17,7 @@ those.
 Ranges of values are read directly: of flat values their bytes, of strings first their ends, then their bytes.
 """
 
-__all__ = ["decode_values", "read_ends"]
+from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +35,8 @@ from lance_core.encoding.page import Bytes, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.encoding.v2_0.integers import buffer_range, is_fixed_width, read_fixed_width, read_runs, value_bits
 from lance_core.errors import CorruptFileError, UnsupportedError
+
+__all__ = ["decode_values", "read_ends"]
 
 _MAX_DEPTH: Final = 64
 _MOST_PACKED_BITS: Final = 2**31

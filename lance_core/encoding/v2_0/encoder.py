@@ -4,7 +4,7 @@ Lists restart their offsets in every page; a list column and the column of its i
 column has one page without buffers for all its rows, which is written when the file is finished.
 """
 
-__all__ = ["encode_blobs", "encode_field"]
+from __future__ import annotations
 
 from typing import Any
 
@@ -24,6 +24,8 @@ from lance_core.encoding.shred import null_mask
 from lance_core.encoding.writable import check_packed_values
 from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.schema import Field
+
+__all__ = ["encode_blobs", "encode_field"]
 
 
 def encode_field(field: Field, array: pa.Array) -> list[list[EncodedPage]]:

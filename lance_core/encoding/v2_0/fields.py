@@ -7,7 +7,7 @@ string    before 0.15 a list, too: its bytes stand in the next column, as items 
 blob      a packed struct of position and size; the payloads lie elsewhere in the file
 """
 
-__all__ = ["PlainColumn", "read_field"]
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.encoding.v2_0.decoder import decode_values, read_ends
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+
+__all__ = ["PlainColumn", "read_field"]
 
 _BLOB_DESCRIPTOR = pa.struct([pa.field("position", pa.uint64()), pa.field("size", pa.uint64())])
 
@@ -52,7 +54,7 @@ class PlainColumn:
     pages: PageSource
     bounds: npt.NDArray[np.int64]
     is_blob: bool
-    bytes_column: "PlainColumn | None" = None
+    bytes_column: PlainColumn | None = None
 
     def pages_of(self, rows: RowRuns) -> list[tuple[PageInfo, RowRuns]]:
         """The pages that hold some rows, each with its part of the rows, counted from its first."""

@@ -10,7 +10,7 @@
 The bit-packed forms are what writers of 2024 made of integers; no version of today writes them.
 """
 
-__all__ = ["buffer_range", "is_fixed_width", "read_bits", "read_fixed_width", "read_runs", "value_bits"]
+from __future__ import annotations
 
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from lance_core.encoding.compression import fastlanes
 from lance_core.encoding.page import ByteRange, Bytes, PageInfo, Steps, as_bytes
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
+
+__all__ = ["buffer_range", "is_fixed_width", "read_bits", "read_fixed_width", "read_runs", "value_bits"]
 
 _WORD_BITS: Final = (8, 16, 32, 64)
 _FORMS: Final = ("flat", "bitpacked", "bitpacked_for_non_neg", "constant")

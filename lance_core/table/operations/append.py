@@ -1,5 +1,7 @@
 """Append: add fragments."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,7 +31,7 @@ class Append:
         return transaction_pb2.Transaction.Append(fragments=[fragment.to_protobuf() for fragment in self.fragments])
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Append) -> "Append":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Append) -> Append:
         """Read the message of the wire."""
         return cls(fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments))
 

@@ -1,5 +1,7 @@
 """What an operation is: a record, its message on the wire, and a pure function from one manifest to the next."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self

@@ -1,5 +1,7 @@
 """Clone: begin a dataset or a branch as a copy of a version of another."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -45,7 +47,7 @@ class Clone:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Clone) -> "Clone":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Clone) -> Clone:
         """Read the message of the wire."""
         return cls(
             is_shallow=message.is_shallow,

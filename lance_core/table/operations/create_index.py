@@ -1,5 +1,7 @@
 """CreateIndex: add, replace and drop indices; lance_core keeps the records and builds none."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,7 +37,7 @@ class CreateIndex:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.CreateIndex) -> "CreateIndex":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.CreateIndex) -> CreateIndex:
         """Read the message of the wire."""
         return cls(
             new_indices=tuple(IndexMetadata.from_protobuf(index) for index in message.new_indices),

@@ -1,5 +1,7 @@
 """DataReplacement: put new files in the place of some columns of fragments."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -42,7 +44,7 @@ class DataReplacement:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.DataReplacement) -> "DataReplacement":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.DataReplacement) -> DataReplacement:
         """Read the message of the wire."""
         return cls(
             replacements=tuple(

@@ -1,5 +1,7 @@
 """Delete: take rows away, by deletion files or whole fragments at a time."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -37,7 +39,7 @@ class Delete:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Delete) -> "Delete":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Delete) -> Delete:
         """Read the message of the wire."""
         return cls(
             updated_fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.updated_fragments),

@@ -1,5 +1,7 @@
 """Merge: add columns, or replace them by others with new ids."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -46,7 +48,7 @@ class Merge:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Merge) -> "Merge":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Merge) -> Merge:
         """Read the message of the wire."""
         return cls(
             fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),

@@ -1,5 +1,7 @@
 """Overwrite: new content and schema; also how a dataset begins."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -52,7 +54,7 @@ class Overwrite:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Overwrite) -> "Overwrite":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Overwrite) -> Overwrite:
         """Read the message of the wire."""
         return cls(
             fragments=tuple(Fragment.from_protobuf(fragment) for fragment in message.fragments),

@@ -1,5 +1,7 @@
 """Project: change the schema without touching data: drop, rename or reorder columns, change nullability."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -34,7 +36,7 @@ class Project:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Project) -> "Project":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Project) -> Project:
         """Read the message of the wire."""
         return cls(schema=schema_from_protobuf(message.schema, {}), preserves_nullability=message.preserves_nullability)
 

@@ -1,5 +1,7 @@
 """ReserveFragments: take fragment ids out of circulation, for a Rewrite that follows."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -28,7 +30,7 @@ class ReserveFragments:
         return transaction_pb2.Transaction.ReserveFragments(num_fragments=self.num_fragments)
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.ReserveFragments) -> "ReserveFragments":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.ReserveFragments) -> ReserveFragments:
         """Read the message of the wire."""
         return cls(num_fragments=message.num_fragments)
 

@@ -1,5 +1,7 @@
 """Restore: make an earlier version the latest again."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,7 +31,7 @@ class Restore:
         return transaction_pb2.Transaction.Restore(version=self.version)
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Restore) -> "Restore":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Restore) -> Restore:
         """Read the message of the wire."""
         return cls(version=message.version)
 

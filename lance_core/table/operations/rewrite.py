@@ -1,5 +1,7 @@
 """Rewrite: the same rows in other files; what compaction commits."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -99,7 +101,7 @@ class Rewrite:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Rewrite) -> "Rewrite":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Rewrite) -> Rewrite:
         """Read the message of the wire; the fields of 2023 become one group."""
         groups = [_group(group.old_fragments, group.new_fragments) for group in message.groups]
         if message.old_fragments:

@@ -1,5 +1,7 @@
 """Operations that this library does not know: they occur in histories and conflict with everything."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 

@@ -1,5 +1,7 @@
 """Update: take rows or column values away and add others, in one version."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,7 +64,7 @@ class CompactedSsTable:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.CompactedSsTable) -> "CompactedSsTable":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.CompactedSsTable) -> CompactedSsTable:
         """Read the message of the wire.
 
         Raises:
@@ -87,7 +89,7 @@ class KeyExistenceFilter:
     key_hashes: frozenset[int] | None = None
     bloom: bytes | None = None
 
-    def may_intersect(self, other: "KeyExistenceFilter") -> bool:
+    def may_intersect(self, other: KeyExistenceFilter) -> bool:
         """Whether both may have inserted the same key; Bloom filters are not looked into."""
         if self.field_ids != other.field_ids or self.key_hashes is None or other.key_hashes is None:
             return True
@@ -103,7 +105,7 @@ class KeyExistenceFilter:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.KeyExistenceFilter) -> "KeyExistenceFilter":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.KeyExistenceFilter) -> KeyExistenceFilter:
         """Read the message of the wire."""
         kind = message.WhichOneof("data")
         return cls(
@@ -162,7 +164,7 @@ class Update:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> "Update":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.Update) -> Update:
         """Read the message of the wire.
 
         Raises:

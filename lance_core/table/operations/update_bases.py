@@ -1,5 +1,7 @@
 """UpdateBases: let files lie in more places."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -30,7 +32,7 @@ class UpdateBases:
         return transaction_pb2.Transaction.UpdateBases(new_bases=[base.to_protobuf() for base in self.new_bases])
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateBases) -> "UpdateBases":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateBases) -> UpdateBases:
         """Read the message of the wire."""
         return cls(new_bases=tuple(BasePath.from_protobuf(base) for base in message.new_bases))
 

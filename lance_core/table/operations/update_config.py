@@ -1,5 +1,7 @@
 """UpdateConfig: change table configuration and the metadata of table, schema and fields."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
@@ -57,7 +59,7 @@ class UpdateMap:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMap) -> "UpdateMap":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMap) -> UpdateMap:
         """Read the message of the wire."""
         entries = {entry.key: entry.value if entry.HasField("value") else None for entry in message.update_entries}
         return cls(entries=entries, replace=message.replace)
@@ -101,7 +103,7 @@ class UpdateConfig:
         return message
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateConfig) -> "UpdateConfig":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateConfig) -> UpdateConfig:
         """Read the message of the wire, the fields of early 2025 among it."""
         config = _update_map(message, "config_updates")
         schema = _update_map(message, "schema_metadata_updates")

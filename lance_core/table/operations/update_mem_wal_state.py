@@ -1,5 +1,7 @@
 """UpdateMemWalState: progress of merging a write-ahead log; understood in histories, not written."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
@@ -34,7 +36,7 @@ class UpdateMemWalState:
         )
 
     @classmethod
-    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMemWalState) -> "UpdateMemWalState":
+    def from_protobuf(cls, message: transaction_pb2.Transaction.UpdateMemWalState) -> UpdateMemWalState:
         """Read the message of the wire.
 
         Raises:
