@@ -46,6 +46,7 @@ class MergeClauses:
         deletes_others: Whether rows whose key is not in the source are deleted.
         delete_condition: For that: only if this is true, over the dataset's columns.
         write_mode: How updated rows are stored.
+        use_index: Whether an index of the key may decide that.
     """
 
     on: tuple[str, ...]
@@ -55,6 +56,7 @@ class MergeClauses:
     deletes_others: bool = False
     delete_condition: str | pc.Expression | None = None
     write_mode: WriteMode = WriteMode.AUTO
+    use_index: bool = True
 
     def check(self) -> None:
         """Make sure that something is to be done.

@@ -103,8 +103,9 @@ class MergeInsertBuilder:
         self._version = version
         return self
 
-    def use_index(self, use_index: bool) -> Self:  # noqa: ARG002 - pylance's hint
-        """A hint that changes no result: keys are always looked up by a scan."""
+    def use_index(self, use_index: bool) -> Self:
+        """Whether an index of the key decides how rows are stored (`write_mode`); keys are looked up by a scan."""
+        self._clauses = replace(self._clauses, use_index=use_index)
         return self
 
     def write_mode(self, mode: str) -> Self:
@@ -112,7 +113,8 @@ class MergeInsertBuilder:
 
         Args:
             mode: "rewrite_rows" moves them; "rewrite_columns" writes only the source's columns anew, of all rows of
-                the fragments that have matches; "auto" does the former.
+                the fragments that have matches; "auto" does the former, unless the source lacks columns, no row is
+                deleted, and each column of the key has a B-tree or bitmap index.
         """
         try:
             self._clauses = replace(self._clauses, write_mode=WriteMode(mode))

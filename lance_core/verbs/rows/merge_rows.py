@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
-from lance_core.table.operations import Update, UpdateMode
+from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
 from lance_core.threads import ThreadPool
 from lance_core.verbs.expressions.arrow import columns_of
@@ -111,10 +111,23 @@ class _Merge:
         for match in matches:
             present[index.codes[match.source_rows]] = True
         self._check(index, matches)
-        if self.clauses.write_mode is WriteMode.REWRITE_COLUMNS:
-            return self._rewrite_columns(matches)
         new = np.flatnonzero(~np.append(present, False)[index.codes]) if self.clauses.inserts else np.zeros(0, np.int64)
-        return self._rewrite_rows(matches, new)
+        return self._rewrite_columns(matches, new) if self._writes_columns() else self._rewrite_rows(matches, new)
+
+    def _writes_columns(self) -> bool:
+        """Whether the columns that the source has are written in place of whole rows.
+
+        An index of the key then stays whole: pylance prefers that where it would look the keys up in one.
+        """
+        mode, clauses, manifest = self.clauses.write_mode, self.clauses, self.base.manifest
+        if mode is not WriteMode.AUTO:
+            return mode is WriteMode.REWRITE_COLUMNS
+        if not self.rows.missing.fields or clauses.deletes_others or clauses.matched is WhenMatched.DELETE:
+            return False
+        if clauses.inserts and manifest.data_storage_version == "0.1":
+            return False  # whose files have all columns
+        exact = {i.fields for i in manifest.indices if i.kind in ("BTree", "Bitmap")}
+        return clauses.use_index and all((field_id,) in exact for field_id in self._ids(clauses.on))
 
     def _join(self, index: KeyIndex) -> list[_Match]:
         """Look the keys of all live rows up, fragments side by side."""
@@ -176,18 +189,35 @@ class _Merge:
             removal = remove_rows(self.base, gone, self.files)
             fragments = moved.finish()
         self.stats.inserted = len(new)
-        schema = self.base.manifest.schema
-        guards = self.clauses.inserts and set(self.clauses.on) == set(primary_key(schema))
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
             new_fragments=fragments,
-            fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in schema.walk()),
-            inserted_rows=inserted_keys(inserted, primary_key(schema), self._ids(primary_key(schema)))
-            if guards
-            else None,
+            fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in self.base.manifest.schema.walk()),
+            inserted_rows=self._guard(inserted),
         )
         return Merged(operation=operation, removal=removal, stats=self.stats)
+
+    def _guard(self, inserted: pa.Table) -> KeyExistenceFilter | None:
+        """What tells concurrent writers which keys are new, if the key is the declared one."""
+        key = primary_key(self.base.manifest.schema)
+        if not self.clauses.inserts or set(self.clauses.on) != set(key):
+            return None
+        return inserted_keys(inserted, key, self._ids(key))
+
+    def _partial_rows(self, rows: pa.Table) -> tuple[Fragment, ...]:
+        """Write rows with the source's columns alone: the others are null."""
+        given = set(self.rows.schema.names)
+        schema = self._schema([name for name in self.base.manifest.schema.names if name in given])
+        with MovedRows(
+            self.base,
+            self.files,
+            data_storage_version=self.data_storage_version,
+            targets=self.targets,
+            schema=schema,
+        ) as writer:
+            writer.write(rows.select(schema.names))
+            return writer.finish()
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
         """Write the new rows of a fragment's updated ones; returns the rows of the fragment that go."""
@@ -236,26 +266,35 @@ class _Merge:
         batches = read_fragment(self.base, match.fragment, schema, match.offsets)
         return pa.Table.from_batches(batches, schema=schema_to_arrow(schema))
 
-    def _rewrite_columns(self, matches: Sequence[_Match]) -> Merged:
-        """Write the source's columns of all rows of the fragments with matches anew."""
+    def _rewrite_columns(self, matches: Sequence[_Match], new: Rows) -> Merged:
+        """Write the source's columns of all rows of the fragments with matches anew; new rows have only these."""
         columns = [name for name in self.rows.schema.names if name not in self.clauses.on]
         schema = self._schema(columns)
         updated, offsets = [], {}
-        for match in map(self._changed, matches):
+        is_update = self.clauses.matched is WhenMatched.UPDATE
+        for match in map(self._changed, matches if is_update else ()):
             if not len(match.offsets):
                 continue
-            tables = self._patched(match, schema)
-            file = write_column_file(self.base, match.fragment, schema, tables, self.files)
-            updated.append(replaced_columns(match.fragment, file))
+            fragment = match.fragment
+            if columns:
+                tables = self._patched(match, schema)
+                fragment = replaced_columns(
+                    fragment, write_column_file(self.base, fragment, schema, tables, self.files)
+                )
+            updated.append(fragment)
             if self.base.manifest.uses_stable_row_ids:
                 offsets[match.fragment.id] = bitmap_of(match.offsets).serialize()
             self.stats.updated += len(match.offsets)
+        inserted = self.rows.table.take(pa.array(new))
         operation = Update(
             updated_fragments=tuple(updated),
+            new_fragments=self._partial_rows(inserted) if len(new) else (),
             fields_modified=tuple(node.id for node, _ in schema.walk()) if updated else (),
             update_mode=UpdateMode.REWRITE_COLUMNS,
             updated_fragment_offset_bitmaps=offsets,
+            inserted_rows=self._guard(inserted),
         )
+        self.stats.inserted = len(new)
         return Merged(operation=operation, removal=None, stats=self.stats)
 
     def _patched(self, match: _Match, schema: Schema) -> Iterator[pa.Table]:

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 from lance_core.verbs.files.dictionaries import check_dictionaries
@@ -29,6 +29,7 @@ class MovedRows:
         files: Takes note of the files.
         data_storage_version: Version of the files; None for the dataset's.
         targets: Where files go, in turns; None for the dataset itself.
+        schema: The columns that are written; None for all.
     """
 
     def __init__(
@@ -38,24 +39,25 @@ class MovedRows:
         *,
         data_storage_version: str | None = None,
         targets: Sequence[WriteTarget] | None = None,
+        schema: Schema | None = None,
     ) -> None:
         manifest = source.manifest
         self._files = files
-        self._schema = manifest.schema
+        self._schema = manifest.schema if schema is None else schema
         self._stable = manifest.uses_stable_row_ids
         self._ids: list[U64Array] = []
         self._is_finished = False
         self._writer = FragmentWriter(
             source.store.root,
-            resolve_extensions(schema_to_arrow(manifest.schema)),
+            resolve_extensions(schema_to_arrow(self._schema)),
             storage_options=source.options,
             data_storage_version=data_storage_version or manifest.data_storage_version,
-            dataset_schema=manifest.schema,
+            dataset_schema=self._schema,
             targets=targets or [WriteTarget(store=source.store)],
         )
 
     def write(self, rows: pa.Table | pa.RecordBatch, row_ids: U64Array | None = None) -> None:
-        """Append rows that have all columns of the dataset.
+        """Append rows that have all columns.
 
         Args:
             rows: The rows.
