@@ -87,6 +87,9 @@ test-lowest: java setup ## Run the Dagster and Spark tests with the lowest versi
 	PATH=$(CURDIR)/$(LOWEST)/bin:$(PATH) $(LOWEST)/bin/python -m pytest tests/lance_dagster tests/pyspark_lance \
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
+.PHONY: test-all
+test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other
+
 .PHONY: check
 check: setup ## Lint, type-check, check the layers and the generated code
 	$(RUN)/ruff check
