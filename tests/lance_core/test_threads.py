@@ -1,4 +1,3 @@
-import subprocess
 import sys
 import textwrap
 import threading
@@ -9,6 +8,7 @@ import pytest
 
 import lance_core as lance
 from lance_core.threads import ThreadPool
+from tests import processes
 
 ROWS = pa.table({"a": range(30), "b": [str(number) for number in range(30)]})
 
@@ -78,7 +78,7 @@ def run_late(tmp_path, uri, start, options="{}"):
     waits = "True" if "Thread" in start else "False"
     program = PROGRAM.format(verbs=textwrap.indent(VERBS, "    "), start=start, waits=waits)
     command = [sys.executable, "-W", "error", "-c", program, uri, str(tmp_path / "done"), options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = processes.run(command, limit_s=120)
     assert (tmp_path / "done").exists(), done.stderr
     assert done.returncode == 0
     return done.stderr
