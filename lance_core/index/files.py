@@ -6,11 +6,12 @@ import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
+from lance_core.index.rows import Ints
 from lance_core.schema import schema_from_arrow, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["open_file", "read_table", "write_table"]
+__all__ = ["open_file", "read_columns", "read_table", "write_table"]
 
 
 def open_file(store: ObjectStore, prefix: str, name: str, index: IndexMetadata) -> DataFileReader:
@@ -36,6 +37,23 @@ def read_table(store: ObjectStore, prefix: str, name: str, index: IndexMetadata)
     schema = schema_to_arrow(reader.schema)
     table = pa.Table.from_batches(list(reader.read(batch_rows=None)), schema=schema)
     return table, metadata_of(reader)
+
+
+def read_columns(reader: DataFileReader, names: list[str], rows: Ints | None = None) -> pa.Table:
+    """Some columns of a file, of all rows or of ascending ones.
+
+    Raises:
+        CorruptFileError: They cannot be read, or there are none.
+    """
+    missing = sorted(set(names) - set(reader.schema.names))
+    if missing:
+        raise CorruptFileError(f"the file has no columns {missing}")
+    wanted = reader.schema.project(names)
+    chosen: range | Ints | None = rows
+    if rows is not None and len(rows) and len(rows) == int(rows[-1]) - int(rows[0]) + 1:
+        chosen = range(int(rows[0]), int(rows[-1]) + 1)
+    batches = list(reader.read(wanted, None, chosen, batch_rows=None))
+    return pa.Table.from_batches(batches, schema=schema_to_arrow(wanted))
 
 
 def metadata_of(reader: DataFileReader) -> dict[str, str]:

@@ -10,15 +10,15 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core._proto.table_pb2 import ZoneMapIndexDetails
-from lance_core.index import zonemap
+from lance_core.index import addresses, bitmap, btree, zonemap
 from lance_core.index.conditions import Test
-from lance_core.index.files import read_table, write_table
-from lance_core.index.rows import Bools, Candidates, Rows, View
+from lance_core.index.files import open_file, read_columns, read_table, write_table
+from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
 from lance_core.index.values import is_ordered
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "Written"]
+__all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "Target", "Written"]
 
 
 class Content(Protocol):
@@ -51,8 +51,8 @@ class Content(Protocol):
         """Counters, under pylance's names."""
         ...
 
-    def fragments(self) -> BitMap:
-        """The fragments that there are entries of."""
+    def fragments(self) -> BitMap | None:
+        """The fragments that there are entries of; None if the entries do not tell."""
         ...
 
     def parameters(self) -> dict[str, int]:
@@ -88,6 +88,29 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a segment is written.
+
+    Attributes:
+        store: The dataset's store.
+        prefix: What the keys of its files begin with.
+        data_storage_version: Version of the dataset's files.
+        stable_row_ids: Whether rows have stable ids.
+        before: Details of the record that it replaces.
+    """
+
+    store: ObjectStore
+    prefix: str
+    data_storage_version: str
+    stable_row_ids: bool
+    before: bytes = b""
+
+    def put(self, name: str, table: pa.Table) -> IndexFile:
+        """Write a file."""
+        return write_table(self.store, f"{self.prefix}{name}", table, self.data_storage_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A kind of index.
 
@@ -98,10 +121,10 @@ class Kind:
         parameters: What can be asked for, numbers from 1 on, and what holds if nothing is.
         accepts: Whether it can be over values of a type.
         read: Reads a segment: its store, the beginning of its keys, its record.
-        build: Begins one: type of the values, parameters.
+        build: Begins one: type of the values, parameters, whether rows have stable ids.
         only: The part of a content that is about some fragments.
         merge: Puts contents together, at least one, with parameters.
-        write: Writes a content: store, beginning of the keys, data storage version, the details of a record before.
+        write: Writes a content.
     """
 
     name: str
@@ -109,10 +132,10 @@ class Kind:
     versions: frozenset[int]
     accepts: Callable[[pa.DataType], bool]
     read: Callable[[ObjectStore, str, IndexMetadata], Content]
-    build: Callable[[pa.DataType, Mapping[str, int]], Builder]
+    build: Callable[[pa.DataType, Mapping[str, int], bool], Builder]
     only: Callable[[Any, View, Bools], Any]
     merge: Callable[[Sequence[Any], Mapping[str, int]], Any]
-    write: Callable[[Any, ObjectStore, str, str, bytes], Written]
+    write: Callable[[Any, Target], Written]
     parameters: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -120,15 +143,50 @@ def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata) -> Con
     return zonemap.ZoneMap.from_table(*read_table(store, prefix, zonemap.FILE, index))
 
 
-def _write_zone_map(zones: zonemap.ZoneMap, store: ObjectStore, prefix: str, version: str, before: bytes) -> Written:
+def _write_zone_map(zones: zonemap.ZoneMap, target: Target) -> Written:
     # Without a bitmap of nulls, pylance looks at the rows before it calls one null.
     details = ZoneMapIndexDetails(
         rows_per_zone=zones.rows_per_zone,
-        use_seeds=ZoneMapIndexDetails.FromString(before).use_seeds,
+        use_seeds=ZoneMapIndexDetails.FromString(target.before).use_seeds,
         has_null_bitmap=False,
     )
-    file = write_table(store, f"{prefix}{zonemap.FILE}", zones.to_table(), version)
+    file = target.put(zonemap.FILE, zones.to_table())
     return Written(files=(file,), details=details.SerializeToString())
+
+
+def _read_bitmap(store: ObjectStore, prefix: str, index: IndexMetadata, *, of_lists: bool = False) -> Content:
+    reader = open_file(store, prefix, bitmap.FILE, index)
+    keys = read_columns(reader, ["keys"])
+
+    def load(numbers: Ints) -> list[bytes]:
+        found = read_columns(reader, ["bitmaps"], numbers).column("bitmaps").to_pylist()
+        return [data if data is not None else addresses.encode({}) for data in found]
+
+    size = reader.metadata.size_bytes
+    column = keys.column("keys")
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids, of_lists=of_lists)
+
+
+def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> Written:
+    return Written(files=(target.put(bitmap.FILE, content.to_table()),))
+
+
+def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata) -> Content:
+    table, metadata = read_table(store, prefix, btree.LOOKUP_FILE, index)
+    reader = open_file(store, prefix, btree.DATA_FILE, index)
+
+    def load(rows: Ints) -> tuple[pa.Array, U64s]:
+        found = read_columns(reader, ["values", "ids"], rows).combine_chunks()
+        values, ids = found.column("values"), found.column("ids")
+        return values.chunk(0) if values.num_chunks else pa.nulls(0, values.type), ids.to_numpy()
+
+    return btree.from_lookup(table, metadata, reader.num_rows, load, by_id=index.holds_row_ids)
+
+
+def _write_btree(content: btree.BTree, target: Target) -> Written:
+    files = (target.put(btree.DATA_FILE, content.data_table()), target.put(btree.LOOKUP_FILE, content.lookup_table()))
+    return Written(files=files, index_version=int(target.stable_row_ids))
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -139,10 +197,33 @@ KINDS: Final[Mapping[str, Kind]] = {
         parameters={"rows_per_zone": zonemap.DEFAULT_ROWS_PER_ZONE},
         accepts=is_ordered,
         read=_read_zone_map,
-        build=lambda kind, parameters: zonemap.ZoneBuilder(kind, parameters["rows_per_zone"]),
+        build=lambda kind, parameters, _: zonemap.ZoneBuilder(kind, parameters["rows_per_zone"]),
         only=lambda zones, view, covered: zones.of_fragments(view, covered),
         merge=lambda maps, parameters: zonemap.ZoneMap.concat(maps, parameters["rows_per_zone"]),
         write=_write_zone_map,
+    ),
+    "Bitmap": Kind(
+        name="BITMAP",
+        type_url="/lance.table.BitmapIndexDetails",
+        versions=frozenset({0}),
+        accepts=is_ordered,
+        read=_read_bitmap,
+        build=lambda kind, _, stable: bitmap.BitmapBuilder(kind, by_id=stable),
+        only=lambda content, view, chosen: content.of_fragments(view, chosen),
+        merge=lambda contents, _: bitmap.BitmapIndex.concat(contents),
+        write=_write_bitmap,
+    ),
+    "BTree": Kind(
+        name="BTREE",
+        type_url="/lance.table.BTreeIndexDetails",
+        versions=frozenset({0, 1}),
+        parameters={"zone_size": btree.DEFAULT_PAGE_ROWS},
+        accepts=is_ordered,
+        read=_read_btree,
+        build=lambda kind, parameters, _: btree.BTreeBuilder(kind, parameters["zone_size"]),
+        only=lambda content, view, chosen: content.of_fragments(view, chosen),
+        merge=lambda contents, parameters: btree.BTree.concat(contents, parameters["zone_size"]),
+        write=_write_btree,
     ),
 }
 

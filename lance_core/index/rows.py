@@ -6,7 +6,7 @@ Fragments are known by their place in a `View` of a version, so that what is sai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
 
 __all__ = ["ALL", "NONE", "SOME", "Bools", "Candidates", "Ints", "Rows", "U64s", "View"]
 
@@ -54,10 +56,28 @@ class View:
     Attributes:
         ids: Their ids, in the order of the version.
         physical_rows: Rows in the files of each, deleted ones included; 0 if that is not known.
+        row_ids: Gives the stable ids of all rows of a fragment, by its place; None where rows have none.
     """
 
     ids: Ints
     physical_rows: Ints
+    row_ids: Callable[[int], U64s | None] | None = None
+
+    @property
+    def has_row_ids(self) -> bool:
+        """Whether rows have stable ids."""
+        return self.row_ids is not None
+
+    def ids_of(self, place: int) -> U64s:
+        """The stable ids of all rows of a fragment.
+
+        Raises:
+            CorruptFileError: It has none.
+        """
+        found = self.row_ids(place) if self.row_ids is not None else None
+        if found is None:
+            raise CorruptFileError(f"fragment {self.ids[place]} has no row ids")
+        return found
 
     @cached_property
     def _order(self) -> Ints | None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.errors import CorruptFileError
+from lance_core.errors import LanceError
 from lance_core.index.conditions import (
     All,
     AnyOf,
@@ -36,8 +37,17 @@ from lance_core.index.rows import NONE, SOME, Candidates, View
 from lance_core.index.segments import IndexReader, Segment, names_of, type_of, usable_segments
 from lance_core.schema import Field, Schema
 from lance_core.table.manifest import Manifest
+from lance_core.table.rowids import row_ids_of
 
 __all__ = ["Selection", "fields_of", "select", "view_of"]
+
+
+_ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
+"""Which kind is asked first: the one that is cheapest to ask."""
+
+_FEW_ROWS: Final = 65_536
+
+_EXACT: Final = ("Bitmap", "LabelList", "BTree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,8 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
 def view_of(manifest: Manifest) -> View:
     """The fragments of a version."""
     ids, physical_rows = manifest.fragments.sizes()
-    return View(ids, physical_rows)
+    fragments = manifest.fragments
+    return View(ids, physical_rows, (lambda i: row_ids_of(fragments[i])) if manifest.uses_stable_row_ids else None)
 
 
 def fields_of(schema: Schema, path: Path) -> Field | None:
@@ -144,9 +155,13 @@ class _Asked:
         """The rows for which a test can be true, or false."""
         result = Candidates.every(self.view)
         node = fields_of(self.manifest.schema, test.path)
-        for segments in self._indices(test):
+        for segments in sorted(self._indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
             assert node is not None
+            names = len(self.names)
             result = result & self._of_index(segments, node, test, wanted)
+            is_exact = segments[0].index.kind in _EXACT and len(self.names) > names
+            if is_exact or self.view.physical_rows[result.state != NONE].sum() <= _FEW_ROWS:
+                break  # to ask another one costs more than to look
         return result
 
     def _indices(self, test: Test) -> Iterator[list[Segment]]:
@@ -169,8 +184,8 @@ class _Asked:
                 continue
             try:
                 own = content.answer(test, wanted, self.view, covered)
-            except (CorruptFileError, pa.ArrowException) as error:
-                if isinstance(error, CorruptFileError):
+            except (LanceError, pa.ArrowException) as error:
+                if isinstance(error, LanceError):
                     self.reader.cache.warn(segment.index, str(error))
                 continue  # values that cannot be compared: whoever evaluates the filter says so
             if own is None:

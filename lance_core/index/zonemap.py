@@ -215,10 +215,10 @@ class ZoneMap:
         Raises:
             CorruptFileError: The zones contradict the fragments.
         """
-        zones = self._possible(test, wanted=wanted)
+        zones = self.possible(test, wanted=wanted)
         return None if zones is None else spread(self, zones, view, covered)
 
-    def _possible(self, test: Test, *, wanted: bool) -> Bools | None:
+    def possible(self, test: Test, *, wanted: bool) -> Bools | None:
         """For each zone whether the test can be true of one of its rows, or false."""
         if isinstance(test, IsNull):
             return self.nulls > 0 if wanted else self.nulls < self.lengths
@@ -240,7 +240,7 @@ class ZoneMap:
         return (self.nans > 0) | _truth(pc.is_nan(self.highs))
 
     def _ordered(self, test: Test, *, wanted: bool) -> Bools | None:
-        """As `_possible` for tests that compare; means nothing where a zone has no bounds."""
+        """As `possible` for tests that compare; means nothing where a zone has no bounds."""
         if isinstance(test, Compare):
             operator = test.operator if wanted else _OPPOSITE[test.operator]
             return self._compared(operator, test.value) if comparable(self.lows.type, test.value.type) else None

@@ -22,7 +22,7 @@ SCHEMA = pa.schema([
     ("d", pa.date32()),
     ("tags", pa.list_(pa.string())),
 ])  # fmt: skip
-OUR_KINDS = {"ZONEMAP": ("p", "i", "f", "d")}
+OUR_KINDS = {"ZONEMAP": ("p", "i", "f", "d"), "BITMAP": ("p", "i", "f", "d"), "BTREE": ("p", "i", "f", "d")}
 THEIR_KINDS = {
     "ZONEMAP": ("p", "i", "f", "d"),
     "BITMAP": ("p", "i", "f", "d"),

@@ -89,7 +89,7 @@ def build(
         parameters: All its parameters.
         fragments: Fragments of the version.
     """
-    builder = kind.build(field.type, parameters)
+    builder = kind.build(field.type, parameters, source.manifest.uses_stable_row_ids)
     schema = source.manifest.schema.project([field.path])
     options = ScanOptions(schema=schema, with_row_address=True, with_row_id=source.manifest.uses_stable_row_ids)
     scans = joined(FragmentScan(source, fragment, options) for fragment in fragments)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
-from lance_core.index.kinds import BY_NAME, Kind
+from lance_core.index.kinds import BY_NAME, Kind, Target
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
@@ -131,7 +131,14 @@ def write_segment(
     """
     source, key = files.source, uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
-    written = kind.write(content, source.store, prefix, source.manifest.data_storage_version, before)
+    target = Target(
+        store=source.store,
+        prefix=prefix,
+        data_storage_version=source.manifest.data_storage_version,
+        stable_row_ids=source.manifest.uses_stable_row_ids,
+        before=before,
+    )
+    written = kind.write(content, target)
     for file in written.files:
         files.add(source.store, f"{prefix}{file.path}")
     covered.run_optimize()

@@ -7,7 +7,7 @@ is to cover a fragment again must not be joined by an older one that still has e
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
 from lance_core.index.kinds import KINDS, Kind
-from lance_core.index.rows import View
+from lance_core.index.rows import U64s, View
 from lance_core.index.selection import view_of
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
@@ -96,6 +96,19 @@ def _is_known(index: IndexMetadata) -> bool:
     return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
 
 
+def _view_of_live_rows(source: Source) -> View:
+    """The fragments, with the ids of their live rows: a row that moved has its id elsewhere, with another value."""
+    view = view_of(source.manifest)
+    if not view.has_row_ids:
+        return view
+
+    def live_ids(place: int) -> U64s:
+        ids, deletions = view.ids_of(place), source.deletions(source.manifest.fragments[place])
+        return ids if deletions is None else ids[deletions.live_rows(len(ids))]
+
+    return replace(view, row_ids=live_ids)
+
+
 @dataclass(slots=True)
 class _Optimizer:
     """Brings one index up to date.
@@ -121,15 +134,16 @@ class _Optimizer:
             return [], []
         # A segment that stays must have no entries of fragments that another one is to cover.
         kept = [one for one in segments if one not in merged]
-        stale = [one for one in kept if missing & self._entries(one)]
+        stale = [one for one in kept if missing and self._has_entries(one, missing)]
         new = [self._segment([one], (one.covered_fragments() or BitMap()) & live) for one in stale]
         covered = missing.union(*((one.covered_fragments() or BitMap()) & live for one in merged))
         return [*new, self._segment(merged, covered)], [*merged, *stale]
 
-    def _entries(self, index: IndexMetadata) -> BitMap:
-        """The fragments that a segment has entries of; none if it cannot be read."""
+    def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
+        """Whether a segment may have entries of some fragments."""
         content = self.files.source.indices.try_read(index, self._field.type)
-        return BitMap() if content is None else content.fragments()
+        found = fragments if content is None else content.fragments()
+        return found is None or bool(found & fragments)
 
     @property
     def _kind(self) -> Kind:
@@ -142,7 +156,7 @@ class _Optimizer:
     def _segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
         """A segment over some live fragments, from what others say of them; what they do not say is read."""
         source, kind, field = self.files.source, self._kind, self._field
-        view = view_of(source.manifest)
+        view = _view_of_live_rows(source)
         contents, known = self._contents(merged, view)
         last = self.segments[-1]
         parameters = dict(kind.parameters)
@@ -164,7 +178,8 @@ class _Optimizer:
             if content is None:
                 continue
             # A fragment that took the place of others by way of the reuse index has no entries of its own.
-            own = ((one.covered_fragments() or BitMap()) & content.fragments()) - known
+            own, entries = (one.covered_fragments() or BitMap()) - known, content.fragments()
+            own = own if entries is None else own & entries
             chosen = view.covered(own)
             contents.append(self._kind.only(content, view, chosen))
             known |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())

@@ -1,0 +1,153 @@
+"""Sets of rows as indices store them, by address or by stable row id.
+
+u32 LE      number of entries, then for each in ascending order:
+u32 LE          fragment: the upper half of the address or row id
+u32 LE          size of what follows; 0 stands for all rows of the fragment
+bytes           a 32-bit portable roaring bitmap of the lower halves
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, U64s, View
+
+__all__ = ["RowSet", "decode", "encode", "located", "numbers_of", "row_set", "union"]
+
+RowSet: TypeAlias = Mapping[int, BitMap]
+"""Lower halves by upper half."""
+
+_COUNT: Final = struct.Struct("<I")
+_ENTRY: Final = struct.Struct("<II")
+_LOW: Final = np.uint64(0xFFFF_FFFF)
+_HALF: Final = np.uint64(32)
+
+
+def decode(data: bytes) -> dict[int, BitMap]:
+    """Read a set.
+
+    Raises:
+        CorruptFileError: It is none, or has a fragment without a list of its rows.
+    """
+    found: dict[int, BitMap] = {}
+    try:
+        (count,) = _COUNT.unpack_from(data)
+        position = _COUNT.size
+        for _ in range(count):
+            upper, size = _ENTRY.unpack_from(data, position)
+            position += _ENTRY.size
+            if not size or position + size > len(data):
+                raise CorruptFileError("a set of rows without a list of them")
+            found[upper] = BitMap.deserialize(data[position : position + size])
+            position += size
+    except (ValueError, OverflowError) as error:
+        raise CorruptFileError(f"a set of rows cannot be read: {error}") from error
+    except struct.error as error:
+        raise CorruptFileError(f"a set of rows ends early: {error}") from error
+    return found
+
+
+def encode(rows: RowSet) -> bytes:
+    """Write a set, runs of rows as runs."""
+    parts = [_COUNT.pack(sum(1 for lower in rows.values() if lower))]
+    for upper, lower in sorted(rows.items()):
+        if lower:
+            lower.run_optimize()
+            data = lower.serialize()
+            parts += [_ENTRY.pack(upper, len(data)), data]
+    return b"".join(parts)
+
+
+def row_set(numbers: U64s) -> dict[int, BitMap]:
+    """The set of some addresses or row ids."""
+    uppers = (numbers >> _HALF).astype(np.int64)
+    if len(uppers) and (uppers[1:] < uppers[:-1]).any():
+        order = np.argsort(uppers, kind="stable")
+        uppers, numbers = uppers[order], numbers[order]
+    lowers = (numbers & _LOW).astype(np.uint32)
+    starts = np.flatnonzero(np.diff(uppers, prepend=-1)) if len(uppers) else np.zeros(0, np.int64)
+    stops = [*starts[1:].tolist(), len(uppers)]
+    return {
+        int(uppers[start]): BitMap(array("I", lowers[start:stop].tobytes()))
+        for start, stop in zip(starts.tolist(), stops, strict=bool(len(starts)))
+    }
+
+
+def numbers_of(rows: RowSet) -> U64s:
+    """The addresses or row ids in a set, ascending."""
+    parts = [
+        (np.uint64(upper) << _HALF) | np.frombuffer(lower.to_array(), np.uint32).astype(np.uint64)
+        for upper, lower in sorted(rows.items())
+        if lower
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+
+def union(sets: list[RowSet]) -> dict[int, BitMap]:
+    """The rows that are in any of some sets."""
+    if len(sets) == 1:
+        return dict(sets[0])
+    gathered: dict[int, list[BitMap]] = {}
+    for one in sets:
+        for upper, lower in one.items():
+            gathered.setdefault(upper, []).append(lower)
+    return {upper: BitMap.union(*found) if len(found) > 1 else found[0] for upper, found in gathered.items()}
+
+
+def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candidates:
+    """Where the rows of a set are: in the covered fragments; all rows of the others can be among them.
+
+    Args:
+        rows: The set.
+        view: The fragments.
+        covered: For which of them the set is complete.
+        by_id: Whether it has row ids, which are looked for in the covered fragments only.
+
+    Raises:
+        CorruptFileError: A row lies beyond the end of its fragment.
+    """
+    state = np.where(covered, NONE, ALL).astype(np.uint8)
+    own = _by_id(rows, view, covered) if by_id else _by_address(rows, view, covered)
+    found: dict[int, BitMap] = {}
+    for place, lower in own.items():
+        if lower:
+            physical = int(view.physical_rows[place])
+            if physical and lower.max() >= physical:
+                raise CorruptFileError(f"row {lower.max()} of the {physical} of fragment {view.ids[place]}")
+            state[place] = SOME
+            found[place] = lower
+    return Candidates(state, found)
+
+
+def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
+    uppers = np.fromiter(rows, np.int64, len(rows))
+    places = view.places(uppers).tolist()
+    return {
+        place: rows[upper]
+        for upper, place in zip(uppers.tolist(), places, strict=True)
+        if place >= 0 and covered[place]
+    }
+
+
+def _by_id(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
+    wanted = numbers_of(rows)
+    found: dict[int, BitMap] = {}
+    if not len(wanted):
+        return found
+    for place in np.flatnonzero(covered).tolist():
+        ids = view.ids_of(place)
+        first, last = np.searchsorted(wanted, (ids.min(), ids.max() + np.uint64(1))) if len(ids) else (0, 0)
+        if first == last:
+            continue
+        there = wanted[first:last]
+        at = np.minimum(np.searchsorted(there, ids), len(there) - 1)
+        offsets = np.flatnonzero(there[at] == ids).astype(np.uint32)
+        found[place] = BitMap(array("I", offsets.tobytes()))
+    return found

@@ -1,0 +1,224 @@
+"""BITMAP and LABEL_LIST: the rows of each value.
+
+bitmap_page_lookup.lance, one row per distinct value, in any order:
+
+    keys        the field's type; null for the rows without a value. LABEL_LIST: the type of the elements
+    bitmaps     binary, a set of rows (see `addresses`): by stable row id where the dataset has them, else by address
+
+The schema's metadata has `lance:index_stats`, {"num_bitmaps": n}. What a segment says is complete for the fragments
+that it covers; small ones are nevertheless asked for rows that they do not know, which are read then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.index.addresses import RowSet, decode, encode, located, row_set, union
+from lance_core.index.conditions import Contains, Test
+from lance_core.index.evaluate import codes_of, holds
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+
+__all__ = ["FILE", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex"]
+
+FILE: Final = "bitmap_page_lookup.lance"
+STATISTICS_KEY: Final = "lance:index_stats"
+_CHECKED_BYTES: Final = 4 * 1024 * 1024
+_MANY_KEYS: Final = 1024
+
+
+@dataclass(kw_only=True)
+class BitmapIndex:
+    """The values of a segment, and their rows.
+
+    Attributes:
+        keys: The values.
+        load: Gives the sets of some of them, by their ascending numbers, as they are stored.
+        by_id: Whether the sets have row ids in a dataset with stable row ids.
+        size: Bytes of the file.
+        of_lists: Whether the values are elements of lists.
+    """
+
+    keys: pa.Array
+    load: Callable[[Ints], Sequence[bytes]]
+    by_id: bool
+    size: int = 0
+    of_lists: bool = False
+    _sets: dict[int, RowSet] = field(default_factory=dict)
+    _whole: dict[int, BitMap] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes, about."""
+        return int(self.keys.nbytes) + self.size
+
+    @classmethod
+    def of(cls, keys: pa.Array, sets: Sequence[RowSet], *, by_id: bool) -> BitmapIndex:
+        """What is in memory."""
+
+        def load(numbers: Ints) -> Sequence[bytes]:
+            return [encode(sets[i]) for i in numbers.tolist()]
+
+        return cls(keys=keys, load=load, by_id=by_id)
+
+    def fits(self, kind: pa.DataType) -> bool:
+        """Whether the values are of that type, or elements of such lists."""
+        return bool(self.keys.type == (getattr(kind, "value_type", None) if self.of_lists else kind))
+
+    def statistics(self) -> dict[str, object]:
+        """Counters, under pylance's names."""
+        return {"num_bitmaps": len(self.keys)}
+
+    def parameters(self) -> dict[str, int]:
+        """None."""
+        return {}
+
+    def fragments(self) -> BitMap | None:
+        """The fragments that there are entries of; None if the entries do not tell."""
+        return None if self.by_id else BitMap(upper for upper, rows in self.known().items() if rows)
+
+    def sets(self, numbers: Ints) -> list[RowSet]:
+        """The rows of some values.
+
+        Raises:
+            CorruptFileError: They cannot be read.
+        """
+        missing = np.array([i for i in numbers.tolist() if i not in self._sets], np.int64)
+        if len(missing):
+            for number, data in zip(missing.tolist(), self.load(missing), strict=True):
+                self._sets[number] = decode(data)
+        return [self._sets[i] for i in numbers.tolist()]
+
+    def known(self) -> dict[int, BitMap]:
+        """The rows of all values."""
+        if self._whole is None:
+            self._whole = union(self.sets(np.arange(len(self.keys))))
+        return self._whole
+
+    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+        """The rows for which a test is true, or false; see `kinds.Content`."""
+        by_id = self.by_id and view.has_row_ids
+        if isinstance(test, Contains):
+            found = self._containing(test) if wanted and self.of_lists else None
+        elif self.of_lists:
+            return None
+        else:
+            chosen = holds(test, wanted, self.keys)
+            if chosen is None or (chosen.sum() > _MANY_KEYS and chosen.sum() > len(chosen) // 2):
+                return None
+            found = union(self.sets(np.flatnonzero(chosen))) if chosen.any() else {}
+        if found is None:
+            return None
+        result = located(found, view, covered, by_id=by_id)
+        return result | self._unknown(view, covered, by_id=by_id) if self._is_checked else result
+
+    @property
+    def _is_checked(self) -> bool:
+        # Rows with an empty list are rightly under no value.
+        return not self.of_lists and self.size <= _CHECKED_BYTES
+
+    def _containing(self, test: Contains) -> dict[int, BitMap] | None:
+        """The rows whose lists have some values: any of them, or all."""
+        if test.values.type != self.keys.type:
+            return None
+        parts: list[dict[int, BitMap]] = []
+        for value in test.values.unique():
+            chosen = np.flatnonzero([key.equals(value) for key in self.keys])
+            parts.append(union(self.sets(chosen)) if len(chosen) else {})
+        if not test.needs_all:
+            return union(list(parts))
+        return reduce(lambda a, b: {upper: a[upper] & b[upper] for upper in a.keys() & b.keys()}, parts)
+
+    def _unknown(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
+        """The rows of covered fragments that are under no value: deleted ones, or what a wrong segment left out."""
+        known = located(self.known(), view, covered, by_id=by_id)
+        state = np.full(len(view.ids), NONE, np.uint8)
+        rows: dict[int, BitMap] = {}
+        for place in np.flatnonzero(covered).tolist():
+            physical = int(view.physical_rows[place])
+            own = known.rows.get(place) if known.state[place] == SOME else None
+            if not physical or known.state[place] == ALL:
+                state[place] = ALL
+            elif own is None or len(own) < physical:
+                state[place] = SOME
+                rows[place] = BitMap(range(physical)) - (own if own is not None else BitMap())
+        return Candidates(state, rows)
+
+    def of_fragments(self, view: View, chosen: Bools) -> BitmapIndex:
+        """What is said of the rows of some fragments."""
+        if self.by_id and view.has_row_ids:
+            own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
+            wanted: RowSet = row_set(np.sort(np.concatenate(own))) if own else {}
+        else:
+            places = np.flatnonzero(chosen).tolist()
+            wanted = {int(view.ids[i]): BitMap(range(max(int(view.physical_rows[i]), 0))) for i in places}
+        sets = [
+            {upper: kept for upper, rows in one.items() if upper in wanted and (kept := rows & wanted[upper])}
+            for one in self.sets(np.arange(len(self.keys)))
+        ]
+        left = np.flatnonzero([bool(one) for one in sets])
+        return BitmapIndex.of(self.keys.take(pa.array(left)), [sets[i] for i in left.tolist()], by_id=self.by_id)
+
+    @classmethod
+    def concat(cls, parts: Sequence[BitmapIndex]) -> BitmapIndex:
+        """What several say together."""
+        keys = pa.concat_arrays([part.keys for part in parts])
+        sets = [one for part in parts for one in part.sets(np.arange(len(part.keys)))]
+        distinct, codes = codes_of(keys)
+        gathered: list[list[RowSet]] = [[] for _ in range(len(distinct))]
+        for code, one in zip(codes.tolist(), sets, strict=True):
+            gathered[code].append(one)
+        return cls.of(distinct, [union(own) for own in gathered], by_id=parts[0].by_id)
+
+    def to_table(self) -> pa.Table:
+        """The rows of the file.
+
+        Raises:
+            CorruptFileError: A set cannot be read.
+        """
+        statistics = f'{{"num_bitmaps":{len(self.keys)}}}'
+        schema = pa.schema(
+            [pa.field("keys", self.keys.type), pa.field("bitmaps", pa.binary())], metadata={STATISTICS_KEY: statistics}
+        )
+        encoded = [encode(one) for one in self.sets(np.arange(len(self.keys)))]
+        return pa.Table.from_arrays([self.keys, pa.array(encoded, pa.binary())], schema=schema)
+
+
+class BitmapBuilder:
+    """Collects the rows of values.
+
+    Args:
+        kind: Type of the values.
+        by_id: Whether to note stable row ids rather than addresses.
+    """
+
+    def __init__(self, kind: pa.DataType, *, by_id: bool) -> None:
+        self._kind = kind
+        self._by_id = by_id
+        self._values: list[pa.Array] = []
+        self._numbers: list[Any] = []
+
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+        """Add the live rows of a fragment."""
+        del fragment_id, num_rows
+        for part in parts:
+            self._values.append(part.values)
+            self._numbers.append(part.ids if self._by_id else part.addresses)
+
+    def finish(self) -> BitmapIndex:
+        """The values and their rows."""
+        values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
+        numbers = np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.uint64)
+        keys, codes = codes_of(values)
+        order = np.argsort(codes, kind="stable")
+        bounds = np.searchsorted(codes[order], np.arange(len(keys) + 1)).tolist()
+        numbers = numbers[order]
+        sets = [row_set(numbers[start:stop]) for start, stop in pairwise(bounds)]
+        return BitmapIndex.of(keys, sets, by_id=self._by_id)

@@ -1,0 +1,253 @@
+"""BTREE: all rows in order of their values, in pages.
+
+page_data.lance     values      the field's type: nulls first, then ascending, NaN last
+                    ids         uint64: addresses; of version 0, stable row ids where the dataset has them
+page_lookup.lance   min, max    of each page: its first and its last value, so that min is null if it begins with nulls
+                    null_count  uint32
+                    page_idx    uint32
+
+Page k is the rows from k * batch_size on; batch_size is in the metadata of page_lookup's schema, 4096 by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.index.addresses import located, row_set
+from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
+from lance_core.index.evaluate import holds
+from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.zonemap import ZoneMap
+
+__all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "LOOKUP_FILE", "BTree", "BTreeBuilder"]
+
+DATA_FILE: Final = "page_data.lance"
+LOOKUP_FILE: Final = "page_lookup.lance"
+DEFAULT_PAGE_ROWS: Final = 4096
+PAGE_ROWS_KEY: Final = "batch_size"
+_FEW_PAGES: Final = 64
+_SHARE: Final = 1 / 8
+_HALF: Final = np.uint64(32)
+
+
+@dataclass(kw_only=True)
+class BTree:
+    """The pages of a segment.
+
+    Attributes:
+        pages: Bounds of the pages.
+        page_rows: Rows of each but the last.
+        num_rows: All rows.
+        load: Gives the values and ids of ascending rows.
+        by_id: Whether the ids are stable row ids in a dataset that has them.
+    """
+
+    pages: ZoneMap
+    page_rows: int
+    num_rows: int
+    load: Callable[[Ints], tuple[pa.Array, U64s]]
+    by_id: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes, about."""
+        return self.pages.nbytes
+
+    def fits(self, kind: pa.DataType) -> bool:
+        """Whether the values are of that type."""
+        return self.pages.fits(kind)
+
+    def statistics(self) -> dict[str, object]:
+        """Counters, under pylance's names."""
+        lows, highs = self.pages.lows, self.pages.highs
+        ends = (lows[0], highs[len(highs) - 1]) if len(highs) else (pa.scalar(None), pa.scalar(None))
+        low, high = ("NULL" if not end.is_valid else str(end) for end in ends)
+        return {"min": low, "max": high, "num_pages": len(self.pages)}
+
+    def parameters(self) -> dict[str, int]:
+        """What it was built with."""
+        return {"zone_size": self.page_rows}
+
+    def fragments(self) -> BitMap | None:
+        """The fragments that there are entries of; None if the entries do not tell."""
+        if self.by_id:
+            return None
+        _, ids = self.everything()
+        return BitMap(np.unique(ids >> _HALF).tolist())
+
+    def everything(self) -> tuple[pa.Array, U64s]:
+        """All values and ids, in order."""
+        return self.load(np.arange(self.num_rows))
+
+    def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+        """The rows for which a test is true, or false; see `kinds.Content`."""
+        possible = self._possible(test, wanted=wanted)
+        if possible is None:
+            return None
+        count = int(possible.sum())
+        if count > _FEW_PAGES and count > len(self.pages) * _SHARE:
+            return None  # reading the rows themselves is cheaper
+        rows = np.flatnonzero(np.repeat(possible, self.page_rows)[: self.num_rows])
+        numbers = np.zeros(0, np.uint64)
+        if len(rows):
+            values, ids = self.load(rows)
+            chosen = holds(test, wanted, values)
+            assert chosen is not None  # whatever pages can be chosen for
+            numbers = np.sort(ids[chosen])
+        return located(row_set(numbers), view, covered, by_id=self.by_id and view.has_row_ids)
+
+    def _possible(self, test: Test, *, wanted: bool) -> Bools | None:
+        """The pages that can hold a value of which the test is true, or false."""
+        if isinstance(test, IsNan) or not isinstance(test, Compare | IsIn | IsNull | StartsWith):
+            return None
+        return self.pages.possible(test, wanted=wanted)
+
+    def of_fragments(self, view: View, chosen: Bools) -> BTree:
+        """What is said of the rows of some fragments."""
+        values, ids = self.everything()
+        if self.by_id and view.has_row_ids:
+            own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
+            kept = np.isin(ids, np.concatenate(own)) if own else np.zeros(len(ids), np.bool_)
+        else:
+            places = view.places((ids >> _HALF).astype(np.int64))
+            kept = (places >= 0) & chosen[places]
+        return BTree.of(values.filter(pa.array(kept)), ids[kept], self.page_rows, by_id=self.by_id)
+
+    @classmethod
+    def concat(cls, parts: Sequence[BTree], page_rows: int) -> BTree:
+        """What several say together."""
+        everything = [part.everything() for part in parts]
+        values, ids = pa.concat_arrays([v for v, _ in everything]), np.concatenate([i for _, i in everything])
+        return cls.of(*_sorted(values, ids), page_rows, by_id=parts[0].by_id)
+
+    @classmethod
+    def of(cls, values: pa.Array, ids: U64s, page_rows: int, *, by_id: bool = False) -> BTree:
+        """What is in memory: values in order."""
+
+        def load(rows: Ints) -> tuple[pa.Array, U64s]:
+            return (values, ids) if len(rows) == len(ids) else (values.take(pa.array(rows)), ids[rows])
+
+        starts = np.arange(0, len(ids), page_rows)
+        stops = np.minimum(starts + page_rows, len(ids))
+        nulls = np.clip(values.null_count - starts, 0, stops - starts)
+        lows, highs = values.take(pa.array(starts)), values.take(pa.array(stops - 1))
+        pages = _pages(lows, highs, nulls, stops - starts)
+        return cls(pages=pages, page_rows=page_rows, num_rows=len(ids), load=load, by_id=by_id)
+
+    def lookup_table(self) -> pa.Table:
+        """The rows of page_lookup.lance."""
+        schema = pa.schema(
+            [
+                pa.field("min", self.pages.lows.type),
+                pa.field("max", self.pages.lows.type),
+                pa.field("null_count", pa.uint32(), nullable=False),
+                pa.field("page_idx", pa.uint32(), nullable=False),
+            ],
+            metadata={PAGE_ROWS_KEY: str(self.page_rows), "range_partitioned": "false"},
+        )
+        counts = pa.array(self.pages.nulls, pa.uint32())
+        numbers = pa.array(range(len(self.pages)), pa.uint32())
+        return pa.Table.from_arrays([self.pages.lows, self.pages.highs, counts, numbers], schema=schema)
+
+    def data_table(self) -> pa.Table:
+        """The rows of page_data.lance."""
+        values, ids = self.everything()
+        schema = pa.schema([pa.field("values", values.type), pa.field("ids", pa.uint64(), nullable=False)])
+        return pa.Table.from_arrays([values, pa.array(ids)], schema=schema)
+
+
+def from_lookup(
+    table: pa.Table,
+    metadata: dict[str, str],
+    num_rows: int,
+    load: Callable[[Ints], tuple[pa.Array, U64s]],
+    *,
+    by_id: bool,
+) -> BTree:
+    """What the files say.
+
+    Raises:
+        CorruptFileError: They do not fit each other.
+    """
+    missing = {"min", "max", "null_count", "page_idx"} - set(table.schema.names)
+    text = metadata.get(PAGE_ROWS_KEY, str(DEFAULT_PAGE_ROWS))
+    if missing or not text.isdecimal() or int(text) < 1:
+        raise CorruptFileError(f"a BTREE without {sorted(missing) or 'a number of rows per page'}")
+    size = int(text)
+    if metadata.get("range_partitioned", "false") != "false":
+        raise CorruptFileError("a BTREE in ranges")
+    table = table.combine_chunks()
+    order = table.column("page_idx").to_numpy().astype(np.int64)
+    starts = np.arange(len(order)) * size
+    if (order != np.arange(len(order))).any() or len(order) != -(-num_rows // size):
+        raise CorruptFileError(f"a BTREE with {len(order)} pages of {size} for {num_rows} rows")
+    lows, highs = (_whole(table.column(name)) for name in ("min", "max"))
+    nulls = table.column("null_count").to_numpy().astype(np.int64)
+    pages = _pages(lows, highs, nulls, np.minimum(starts + size, num_rows) - starts)
+    return BTree(pages=pages, page_rows=size, num_rows=num_rows, load=load, by_id=by_id)
+
+
+class BTreeBuilder:
+    """Collects rows.
+
+    Args:
+        kind: Type of the values.
+        page_rows: Rows of a page.
+    """
+
+    def __init__(self, kind: pa.DataType, page_rows: int) -> None:
+        self._kind = kind
+        self._page_rows = page_rows
+        self._values: list[pa.Array] = []
+        self._ids: list[Any] = []
+
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+        """Add the live rows of a fragment."""
+        del fragment_id, num_rows
+        for part in parts:
+            self._values.append(part.values)
+            self._ids.append(part.addresses)
+
+    def finish(self) -> BTree:
+        """The rows in order."""
+        values = pa.concat_arrays(self._values) if self._values else pa.nulls(0, self._kind)
+        ids = np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint64)
+        return BTree.of(*_sorted(values, ids), self._page_rows)
+
+
+def _sorted(values: pa.Array, ids: U64s) -> tuple[pa.Array, U64s]:
+    """Rows in order of values, nulls first; equal values in order of ids."""
+    if len(ids) and (ids[1:] < ids[:-1]).any():
+        first = np.argsort(ids, kind="stable")
+        values, ids = values.take(pa.array(first)), ids[first]
+    if pa.types.is_floating(values.type):
+        order = _float_order(values)
+    elif pa.types.is_integer(values.type) and not values.null_count:
+        order = np.argsort(values.to_numpy(), kind="stable")
+    else:
+        order = pc.array_sort_indices(values, null_placement="at_start").to_numpy()
+    return values.take(pa.array(order)), ids[order]
+
+
+def _float_order(values: pa.Array) -> Any:
+    """Nulls, then numbers with -0.0 before 0.0, then NaN."""
+    numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+    valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    return np.lexsort((~np.signbit(numbers), numbers, valid))
+
+
+def _pages(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> ZoneMap:
+    zeros = np.zeros(len(lengths), np.int64)
+    return ZoneMap(lows=lows, highs=highs, nulls=nulls, nans=zeros, fragment_ids=zeros, starts=zeros, lengths=lengths)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,58 @@
+"""Tests, asked of values: what a filter would say of rows that hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
+from lance_core.index.rows import Bools
+
+__all__ = ["codes_of", "holds"]
+
+
+def holds(test: Test, wanted: bool, values: pa.Array) -> Bools | None:
+    """For each value whether a test is true of it, or false; null is neither. None if it is not about values.
+
+    Raises:
+        pa.ArrowException: The values cannot be compared with what the test compares them with.
+    """
+    found: Any
+    if isinstance(test, Compare):
+        found = pc.call_function(test.operator, [values, test.value])
+    elif isinstance(test, IsIn):
+        asked = test.values if test.values.type == values.type else test.values.cast(values.type)
+        found = pc.is_in(values, value_set=asked)
+    elif isinstance(test, IsNull):
+        found = pc.is_null(values)
+    elif isinstance(test, IsNan):
+        found = pc.is_nan(values)
+    elif isinstance(test, StartsWith):
+        found = pc.starts_with(values, pattern=test.prefix)
+    else:
+        return None
+    chosen = pc.fill_null(found if wanted else pc.invert(found), False)
+    result: Bools = np.asarray(chosen.to_numpy(zero_copy_only=False), np.bool_)
+    return result
+
+
+def codes_of(values: pa.Array) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The distinct values, nulls first, then ascending, and for each value the number of its own.
+
+    NaN is one value; -0.0 and 0.0 are two.
+    """
+    kind = values.type
+    plain = values
+    if pa.types.is_floating(kind):
+        width = pa.int32() if pa.types.is_float32(kind) else pa.int64()
+        same = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), kind), values)
+        plain = same.view(width)
+    encoded = plain.dictionary_encode("encode")
+    distinct = encoded.dictionary.view(kind) if pa.types.is_floating(kind) else encoded.dictionary
+    order = pc.array_sort_indices(distinct, null_placement="at_start").to_numpy()
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return distinct.take(pa.array(order)), ranks[encoded.indices.to_numpy()]
