@@ -19,6 +19,7 @@ __all__ = [
     "add_metadata",
     "definition_metadata",
     "input_annotation",
+    "is_own_upstream",
     "job_beside_resources",
     "output_name",
     "run_began",
@@ -122,6 +123,13 @@ def input_annotation(context: dg.InputContext) -> object:
         return context.dagster_type.typing_type
     except dg.DagsterInvariantViolationError:
         return None
+
+
+def is_own_upstream(context: dg.InputContext) -> bool:
+    """Whether the input of a step is an asset that the step itself writes."""
+    step = _step(context)
+    assets = getattr(step, "assets_def", None)
+    return assets is not None and context.asset_key in assets.keys
 
 
 def run_created_at(context: dg.OutputContext, run_id: str) -> datetime | None:

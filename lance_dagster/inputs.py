@@ -7,6 +7,7 @@ columns   `columns`, in that order
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,38 +18,42 @@ import pyarrow.parquet as pq
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
-from lance_dagster._context import run_began, run_facts
+from lance_dagster._context import is_own_upstream, run_began, run_facts
 from lance_dagster.branch_tables import branch_for_reading
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.filters import LanceFilter
+from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
 
-__all__ = ["read_request"]
+__all__ = ["read_requests"]
 
 _EVENTS_LOOKED_AT = 100
 
 
-def read_request(
+def read_requests(
     context: dg.InputContext,
     location: TableLocation,
     settings: TableSettings,
+    loading: Loading,
     *,
     where: str,
-    partition_expr: object,
-    load_as: type | None,
-) -> ReadRequest:
-    """Decide one read.
+    upstream: Mapping[str, object],
+) -> dict[str | None, ReadRequest] | None:
+    """Decide what to read.
 
     Args:
         context: The input; its definition metadata is used.
         location: Its table.
         settings: The IO manager's.
+        loading: What the input is to be.
         where: The input, for messages.
-        partition_expr: The upstream asset's metadata entry of that name.
-        load_as: The class that the input is annotated with.
+        upstream: The definition metadata of the asset.
+
+    Returns:
+        One read by each partition key, or a single one by None; None if there is no table yet, and none is expected.
 
     Raises:
         DagsterInvalidDefinitionError: the input's metadata cannot be used.
@@ -56,17 +61,32 @@ def read_request(
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
     check_input(metadata, where)
-    dataset = _open(context, location, settings, metadata, where)
+    partitioned = context.has_asset_partitions
+    if loading.by_partition and not partitioned:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} is annotated as a dict, one value per partition, but the asset has no partitions"
+        )
+    keys = sorted(context.asset_partition_keys) if partitioned else None
+    try:
+        dataset = _open(context, location, settings, metadata, where)
+    except DatasetNotFoundError:
+        if keys != [] and not is_own_upstream(context):
+            raise
+        return None
     schema = dataset.schema
-    return ReadRequest(
-        dataset=dataset,
-        columns=_columns(metadata.get("columns"), schema, where),
-        filter=_both(
-            _partition_filter(context, partition_expr, schema), _filter(metadata.get("lance/filter"), dataset, where)
-        ),
-        table=settings,
-        load_as=load_as,
-    )
+    own = _filter(metadata.get("lance/filter"), dataset, where)
+
+    def request(wanted: Sequence[str] | None) -> ReadRequest:
+        return ReadRequest(
+            dataset=dataset,
+            columns=_columns(metadata.get("columns"), schema, where),
+            filter=_both(_partition_filter(context, wanted, upstream.get("partition_expr"), schema), own),
+            table=settings,
+            load_as=loading.load_as,
+            filtered=own is not None,
+        )
+
+    return {key: request([key]) for key in keys or ()} if loading.by_partition else {None: request(keys)}
 
 
 def _open(
@@ -131,11 +151,12 @@ def _columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
     return list(value)
 
 
-def _partition_filter(context: dg.InputContext, partition_expr: object, schema: pa.Schema) -> pc.Expression | None:
-    """The rows of the partitions that the input maps to; no partition at all is no row."""
-    if not context.has_asset_partitions:
+def _partition_filter(
+    context: dg.InputContext, keys: Sequence[str] | None, partition_expr: object, schema: pa.Schema
+) -> pc.Expression | None:
+    """The rows of some partitions; no partition at all is no row."""
+    if keys is None:
         return None
-    keys = context.asset_partition_keys
     if not keys:
         return pc.scalar(False)
     plan = plan_partitions(

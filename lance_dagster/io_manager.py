@@ -24,6 +24,9 @@ from lance_dagster.settings import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lance_dagster.handlers.base import LanceTypeHandler
     from lance_dagster.table_io_manager import LanceTableIOManager
     from lance_dagster.tables import TableRoot
 
@@ -121,6 +124,18 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     def _check_root(cls, value: object) -> object:
         return checked_root(value)
 
+    def type_handlers(self) -> "Sequence[LanceTypeHandler]":
+        """Handlers for further types of values; override it. They come before those of this package.
+
+        Example:
+            ```python
+            class WithSeries(LanceIOManager):
+                def type_handlers(self):
+                    return [SeriesHandler()]
+            ```
+        """
+        return ()
+
     def settings(self) -> TableSettings:
         """The configuration as the plain record that the IO manager works with."""
         output = OutputSettings(
@@ -139,6 +154,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             read=self.read,
             default_load_type=self.default_load_type,
             spark=self.spark,
+            type_handlers=tuple(self.type_handlers()),
             max_rows_per_file=self.max_rows_per_file,
             max_bytes_per_file=self.max_bytes_per_file,
             data_storage_version=self.data_storage_version,

@@ -22,7 +22,7 @@ silently ignored. So are the keys of other table IO managers, with the key to us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -56,7 +56,7 @@ ReadMode = Literal["latest", "materialized"]
 LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
 
 PREFIX = "lance/"
-READ_ELSEWHERE = {"lance/maintenance", "lance/column_lineage"}
+READ_ELSEWHERE = {"lance/maintenance", "lance/column_lineage", "lance/schema"}
 """Definition metadata that jobs, checks and lineage read."""
 
 
@@ -122,6 +122,7 @@ class TableSettings:
         read: Whether an input is the latest version, or the one that Dagster last recorded.
         default_load_type: What an input without a type annotation becomes.
         spark: The resource with the Spark session, or None for the active session.
+        type_handlers: Handlers for further types of values, which come before those of this package.
         max_rows_per_file: Rows of a data file; None for lance_core's default.
         max_bytes_per_file: Bytes of a data file; None for lance_core's default.
         data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
@@ -138,6 +139,7 @@ class TableSettings:
     read: ReadMode = "latest"
     default_load_type: LoadType = "spark"
     spark: Any = field(default=None, repr=False)
+    type_handlers: Sequence[Any] = ()
     max_rows_per_file: int | None = None
     max_bytes_per_file: int | None = None
     data_storage_version: str | None = None

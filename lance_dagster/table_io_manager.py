@@ -29,9 +29,10 @@ from lance_dagster.branch_tables import begin_empty, branch_for_writing, branch_
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.commits import CommitTags, EarlierTries, commit_tags, find_earlier_tries, refuse_missing
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
+from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
 from lance_dagster.history import data_version
-from lance_dagster.inputs import read_request
+from lance_dagster.inputs import read_requests
 from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import event_metadata, partition_metadata
 from lance_dagster.partitions import PartitionPlan, plan_partitions
@@ -94,7 +95,7 @@ class LanceTableIOManager(dg.IOManager):
                 'resource_defs={"io_manager": dg.fs_io_manager}.'
             )
         output = self._output(context)
-        handler = handler_for_value(obj, where=output.where)
+        handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
         if output.branch is not None and output.existing is None:
             output = self._begun(output, handler, obj)
         outcome = self._write(output, handler, obj)
@@ -135,19 +136,20 @@ class LanceTableIOManager(dg.IOManager):
                 f"input {_input_name(context)} is not an asset, and LanceIOManager loads assets only"
             )
         where = f"input {_input_name(context)} (asset {context.asset_key.to_user_string()})"
-        handler, load_as = handler_for_load(input_annotation(context), self._settings.default_load_type, where=where)
+        own = self._settings.type_handlers
+        loading = handler_for_load(input_annotation(context), self._settings.default_load_type, where=where, own=own)
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
-        request = read_request(
-            context,
-            location,
-            self._settings,
-            where=where,
-            partition_expr=upstream.get("partition_expr"),
-            load_as=load_as,
-        )
-        context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
-        return handler.load(request)
+        requests = read_requests(context, location, self._settings, loading, where=where, upstream=upstream)
+        if requests is None:
+            context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
+            empty = loading.handler.empty(known_schema(upstream, where), self._settings, loading.load_as)
+            return {} if loading.by_partition else empty
+        values = {}
+        for key, request in requests.items():
+            context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
+            values[key] = loading.handler.load(request)
+        return values if loading.by_partition else values[None]
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)

@@ -7,16 +7,16 @@ per kind.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import dagster as dg
 
 from lance_dagster.handlers.base import LanceTypeHandler
 
-__all__ = ["LanceTypeHandler", "handler_for_load", "handler_for_value"]
+__all__ = ["LanceTypeHandler", "Loading", "handler_for_load", "handler_for_value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,46 +34,105 @@ HANDLERS: Mapping[str, _Entry] = MappingProxyType(
             types=frozenset({"Table", "RecordBatch", "RecordBatchReader"}),
             handler="pyarrow:PyArrowHandler",
         ),
+        "dataset": _Entry(package="pyarrow", types=frozenset({"Dataset"}), handler="pyarrow:DatasetHandler"),
         "pandas": _Entry(package="pandas", types=frozenset({"DataFrame"}), handler="pandas:PandasHandler"),
         "polars": _Entry(package="polars", types=frozenset({"DataFrame", "LazyFrame"}), handler="polars:PolarsHandler"),
+        "duckdb": _Entry(package="duckdb", types=frozenset({"DuckDBPyRelation"}), handler="pyarrow:DuckDBHandler"),
+        "lance_core": _Entry(
+            package="lance_core", types=frozenset({"LanceDataset"}), handler="lance:LanceDatasetHandler"
+        ),
+        "lance": _Entry(package="lance", types=frozenset({"LanceDataset"}), handler="lance:LanceDatasetHandler"),
     }
 )
 
 
-def handler_for_value(value: object, *, where: str) -> LanceTypeHandler:
+def handler_for_value(value: object, *, where: str, own: Sequence[LanceTypeHandler] = ()) -> LanceTypeHandler:
     """The handler that writes a value.
+
+    Args:
+        value: What the asset gave.
+        where: The asset, for messages.
+        own: The IO manager's own handlers, which come first.
 
     Raises:
         DagsterInvariantViolationError: none does.
     """
-    name = _kind(type(value))
-    if name is not None:
-        return _load(name)
-    advice = "annotate it `-> None` if it stores its data itself" if value is None else f"it can store {_offered()}"
+    found = _found(type(value), own)
+    if found is not None:
+        return found
+    advice = (
+        "annotate it `-> None` if it stores its data itself, or return a frame without rows"
+        if value is None
+        else f"it can store {_offered(own)}"
+    )
     raise dg.DagsterInvariantViolationError(
         f"{where} returned a value of type {_type_name(type(value))}, which LanceIOManager cannot store; {advice}"
     )
 
 
-def handler_for_load(annotation: object, default: str, *, where: str) -> tuple[LanceTypeHandler, type | None]:
-    """The handler that loads an input, and the class that it is to return (None: the handler's usual one).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How an input is loaded.
+
+    Attributes:
+        handler: What loads it.
+        load_as: The class that it is to be; None for the handler's usual one.
+        by_partition: Whether it is a mapping from partition keys to such values.
+    """
+
+    handler: LanceTypeHandler
+    load_as: type | None
+    by_partition: bool = False
+
+
+def handler_for_load(annotation: object, default: str, *, where: str, own: Sequence[LanceTypeHandler] = ()) -> Loading:
+    """How an input of some type is loaded.
 
     Args:
-        annotation: The input's type; anything that is not a class counts as none.
+        annotation: The input's type: a class, `Optional` of one, or `dict[str, ...]` for one value per partition.
         default: Name of the handler for an input without a type.
         where: The input, for messages.
+        own: The IO manager's own handlers, which come first.
 
     Raises:
         DagsterInvariantViolationError: none loads this type.
     """
-    if not isinstance(annotation, type) or annotation in (object, Any):
-        return _load(default), None
-    name = _kind(annotation)
-    if name is not None:
-        return _load(name), annotation
+    wanted, by_partition = _unwrapped(annotation)
+    if wanted in (None, object, Any):
+        return Loading(handler=_load(default), load_as=None, by_partition=by_partition)
+    if isinstance(wanted, type):
+        found = _found(wanted, own)
+        if found is not None:
+            return Loading(handler=found, load_as=wanted, by_partition=by_partition)
+    name = _type_name(annotation) if isinstance(annotation, type) else str(annotation)
     raise dg.DagsterInvariantViolationError(
-        f"{where} is of type {_type_name(annotation)}, which LanceIOManager cannot load; it can load {_offered()}"
+        f"{where} is of type {name}, which LanceIOManager cannot load; it can load {_offered(own)}, Optional of these, "
+        "and dict[str, ...] of these for one value per partition"
     )
+
+
+def _unwrapped(annotation: object) -> tuple[object, bool]:
+    """The type inside of `Optional`, and of `dict[str, ...]`, which is one value per partition."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        others = [one for one in inside if one is not NoneType]
+        if len(others) == 1:
+            return _unwrapped(others[0])
+    if origin is Annotated:
+        return _unwrapped(inside[0])
+    if origin in (dict, Mapping) and inside[0] is str:
+        wanted, nested = _unwrapped(inside[1])
+        if not nested:
+            return wanted, True
+    return annotation, False
+
+
+def _found(cls: type, own: Sequence[LanceTypeHandler]) -> LanceTypeHandler | None:
+    for handler in own:
+        if issubclass(cls, tuple(handler.supported_types)):
+            return handler
+    name = _kind(cls)
+    return None if name is None else _load(name)
 
 
 def _kind(cls: type) -> str | None:
@@ -92,8 +151,9 @@ def _load(name: str) -> LanceTypeHandler:
     return handler
 
 
-def _offered() -> str:
-    return ", ".join(f"{entry.package} {'/'.join(sorted(entry.types))}" for entry in HANDLERS.values())
+def _offered(own: Sequence[LanceTypeHandler]) -> str:
+    named = [_type_name(cls) for handler in own for cls in handler.supported_types]
+    return ", ".join([*named, *(f"{entry.package} {'/'.join(sorted(entry.types))}" for entry in HANDLERS.values())])
 
 
 def _type_name(cls: type) -> str:

@@ -17,13 +17,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import dagster as dg
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
-from lance_dagster.settings import SchemaMode
+from lance_dagster.settings import SchemaMode, plain_metadata
 
-__all__ = ["fit_batch", "target_schema", "with_vectors"]
+__all__ = ["fit_batch", "known_schema", "target_schema", "with_vectors"]
+
+
+def known_schema(metadata: Mapping[str, object], where: str) -> pa.Schema:
+    """The columns that an asset's metadata `lance/schema` tells; none without it.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is neither a schema nor a mapping from columns to names of Arrow types.
+    """
+    given = plain_metadata(metadata.get("lance/schema"))
+    if given is None:
+        return pa.schema([])
+    if isinstance(given, pa.Schema):
+        return given.remove_metadata()
+    try:
+        return pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in dict(given).items()])  # type: ignore[call-overload]  # what is no mapping is the TypeError below
+    except (TypeError, ValueError) as error:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "
+            f'types such as {{"id": "int64", "day": "date32"}}: {error}'
+        ) from error
 
 
 def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from lance_core.errors import DatasetNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,6 +119,7 @@ class ReadRequest:
         filter: Which rows; None for all.
         table: Storage options, and where the Spark session is.
         load_as: The class that the input is annotated with, if any.
+        filtered: Whether `filter` holds one of the input's metadata, not only its partitions.
     """
 
     dataset: lance_core.LanceDataset
@@ -124,10 +127,18 @@ class ReadRequest:
     filter: pc.Expression | None
     table: TableSettings
     load_as: type | None
+    filtered: bool = False
 
 
 class LanceTypeHandler(ABC):
-    """Writes and loads one kind of value."""
+    """Writes and loads one kind of value.
+
+    For types of your own: derive from it, name them in `supported_types`, and return an instance from
+    `LanceIOManager.type_handlers`.
+    """
+
+    supported_types: ClassVar[Sequence[type]] = ()
+    """The classes whose values, and those of classes derived from them, this handler writes and loads."""
 
     @abstractmethod
     def arrow_schema(self, value: Any) -> pa.Schema:
@@ -144,3 +155,16 @@ class LanceTypeHandler(ABC):
     @abstractmethod
     def load(self, request: ReadRequest) -> Any:
         """Load a value."""
+
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:  # noqa: ARG002 -- of the others
+        """A value without rows, for an input whose table does not exist yet.
+
+        Args:
+            schema: The columns as far as they are known, maybe none.
+            table: Where the Spark session is.
+            load_as: The class that the input is annotated with, if any.
+
+        Raises:
+            DatasetNotFoundError: this kind of value needs a table.
+        """
+        raise DatasetNotFoundError("there is no table yet, and a value of this type is not made without one")

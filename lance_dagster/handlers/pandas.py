@@ -14,6 +14,8 @@ from lance_dagster.handlers.pyarrow import read_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lance_dagster.settings import TableSettings
+
 __all__ = ["PandasHandler"]
 
 
@@ -34,6 +36,11 @@ class PandasHandler(LanceTypeHandler):
     def load(self, request: ReadRequest) -> Any:
         """Load a frame with a new range index."""
         return read_table(request).to_pandas()
+
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
+        """A frame without rows."""
+        del table, load_as
+        return schema.empty_table().to_pandas()
 
 
 def _refuse_unstorable(frame: pd.DataFrame) -> None:

@@ -13,6 +13,8 @@ from lance_dagster.handlers.pyarrow import read_table
 if TYPE_CHECKING:
     import polars as pl
 
+    from lance_dagster.settings import TableSettings
+
 __all__ = ["PolarsHandler"]
 
 
@@ -31,12 +33,21 @@ class PolarsHandler(LanceTypeHandler):
 
     def load(self, request: ReadRequest) -> Any:
         """Load a frame; a lazy one over the loaded rows when the annotation asks for it."""
-        import polars as pl
+        return _from_arrow(read_table(request), request.load_as)
 
-        frame = pl.from_arrow(read_table(request))
-        assert isinstance(frame, pl.DataFrame)
-        lazy = request.load_as is not None and issubclass(request.load_as, pl.LazyFrame)
-        return frame.lazy() if lazy else frame
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
+        """A frame without rows."""
+        del table
+        return _from_arrow(schema.empty_table(), load_as)
+
+
+def _from_arrow(table: pa.Table, load_as: type | None) -> pl.DataFrame | pl.LazyFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    lazy = load_as is not None and issubclass(load_as, pl.LazyFrame)
+    return frame.lazy() if lazy else frame
 
 
 def _to_arrow(frame: pl.DataFrame) -> pa.Table:

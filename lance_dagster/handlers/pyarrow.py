@@ -1,15 +1,22 @@
-"""pyarrow tables, record batches and readers; a reader is written and loaded as a stream."""
+"""pyarrow tables, record batches and readers; a reader is written and loaded as a stream.
+
+Datasets of pyarrow and relations of DuckDB go through the same streams.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
 
-__all__ = ["PyArrowHandler", "read_table"]
+if TYPE_CHECKING:
+    from lance_dagster.settings import TableSettings
+
+__all__ = ["DatasetHandler", "DuckDBHandler", "PyArrowHandler", "read_table"]
 
 
 class PyArrowHandler(LanceTypeHandler):
@@ -30,11 +37,75 @@ class PyArrowHandler(LanceTypeHandler):
         """Load a table, or what the annotation names."""
         if request.load_as is not None and issubclass(request.load_as, pa.RecordBatchReader):
             return request.dataset.scanner(columns=request.columns, filter=request.filter).to_reader()
-        table = read_table(request)
-        if request.load_as is not None and issubclass(request.load_as, pa.RecordBatch):
-            batches = table.combine_chunks().to_batches()
-            return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-        return table
+        return _as_wanted(read_table(request), request.load_as)
+
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
+        """A table without rows, or what the annotation names."""
+        del table
+        empty = schema.empty_table()
+        if load_as is not None and issubclass(load_as, pa.RecordBatchReader):
+            return empty.to_reader()
+        return _as_wanted(empty, load_as)
+
+
+class DatasetHandler(LanceTypeHandler):
+    """`pyarrow.dataset.Dataset`: written batch by batch; loaded, it holds the rows in memory."""
+
+    def arrow_schema(self, value: Any) -> pa.Schema:
+        """The dataset's own."""
+        return value.schema
+
+    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+        """Write the rows as they are scanned."""
+        return write_arrow(value.to_batches(), value.schema, request)
+
+    def load(self, request: ReadRequest) -> Any:
+        """Load the rows."""
+        return _in_memory(read_table(request))
+
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
+        """A dataset without rows."""
+        del table, load_as
+        return _in_memory(schema.empty_table())
+
+
+class DuckDBHandler(LanceTypeHandler):
+    """Relations of DuckDB: written as they are computed; loaded, they hold the rows in memory."""
+
+    def arrow_schema(self, value: Any) -> pa.Schema:
+        """The columns, without computing the relation."""
+        return pa.RecordBatchReader.from_stream(value.limit(0)).schema
+
+    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+        """Write the rows as they are computed."""
+        reader = pa.RecordBatchReader.from_stream(value)
+        return write_arrow(reader, reader.schema, request)
+
+    def load(self, request: ReadRequest) -> Any:
+        """Load the rows into DuckDB's default connection."""
+        return _relation(read_table(request))
+
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
+        """A relation without rows."""
+        del table, load_as
+        return _relation(schema.empty_table())
+
+
+def _as_wanted(table: pa.Table, load_as: type | None) -> pa.Table | pa.RecordBatch:
+    if load_as is not None and issubclass(load_as, pa.RecordBatch):
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+    return table
+
+
+def _in_memory(table: pa.Table) -> Any:
+    return pads.dataset(table)
+
+
+def _relation(table: pa.Table) -> Any:
+    import duckdb
+
+    return duckdb.from_arrow(table)
 
 
 def read_table(request: ReadRequest) -> pa.Table:

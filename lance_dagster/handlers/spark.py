@@ -94,6 +94,19 @@ class SparkHandler(LanceTypeHandler):
             storage_options=dict(request.table.storage_options) or None,
         )
 
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
+        """A frame without rows."""
+        del load_as
+        return _empty_frame(schema, session_of(table))
+
+
+def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:
+    from pyspark.sql.types import StructType
+
+    if not len(schema):
+        return session.createDataFrame([], StructType([]))
+    return session.createDataFrame(schema.empty_table())
+
 
 def session_of(table: TableSettings) -> SparkSession:
     """The session of the IO manager's `spark` resource, else the active one."""

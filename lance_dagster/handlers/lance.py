@@ -1,0 +1,48 @@
+"""Lance datasets themselves: a handle's rows are written; loaded, a handle on the pinned version of the table.
+
+A handle is for what frames are not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is of
+the whole table, whichever partitions the input maps to; a selection of rows or columns is its user's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+import lance_core
+from lance_dagster.handlers.arrow_write import write_arrow
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+
+__all__ = ["LanceDatasetHandler"]
+
+
+class LanceDatasetHandler(LanceTypeHandler):
+    """`lance_core.LanceDataset`, and pylance's `lance.LanceDataset` where that is installed."""
+
+    def arrow_schema(self, value: Any) -> pa.Schema:
+        """The dataset's own."""
+        return value.schema
+
+    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+        """Write the rows of the version that the handle is on."""
+        return write_arrow(value.to_batches(), value.schema, request)
+
+    def load(self, request: ReadRequest) -> Any:
+        """A handle on the pinned version.
+
+        Raises:
+            DagsterInvalidDefinitionError: the input asks for columns or rows.
+        """
+        if request.columns is not None or request.filtered:
+            raise dg.DagsterInvalidDefinitionError(
+                f"an input of {request.dataset.uri} is a LanceDataset, a handle on the whole table, and has the "
+                "metadata columns or lance/filter; select in the asset, or annotate the input as a frame"
+            )
+        if request.load_as is None or issubclass(request.load_as, lance_core.LanceDataset):
+            return request.dataset
+        import lance  # noqa: PLC0415 -- optional; the annotation names it, so it is there
+
+        options = dict(request.table.storage_options) or None
+        return lance.dataset(request.dataset.uri, version=request.dataset.version, storage_options=options)

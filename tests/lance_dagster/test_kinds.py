@@ -1,0 +1,226 @@
+"""Which types outputs and inputs can have, and what an input is when there is no table yet."""
+
+import datetime as dt
+from typing import Annotated, Any, ClassVar, Optional
+
+import dagster as dg
+import duckdb  # noqa: TID253 -- the same
+import lance
+import pandas as pd  # noqa: TID253 -- annotations of assets
+import polars as pl  # noqa: TID253 -- the same
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+
+import lance_core
+from lance_dagster import LanceIOManager
+from lance_dagster.handlers import LanceTypeHandler
+from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
+from tests.lance_dagster.lake import errors
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
+ROWS = pa.table({"n": [1, 2], "s": ["a", "b"]})
+
+
+def giving(value, **arguments):
+    @dg.asset(name="numbers", **arguments)
+    def numbers() -> Any:
+        return value() if callable(value) else value
+
+    return numbers
+
+
+def taking(annotation, seen, **arguments):
+    def reader(numbers):
+        seen.append(numbers)
+
+    reader.__annotations__ = {"numbers": annotation, "return": None}
+    return dg.asset(**arguments)(reader)
+
+
+def as_rows(value):
+    if isinstance(value, pd.DataFrame):
+        value = pa.Table.from_pandas(value, preserve_index=False)
+    if isinstance(value, pl.LazyFrame):
+        value = value.collect()
+    if isinstance(value, pl.DataFrame):
+        value = value.to_arrow()
+    if isinstance(value, duckdb.DuckDBPyRelation):
+        value = value.to_arrow_table()
+    if isinstance(value, pa.RecordBatchReader):
+        value = value.read_all()
+    if not isinstance(value, pa.Table):
+        value = value.to_table()
+    return value.to_pydict()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: pads.dataset(ROWS),
+        lambda: duckdb.from_arrow(ROWS),
+        lambda: lance_core.write_dataset(ROWS, "memory://kinds", mode="overwrite"),
+        lambda: pl.from_arrow(ROWS),
+    ],
+)
+def test_values(lake, value):
+    lake.run(giving(value))
+    assert lake.table("numbers").to_table().to_pydict() == ROWS.to_pydict()
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        pads.Dataset,
+        duckdb.DuckDBPyRelation,
+        lance_core.LanceDataset,
+        lance.LanceDataset,
+        pd.DataFrame | None,
+        Optional[pl.DataFrame],  # noqa: UP045 -- the older spelling
+        pl.LazyFrame,
+    ],
+)
+def test_inputs(lake, annotation):
+    seen = []
+    lake.run(giving(ROWS), taking(annotation, seen))
+    assert as_rows(seen[0]) == ROWS.to_pydict()
+
+
+def test_a_handle_is_on_the_pinned_version(lake):
+    lake.run(giving(ROWS))
+    lake.run(giving(ROWS.slice(1)))
+    seen = []
+    reader = taking(lance_core.LanceDataset, seen, ins={"numbers": dg.AssetIn(metadata={"lance/version": 1})})
+    lake.run(giving(ROWS), reader, select=[reader])
+    assert (seen[0].version, seen[0].count_rows()) == (1, 2)
+
+
+@pytest.mark.parametrize("entry", [{"columns": ["n"]}, {"lance/filter": "n > 1"}])
+def test_a_handle_on_a_selection_is_refused(lake, entry):
+    reader = taking(lance_core.LanceDataset, [], ins={"numbers": dg.AssetIn(metadata=entry)})
+    assert "a handle on the whole table" in errors(lake.run(giving(ROWS), reader, fails=True))
+
+
+def daily(context):
+    return pa.table(
+        {"day": [dt.date.fromisoformat(key) for key in context.partition_keys], "n": [1] * len(context.partition_keys)}
+    )
+
+
+@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, name="numbers")
+def of_days(context) -> pa.Table:
+    return daily(context)
+
+
+class TestByPartition:
+    def test_one_value_per_key(self, lake):
+        seen = []
+        lake.run(of_days, span=("2024-01-01", "2024-01-03"))
+        reader = taking(dict[str, pd.DataFrame], seen, partitions_def=DAYS)
+        lake.run(of_days, reader, select=[reader], span=("2024-01-02", "2024-01-04"))
+        assert {key: len(value) for key, value in seen[0].items()} == {
+            "2024-01-02": 1,
+            "2024-01-03": 1,
+            "2024-01-04": 0,
+        }
+        assert seen[0]["2024-01-02"]["day"].tolist() == [dt.date(2024, 1, 2)]
+
+    def test_a_single_key_too(self, lake):
+        seen = []
+        lake.run(of_days, partition="2024-01-01")
+        reader = taking(dict[str, pa.Table], seen, partitions_def=DAYS)
+        lake.run(of_days, reader, select=[reader], partition="2024-01-01")
+        assert {key: value.num_rows for key, value in seen[0].items()} == {"2024-01-01": 1}
+
+    def test_an_asset_without_partitions_is_refused(self, lake):
+        result = lake.run(giving(ROWS), taking(dict[str, pa.Table], []), fails=True)
+        assert "the asset has no partitions" in errors(result)
+
+
+@pytest.mark.parametrize("annotation", [list[pa.Table], dict[int, pa.Table], dict[str, dict[str, pa.Table]], set])
+def test_other_types_are_refused_by_name(lake, annotation):
+    said = errors(lake.run(giving(ROWS), taking(annotation, []), fails=True))
+    assert "which LanceIOManager cannot load; it can load pyspark DataFrame" in said
+    assert str(getattr(annotation, "__name__", annotation)).lower().partition("[")[0] in said.lower()
+
+
+def test_what_is_annotated_is_unwrapped():
+    from lance_dagster.handlers import handler_for_load
+
+    assert handler_for_load(Annotated[pa.Table, "x"], "pandas", where="x").load_as is pa.Table
+
+
+class TestWithoutATable:
+    """The first run of an asset that reads what it wrote before."""
+
+    @pytest.mark.parametrize(
+        ("kind", "known"),
+        [
+            *((kind, None) for kind in (pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.Table, pads.Dataset)),
+            (pa.Table, pa.schema({"day": pa.date32(), "n": pa.int64()})),
+            (pd.DataFrame, {"day": "date32", "n": "int64"}),
+        ],
+    )
+    def test_an_asset_that_reads_itself(self, lake, kind, known):
+        seen = []
+        metadata = {"partition_expr": "day"} | ({} if known is None else {"lance/schema": known})
+        before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+
+        def numbers(context, numbers):
+            seen.append(numbers)
+            return daily(context)
+
+        numbers.__annotations__ = {"numbers": kind, "return": Any}
+        asset = dg.asset(partitions_def=DAYS, metadata=metadata, ins={"numbers": dg.AssetIn(partition_mapping=before)})(
+            numbers
+        )
+        lake.run(asset, partition="2024-01-02")
+        lake.run(asset, partition="2024-01-01")
+        lake.run(asset, partition="2024-01-03")
+        assert isinstance(seen[0], kind)
+        first = as_rows(seen[0])
+        assert first == ({} if known is None else {"day": [], "n": []})
+        assert as_rows(seen[1]) == {"day": [], "n": []}
+        assert as_rows(seen[2])["n"] == [1]
+
+    def test_an_input_of_no_keys(self, lake):
+        seen = []
+        before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+        reader = taking(pa.Table, seen, partitions_def=DAYS, ins={"numbers": dg.AssetIn(partition_mapping=before)})
+        lake.run(of_days, reader, select=[reader], partition="2024-01-01")
+        assert seen[0].to_pydict() == {}
+
+    def test_others_say_what_to_do(self, lake):
+        reader = taking(pa.Table, [])
+        assert "materialize it first" in errors(lake.run(giving(ROWS), reader, select=[reader], fails=True))
+
+
+class Rows(list):
+    """A type of a user's own."""
+
+
+class RowsHandler(LanceTypeHandler):
+    supported_types: ClassVar = (Rows,)
+
+    def arrow_schema(self, value):
+        return pa.Table.from_pylist(value).schema
+
+    def write(self, value, request):
+        return PyArrowHandler().write(pa.Table.from_pylist(value), request)
+
+    def load(self, request):
+        return Rows(read_table(request).to_pylist())
+
+
+class WithRows(LanceIOManager):
+    def type_handlers(self):
+        return [RowsHandler()]
+
+
+def test_handlers_of_a_users_own(lake):
+    seen = []
+    resources = {"io_manager": WithRows(root_uri=lake.root)}
+    lake.run(giving(lambda: Rows([{"n": 3}])), taking(Rows, seen), resources=resources)
+    assert seen == [Rows([{"n": 3}])]
+    said = errors(lake.run(giving(3), resources=resources, fails=True))
+    assert "it can store tests.lance_dagster.test_kinds.Rows, pyspark" in said
