@@ -13,16 +13,16 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import lance_core
-from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction
+from lance_core import FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, LanceError, StoreError
-from lance_core.threads import ThreadPool
 from pyspark_lance.change_task import ChangeReport, ChangeTask
 from pyspark_lance.transports import run_on_partitions
+from pyspark_lance.update_commit import commit_update
 
 if TYPE_CHECKING:
     from pyroaring import BitMap
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Change", "ChangeOptions", "ChangeResult"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
-
-_SIDE_BY_SIDE: Final = 8
-"""Deletion vectors that are written at once: each waits for the storage."""
-
-_COMMIT_MESSAGE: Final = "__lance_commit_message"
-"""The property in which pylance keeps a commit's message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,37 +138,15 @@ class Change:
         )
 
     def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap]) -> LanceDataset:
-        removed, updated = self._without(gone)
-        fields = [node.id for node, _ in self.dataset.source.manifest.schema.walk()]
-        operation = LanceOperation.Update(
-            removed_fragment_ids=removed,
-            updated_fragments=updated,
-            new_fragments=made,
-            fields_for_preserving_frag_bitmap=fields,
-        )
-        properties = dict(self.options.transaction_properties or {})
-        if self.options.commit_message is not None:
-            properties[_COMMIT_MESSAGE] = self.options.commit_message
-        transaction = Transaction(
-            read_version=self.dataset.version,
-            operation=operation,
-            transaction_properties=properties,
-            affected_rows=dict(gone),
-        )
-        return LanceDataset.commit(self.dataset, transaction, storage_options=self.options.storage_options)
-
-    def _without(self, gone: Mapping[int, BitMap]) -> tuple[list[int], list[FragmentMetadata]]:
-        """Write the deletion vectors; gives the fragments of which nothing is left, and the others."""
-
-        def delete(number: int) -> tuple[int, FragmentMetadata | None]:
-            fragment = self.dataset.get_fragment(number)
-            if fragment is None:
-                raise LanceError(f"version {self.dataset.version} of {self.dataset.uri} has no fragment {number}")
-            return number, fragment.delete_rows(gone[number])
-
-        with ThreadPool(_SIDE_BY_SIDE) as pool:
-            found = list(pool.map(delete, sorted(gone)))
-        return [number for number, left in found if left is None], [left for _, left in found if left is not None]
+        options = self.options
+        return commit_update(
+            self.dataset,
+            made,
+            gone,
+            properties=options.transaction_properties,
+            message=options.commit_message,
+            storage_options=options.storage_options,
+        )[0]
 
     def _clean(self, job: str, keep: Iterable[FragmentMetadata]) -> None:
         names = {file.path for fragment in keep for file in fragment.files}

@@ -10,6 +10,7 @@ over several. How rows are clustered is not relied upon: the tasks look at each 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core import Between, Equals, Slices
@@ -17,7 +18,7 @@ from lance_core import Between, Equals, Slices
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["cluster_by_slice"]
+__all__ = ["cluster_by_columns", "cluster_by_slice"]
 
 _KEY: Final = "__lance_slice_{}"
 _MAX_BUCKETS: Final = 256
@@ -49,6 +50,14 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
         keys[_KEY.format(position)] = key
     keyed = frame.withColumns(keys).hint("rebalance", *keys)
     return keyed.sortWithinPartitions(*keys, *sort).drop(*keys)
+
+
+def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The same rows, those of one value of the columns in as few tasks as makes sense, one after the other in each."""
+    from pyspark.sql import functions
+
+    keys = [functions.col(f"`{name}`") for name in columns]
+    return frame.hint("rebalance", *keys).sortWithinPartitions(*keys)
 
 
 def _bucket(column: Column, starts: list[Any], first: int) -> Column:

@@ -1,22 +1,11 @@
 """The data source `lance`: Spark's own reading and writing verbs on the package's two functions.
 
     spark.read.format("lance").option("version", 3).load(uri)          df.write.format("lance").mode("append").save(uri)
+    spark.readStream.format("lance").load(uri)                         stream.writeStream.format("lance").start(uri)
 
-    option                     read   write
-    -------------------------- ------ ------
-    version, tag, asof         x             the version: a number, a tag, or the latest at an ISO 8601 time
-    columns                    x             names with commas between; Spark does not tell which ones it needs
-    filter                     x             SQL over columns of the table: only such rows are read
-    parallelism                x             tasks that run at once; without it, what `register` saw of the session
-    vector_columns                    x      "v=128,w=64": arrays to store as vectors of so many items
-    schema_mode                       x      strict, add_columns, overwrite
-    commit_message, once              x      a text; "key=value"
-    max_rows_per_file, max_bytes_per_file, data_storage_version        x      as in `write`
-    transaction.<key>                 x      transaction properties
-    storage.<key>              x      x      settings of the storage, by object_store's names
-
-A filter is fixed when the frame is made. Filters that Spark finds by itself are not taken (`pushdown`): Spark keeps one
-read plan for all uses of a frame, and what one of them filters would be missing in the others.
+Options: see `source_options`. A filter is fixed when the frame is made. Filters that Spark finds by itself are not
+taken (`pushdown`): Spark keeps one read plan for all uses of a frame, and what one of them filters would be missing in
+the others.
 
 Where the parts run: Spark makes `LanceDataSource` in a Python process beside the driver, asks it for schema, reader
 and writer there, and sends reader and writer to the executors. The commit runs in another such process.
@@ -34,17 +23,18 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
 
-import lance_core
-from lance_core import LanceDataset
-from lance_core.errors import InvalidInputError
 from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.source_options import SourceOptions
+from pyspark_lance.source_streams import StreamReader, StreamWriter
 from pyspark_lance.spark_types import handed_over
-from pyspark_lance.write_job import WriteJob, WriteOptions, already_done, prepare_write
+from pyspark_lance.write_job import WriteJob, already_done, prepare_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,30 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDataSource", "register"]
 
-_READ: Final = frozenset({"version", "tag", "asof", "columns", "filter", "parallelism"})
-_WRITE: Final = frozenset(
-    {
-        "vector_columns",
-        "schema_mode",
-        "commit_message",
-        "once",
-        "max_rows_per_file",
-        "max_bytes_per_file",
-        "data_storage_version",
-    }
-)
-_SPARKS_OWN: Final = frozenset({"path", "location", "provider", "owner", "is_managed_location"})
-_PREFIXES: Final = ("storage.", "transaction.")
 _LEAST_PARALLELISM: Final = 8
 """Assumed where nothing tells how many tasks run at once."""
-_PUSHDOWN: Final = (
-    "option pushdown is not offered: Spark keeps one read plan per frame, so that a filter of one use of the frame"
-    " would remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
-)
 
 
 def register(spark: SparkSession, name: str = "lance") -> None:
-    """Make the data source known to a session under a name.
+    """Make the data source known to a session under a name, and the session's parallelism to the data source.
 
     Needed only where Spark does not find the package by itself (it was sent along with the job, for example), or where
     the name is taken: a JVM connector of the same name goes first.
@@ -85,26 +57,19 @@ def register(spark: SparkSession, name: str = "lance") -> None:
 
 
 class LanceDataSource(DataSource):
-    """Lance tables as a Spark data source, see the module's table of options.
+    """Lance tables as a Spark data source; the options are those of `source_options`.
 
     Raises:
         InvalidInputError: An option is not known, or has a value that cannot be.
     """
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(dict(options))
-        self._given = {key.lower(): value for key, value in options.items()}
-        if "pushdown" in self._given:
-            raise InvalidInputError(_PUSHDOWN)
-        unknown = [
-            key for key in self._given if key not in _READ | _WRITE | _SPARKS_OWN and not key.startswith(_PREFIXES)
-        ]
-        if unknown:
-            raise InvalidInputError(f"options {unknown} are not known; there are {sorted(_READ | _WRITE)}, {_PREFIXES}")
-        self._version: int | None = None
-
     parallelism: int | None = None
     """Tasks that the session runs at once, if `register` was told it."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options = SourceOptions(options)
+        self._version: int | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -113,67 +78,39 @@ class LanceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that are read; the version is fixed from here on."""
-        columns = self._given.get("columns")
-        names = None if columns is None else [name.strip() for name in columns.split(",")]
-        dataset = self._open()
-        if "filter" in self._given:
-            dataset.parse_filter(self._given["filter"])  # a mistake shows when the frame is made
-        return table_schema(dataset, names)
+        dataset = self._options.open(self._version)
+        self._version = dataset.version
+        text = self._options.text("filter")
+        if text is not None:
+            dataset.parse_filter(text)  # a mistake shows when the frame is made
+        return table_schema(dataset, self._options.names("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads the columns of `schema`, which are those of `schema()` unless the user gave others."""
-        dataset = self._open()
-        text = self._given.get("filter")
-        plan = plan_read(
-            dataset,
-            schema,
-            filter=None if text is None else dataset.parse_filter(text),
-            storage_options=self._with_prefix("storage."),
-        )
-        return _Reader(plan, _integer(self._given, "parallelism") or self.parallelism)
+        parallelism = self._options.integer("parallelism") or self.parallelism
+        return _Reader(self._plan(schema), parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What appends or overwrites; the schema is checked here, before any task runs."""
-        given = self._given
-        options = WriteOptions(
-            mode="overwrite" if overwrite else "append",
-            vector_columns=_widths(given.get("vector_columns")),
-            schema_mode=given.get("schema_mode", "strict"),  # type: ignore[arg-type]  # checked by plan_write
-            transaction_properties=self._with_prefix("transaction."),
-            commit_message=given.get("commit_message"),
-            once=_pair(given, "once"),
-            storage_options=self._with_prefix("storage."),
-            max_rows_per_file=_integer(given, "max_rows_per_file"),
-            max_bytes_per_file=_integer(given, "max_bytes_per_file"),
-            data_storage_version=given.get("data_storage_version"),
-        )
-        if already_done(self._uri, options) is not None:
+        options = self._options.write_options(overwrite=overwrite)
+        if already_done(self._options.uri, options) is not None:
             return _Writer(None)
-        return _Writer(prepare_write(handed_over(schema), self._uri, options))
+        return _Writer(prepare_write(handed_over(schema), self._options.uri, options))
 
-    @property
-    def _uri(self) -> str:
-        path = self._given.get("path")
-        if not path:
-            raise InvalidInputError("no path was given: Spark passes it on for load(path), save(path) and option path")
-        return path
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """What reads the rows of versions that append."""
+        return StreamReader(self._options, self._plan(schema))
 
-    def _open(self) -> LanceDataset:
-        """The table at the version that was asked for, the same one each time."""
-        storage_options = self._with_prefix("storage.")
-        if self._version is not None:
-            return lance_core.dataset(self._uri, self._version, storage_options=storage_options)
-        chosen = [name for name in ("version", "tag", "asof") if name in self._given]
-        if len(chosen) > 1:
-            raise InvalidInputError(f"only one of the options {chosen} can be given")
-        version = _integer(self._given, "version") if "version" in chosen else self._given.get("tag")
-        dataset = lance_core.dataset(self._uri, version, asof=self._given.get("asof"), storage_options=storage_options)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same
+        """What commits each micro-batch once."""
+        return StreamWriter(self._options, handed_over(schema), overwrite=overwrite)
+
+    def _plan(self, schema: StructType) -> ReadPlan:
+        dataset = self._options.open(self._version)
         self._version = dataset.version
-        return dataset
-
-    def _with_prefix(self, prefix: str) -> dict[str, str] | None:
-        found = {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
-        return found or None
+        text = self._options.text("filter")
+        condition = None if text is None else dataset.parse_filter(text)
+        return plan_read(dataset, schema, filter=condition, storage_options=self._options.storage)
 
 
 class _Partition(InputPartition):
@@ -190,14 +127,13 @@ class _Reader(DataSourceReader):
     Spark sends it to the tasks as it is before `partitions`, which therefore must not change it.
     """
 
-    def __init__(self, plan: ReadPlan, parallelism: int | None) -> None:
+    def __init__(self, plan: ReadPlan, parallelism: int) -> None:
         self._plan = plan
         self._parallelism = parallelism
 
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads."""
-        parallelism = self._parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1)
-        tasks = plan_tasks(self._plan.open(), self._plan, parallelism=parallelism)
+        tasks = plan_tasks(self._plan.open(), self._plan, parallelism=self._parallelism)
         # Spark takes an empty list for one partition of which nothing is known.
         return [_Partition(pieces) for pieces in tasks] or [_Partition(())]
 
@@ -245,31 +181,3 @@ class _Writer(DataSourceArrowWriter):
         """
         if self._job is not None and any(message is None for message in messages):
             self._job.clean(())
-
-
-def _integer(given: Mapping[str, str], name: str) -> int | None:
-    value = given.get(name)
-    if value is not None and not value.strip().isdecimal():
-        raise InvalidInputError(f"option {name} must be a number, not {value!r}")
-    return None if value is None else int(value)
-
-
-def _pair(given: Mapping[str, str], name: str) -> tuple[str, str] | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    key, separator, text = value.partition("=")
-    if not separator or not key:
-        raise InvalidInputError(f"option {name} must be of the form key=value, not {value!r}")
-    return key, text
-
-
-def _widths(text: str | None) -> dict[str, int] | None:
-    """Widths of vectors from `name=width` with commas between."""
-    widths: dict[str, int] = {}
-    for part in text.split(",") if text else ():
-        name, _, width = part.rpartition("=")
-        if not name.strip() or not width.strip().isdecimal():
-            raise InvalidInputError(f"option vector_columns must be of the form name=width,..., not {text!r}")
-        widths[name.strip()] = int(width)
-    return widths or None

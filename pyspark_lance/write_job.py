@@ -16,61 +16,32 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Final, Literal, get_args
+from typing import Final
 
 import pyarrow as pa
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices, WriteTry
+from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidInputError,
     LanceError,
     StoreError,
+    UnsupportedError,
 )
-from pyspark_lance.plan import Mode, SchemaMode, WritePlan, plan_write
+from pyspark_lance.plan import WritePlan, plan_write
+from pyspark_lance.row_rules import RowRules, slices_of
+from pyspark_lance.rule_commit import check_keys, partition_rows, replace_rows, row_rules
+from pyspark_lance.write_options import WriteOptions
 from pyspark_lance.write_task import TaskReport, WriteTask
 
 __all__ = ["WriteJob", "WriteOptions", "WriteResult", "already_done", "prepare_write"]
-
-Outside = Literal["error", "allow"]
-Empty = Literal["write", "skip", "error"]
 
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
 
 _LOGGER = logging.getLogger("pyspark_lance")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """The arguments of `pyspark_lance.write`, which describes them."""
-
-    mode: Mode = "append"
-    slices: Slices | None = None
-    cluster: bool = True
-    outside: Outside = "error"
-    vector_columns: Mapping[str, int] | None = None
-    schema_mode: SchemaMode = "strict"
-    empty: Empty = "write"
-    transaction_properties: Mapping[str, str] | None = None
-    commit_message: str | None = None
-    once: tuple[str, str] | None = None
-    write_try: WriteTry | None = None
-    read_version: int | None = None
-    table_config: Mapping[str, str] | None = None
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    max_rows_per_file: int | None = None
-    max_bytes_per_file: int | None = None
-    data_storage_version: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, given, known in (("outside", self.outside, Outside), ("empty", self.empty, Empty)):
-            if given not in get_args(known):
-                raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))}")
-        if self.mode == "replace" and self.slices is None:
-            raise InvalidInputError("mode 'replace' needs the slices that are to be replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +97,7 @@ class WriteJob:
         options: The caller's.
         base_version: Version of the table that the write is based on; 0 if there is no table.
         dataset_schema: The table's schema with its field ids if fragments are added to it, as bytes.
+        rules: What tasks check and note of the rows.
     """
 
     uri: str
@@ -134,6 +106,7 @@ class WriteJob:
     options: WriteOptions
     base_version: int
     dataset_schema: bytes | None
+    rules: RowRules | None = None
 
     def task(self) -> WriteTask:
         """The function to run on each partition."""
@@ -151,6 +124,7 @@ class WriteJob:
             stored=self.plan.stored,
             slices=options.slices,
             allow_outside=options.outside == "allow",
+            rules=self.rules,
             max_open=_SORTED_OPEN if options.cluster else None,
             options={name: value for name, value in given.items() if value is not None},
         )
@@ -174,7 +148,7 @@ class WriteJob:
             fragments = [fragment for report in reports for fragment in report.metadata()]
             if not fragments and self.options.empty == "error":
                 raise InvalidInputError("there is no row to write, and empty is 'error'")
-            committed = None if not fragments and self.options.empty == "skip" else self._commit(fragments)
+            committed = None if not fragments and self.options.empty == "skip" else self._commit(fragments, reports)
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except LanceError:
@@ -184,7 +158,7 @@ class WriteJob:
             self.clean(())
             return None
         self.clean(_own_fragments(committed.dataset) if committed.deduplicated else fragments)
-        return _result(committed, reports, self.options.slices)
+        return _result(committed, reports, self.options)
 
     def clean(self, keep: Iterable[FragmentMetadata]) -> None:
         """Delete the files of this write that belong to none of these fragments, as attempts leave that failed.
@@ -199,14 +173,23 @@ class WriteJob:
         except (LanceError, OSError) as error:
             _LOGGER.warning("files of write %s could not be deleted: %s", self.job, error)
 
-    def _commit(self, fragments: list[FragmentMetadata]) -> CommitResult:
+    def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
         options = self.options
+        if self.base_version and (options.replace_where is not None or options.merge_on is not None):
+            return replace_rows(self.uri, self.base_version, fragments, reports, options)
+        mode, slices = options.mode, options.slices
+        if options.is_dynamic:
+            tables = [report.values for report in reports if report.values is not None]
+            slices = slices_of(tables, options.partition_by or ())
+            mode = "append" if slices is None else "replace"
+        elif options.merge_on is not None:
+            check_keys(reports, options.merge_on)
         return lance_core.commit_fragments(
             self.uri,
             fragments,
             self.plan.stored,
-            mode="create" if options.mode == "error" else options.mode,
-            slices=options.slices if options.mode == "replace" else None,
+            mode="create" if mode == "error" else mode,
+            slices=slices if mode == "replace" else None,
             read_version=self.base_version,
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
@@ -224,10 +207,10 @@ def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
     return [fragment.metadata for fragment in dataset.get_fragments()]
 
 
-def _result(committed: CommitResult, reports: Sequence[TaskReport], slices: Slices | None) -> WriteResult:
+def _result(committed: CommitResult, reports: Sequence[TaskReport], options: WriteOptions) -> WriteResult:
     used = [] if committed.deduplicated else reports
     fragments = [fragment for report in used for fragment in report.metadata()]
-    names = [] if slices is None or committed.deduplicated else slices.names
+    names = [] if options.slices is None or committed.deduplicated else options.slices.names
     return WriteResult(
         dataset=committed.dataset,
         version=committed.version,
@@ -246,7 +229,8 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], slices: Slic
         files=sum(len(fragment.files) for fragment in fragments),
         slice_rows={
             name: sum(report.slice_rows.get(position, 0) for report in used) for position, name in enumerate(names)
-        },
+        }
+        or partition_rows(used),
     )
 
 
@@ -298,7 +282,10 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         vector_columns=options.vector_columns,
         slices=options.slices,
     )
-    adds = base is not None and options.mode in ("append", "replace")
+    if base is not None and plan.new_columns and options.keeps_rows and options.mode == "overwrite":
+        raise UnsupportedError(f"{uri} lacks the columns {plan.new_columns}; add them before rows are replaced")
+    adds = base is not None and options.keeps_rows
+    rules = row_rules(options, plan.stored) if options.rules else None
     if base is not None and adds:
         options = replace(options, data_storage_version=_version_to_add(base, options))
     return WriteJob(
@@ -308,6 +295,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         options=options,
         base_version=0 if base is None else base.version,
         dataset_schema=_schema_to_add(base, plan) if base is not None and adds else None,
+        rules=rules,
     )
 
 

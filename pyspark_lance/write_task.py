@@ -15,7 +15,7 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from lance_core.errors import InvalidInputError, LanceError, SchemaError, Unsupp
 from lance_core.threads import ThreadPool
 from pyspark_lance.convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table
 
 __all__ = ["REPORTED", "TaskReport", "WriteTask", "unpinned"]
 
@@ -54,17 +55,23 @@ class TaskReport:
         fragments: The fragments, as `FragmentMetadata.to_json` gives them.
         slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
         rows: Rows written.
+        values: Values of the columns that the table is partitioned by, by position; None without such.
+        keys: Keys of the rows, if they were to be reported.
         error: Code and message of what is wrong with the data, if something is; then nothing was written.
     """
 
     fragments: tuple[dict[str, Any], ...] = ()
     slice_rows: Mapping[int, int] = field(default_factory=dict)
     rows: int = 0
+    values: pa.Table | None = None
+    keys: pa.Table | None = None
     error: tuple[str, str] | None = None
 
     def to_bytes(self) -> bytes:
         """The report as JSON."""
-        return json.dumps(asdict(self)).encode()
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        tables = {name: encode_table(found[name]) for name in ("values", "keys") if found[name] is not None}
+        return json.dumps({**found, **tables}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskReport:
@@ -81,6 +88,8 @@ class TaskReport:
             fragments=tuple(found["fragments"]),
             slice_rows={int(position): rows for position, rows in found["slice_rows"].items()},
             rows=found["rows"],
+            values=None if found["values"] is None else decode_table(found["values"]),
+            keys=None if found["keys"] is None else decode_table(found["keys"]),
         )
 
     def metadata(self) -> list[FragmentMetadata]:
@@ -98,6 +107,7 @@ class WriteTask:
         stored: Schema of the fragments.
         slices: The slices that fragments must not mix.
         allow_outside: Whether rows outside of all slices are written, too.
+        rules: What else is checked and noted of the rows.
         max_open: Slices that are written to at once; the one that was longest without a row is finished for another.
             None: any number.
         options: Further arguments of `FragmentWriter`.
@@ -108,6 +118,7 @@ class WriteTask:
     stored: pa.Schema
     slices: Slices | None = None
     allow_outside: bool = False
+    rules: RowRules | None = None
     max_open: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -150,10 +161,21 @@ class _Output:
         self._finishing: deque[Future[list[FragmentMetadata]]] = deque()
         self._fragments: list[dict[str, Any]] = []
         self._rows: dict[int, int] = {}
+        rules = task.rules or RowRules()
+        self._rules = rules
+        self._values = None if rules.partition_by is None else PartitionValues(rules.partition_by)
+        self._keys: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write each row to the writer of its slice."""
+        self._rules.check(batch)
+        if self._rules.keys is not None:
+            self._keys.append(unpinned(batch.select(list(self._rules.keys))))
         slices = self._task.slices
+        if self._values is not None:
+            for position, part in _split(batch, self._values.assign(batch)):
+                self._write_to(position, part)
+            return
         if slices is None:
             self._write_to(0, batch)
             return
@@ -170,8 +192,14 @@ class _Output:
         self._settle(0)
         self._pool.shutdown()
         rows = sum(self._rows.values())
-        by_slice = self._rows if self._task.slices is not None else {}
-        return TaskReport(fragments=tuple(self._fragments), slice_rows=by_slice, rows=rows)
+        by_slice = self._rows if self._task.slices is not None or self._values is not None else {}
+        return TaskReport(
+            fragments=tuple(self._fragments),
+            slice_rows=by_slice,
+            rows=rows,
+            values=None if self._values is None else self._values.table(),
+            keys=pa.Table.from_batches(self._keys) if self._keys else None,
+        )
 
     def discard(self) -> None:
         """Delete all files that this attempt wrote."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from lance_core import Slices, WriteTry
 from lance_core.errors import InvalidInputError
-from pyspark_lance.clustering import cluster_by_slice
+from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.plan import Mode, SchemaMode
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.transports import Transport, run_on_partitions
-from pyspark_lance.write_job import Empty, Outside, WriteOptions, WriteResult, already_done, prepare_write
+from pyspark_lance.write_job import WriteResult, already_done, prepare_write
+from pyspark_lance.write_options import Empty, Outside, PartitionOverwrite, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,6 +42,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
     data_storage_version: str | None = None,
+    replace_where: str | None = None,
+    partition_by: Sequence[str] | None = None,
+    partition_overwrite: PartitionOverwrite = "static",
 ) -> WriteResult | None:
     """Write a DataFrame, classic or Spark Connect, to a Lance table in one commit.
 
@@ -77,6 +81,11 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         data_storage_version: Version of the file format for a new table, such as "2.2".
+        replace_where: With mode "overwrite": SQL that says which rows are replaced. Every row that is written must
+            meet it.
+        partition_by: Columns of which no data file holds two values. Lance has no partitions: it is a way to lay rows
+            out, which reads and replacements profit from, and nothing that the table keeps.
+        partition_overwrite: "dynamic": mode "overwrite" replaces the partitions that have rows, and no others.
 
     Returns:
         What was done; None only with `empty="skip"` if there was no row.
@@ -108,6 +117,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         data_storage_version=data_storage_version,
+        replace_where=replace_where,
+        partition_by=None if partition_by is None else tuple(partition_by),
+        partition_overwrite=partition_overwrite,
     )
     return write_with(df, uri, options)
 
@@ -125,7 +137,11 @@ def write_with(
         return done
     source = handed_over(df.schema)
     job = prepare_write(source, uri, options)
-    frame = df if options.slices is None or not options.cluster else cluster_by_slice(df, options.slices)
+    frame = df
+    if options.cluster and options.slices is not None:
+        frame = cluster_by_slice(df, options.slices)
+    elif options.cluster and options.partition_by is not None:
+        frame = cluster_by_columns(df, options.partition_by)
     try:
         answers = run_on_partitions(frame, job.task(), job.plan.stored, transport=transport)
     except BaseException:

@@ -16,7 +16,8 @@ from lance_core.errors import LanceError, OutcomeUnknownError, RetryableConflict
 from pyspark_lance import arrow_rdd, transports, write_job
 from pyspark_lance.spark_types import VECTOR_WIDTH, handed_over
 from pyspark_lance.transports import run_on_partitions
-from pyspark_lance.write_job import WriteOptions, prepare_write
+from pyspark_lance.write_job import prepare_write
+from pyspark_lance.write_options import WriteOptions
 from pyspark_lance.writer import write_with
 
 

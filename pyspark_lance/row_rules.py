@@ -1,0 +1,121 @@
+"""What a task of a write checks and notes of its rows, beyond their types.
+
+condition      every row must meet it                          replaceWhere: nothing else is replaced
+partition_by   files hold rows of one value of these columns   the values are reported
+keys           the keys of the rows are reported               merge_on: rows with these keys are replaced
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core import Equals, Slice, Slices
+from lance_core.errors import InvalidInputError
+
+__all__ = ["PartitionValues", "RowRules", "decode_table", "encode_table", "slices_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRules:
+    """The rules of a write; they are pickled.
+
+    Attributes:
+        condition: What every row must meet.
+        text: The condition as the user wrote it.
+        partition_by: Columns of which no file holds two values.
+        keys: Columns whose values are reported.
+    """
+
+    condition: pc.Expression | None = None
+    text: str | None = None
+    partition_by: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Make sure that all rows meet the condition.
+
+        Raises:
+            InvalidInputError: One does not; the message has the condition and the row's values.
+        """
+        if self.condition is None or not batch.num_rows:
+            return
+        table = pa.Table.from_batches([batch]).append_column("__lance_row", pa.array(range(batch.num_rows)))
+        met = table.filter(self.condition).column("__lance_row").to_numpy()
+        if len(met) < batch.num_rows:
+            row = int(np.setdiff1d(np.arange(batch.num_rows), met)[0])
+            values = {name: batch.column(name)[row].as_py() for name in batch.schema.names[:8]}
+            raise InvalidInputError(f"replaceWhere {self.text!r} does not hold for a row that is written: {values}")
+
+
+class PartitionValues:
+    """The values of some columns that a task has met, in the order in which it met them.
+
+    Args:
+        columns: The columns.
+    """
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        self.columns = tuple(columns)
+        self._positions: dict[tuple[Any, ...], int] = {}
+        self._types: list[pa.DataType] = []
+
+    def assign(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        """The position of each row's values."""
+        codes, found = np.zeros(batch.num_rows, np.int64), []
+        for name in self.columns:
+            encoded = batch.column(name)
+            encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode("encode")
+            found.append(encoded.dictionary)
+            codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+        self._types = [one.type for one in found]
+        unique, inverse = np.unique(codes, return_inverse=True)
+        places = np.array([self._position(int(code), found) for code in unique], np.int32)
+        return places[inverse] if len(places) else codes.astype(np.int32)
+
+    def table(self) -> pa.Table:
+        """The values, in order of their positions."""
+        columns: list[Any] = list(zip(*self._positions, strict=True)) or [() for _ in self.columns]
+        types = self._types or [pa.null() for _ in self.columns]
+        return pa.table([pa.array(v, t) for v, t in zip(columns, types, strict=True)], names=list(self.columns))
+
+    def _position(self, code: int, dictionaries: list[pa.Array]) -> int:
+        values = []
+        for dictionary in reversed(dictionaries):
+            code, place = divmod(code, len(dictionary))
+            values.append(dictionary[place].as_py())
+        return self._positions.setdefault(tuple(reversed(values)), len(self._positions))
+
+
+def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | None:
+    """A slice for each of the values that tasks have met; None if there is none."""
+    found = {tuple(row[name] for name in columns) for table in tables for row in table.to_pylist()}
+    if not found:
+        return None
+    return Slices(
+        Slice(
+            name=",".join(f"{name}={value}" for name, value in zip(columns, row, strict=True)),
+            conditions={name: Equals(value) for name, value in zip(columns, row, strict=True)},
+        )
+        for row in sorted(found, key=repr)
+    )
+
+
+def encode_table(table: pa.Table) -> str:
+    """A table as text."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table)
+    return base64.b85encode(sink.getvalue().to_pybytes()).decode()
+
+
+def decode_table(text: str) -> pa.Table:
+    """The table that `encode_table` wrote."""
+    return pa.ipc.open_stream(base64.b85decode(text)).read_all()

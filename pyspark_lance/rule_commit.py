@@ -1,0 +1,138 @@
+"""Commits of writes that replace rows by a condition or by a key: `replaceWhere` and `merge_on`.
+
+tasks    new files; the keys of their rows, for merge_on
+driver   which rows of the table go: a scan of the condition's columns, or of the key's
+         Update(rows that go, fragments that come); worked out anew on the latest version after a conflict
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core import CommitResult, FragmentMetadata
+from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
+from pyspark_lance.row_rules import RowRules
+from pyspark_lance.update_commit import commit_update, rows_where, rows_with_keys
+from pyspark_lance.write_options import WriteOptions
+from pyspark_lance.write_task import TaskReport
+
+__all__ = ["check_keys", "partition_rows", "replace_rows", "row_rules"]
+
+_ATTEMPTS: Final = 10
+
+
+def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
+    """What tasks check and note of the rows.
+
+    Raises:
+        SchemaError: A column is not there.
+        InvalidInputError: The condition does not fit the columns, or is no SQL.
+    """
+    for what, names in (("partition_by", options.partition_by), ("merge_on", options.merge_on)):
+        missing = [name for name in names or () if stored.get_field_index(name) < 0]
+        if missing or names == ():
+            raise SchemaError(f"{what}: there are no columns {missing}; the columns are {stored.names}")
+    condition = None
+    if options.replace_where is not None:
+        # A table without a row, in memory, knows what SQL means over such columns.
+        place = f"memory://lance-replace-where/{uuid.uuid4().hex}"
+        empty = lance_core.write_dataset(stored.empty_table(), place)
+        condition = empty.parse_filter(options.replace_where)
+        lance_core.LanceDataset.drop(place)
+    return RowRules(
+        condition=condition,
+        text=options.replace_where,
+        partition_by=options.partition_by,
+        keys=options.merge_on,
+    )
+
+
+def replace_rows(
+    uri: str,
+    base_version: int,
+    fragments: Sequence[FragmentMetadata],
+    reports: Sequence[TaskReport],
+    options: WriteOptions,
+) -> CommitResult:
+    """Commit fragments in the place of the rows that meet the condition, or have the keys of the new ones.
+
+    Raises:
+        InvalidInputError: Two of the new rows have one key.
+        RetryableConflictError: Others changed the same rows each time.
+    """
+    dataset = lance_core.dataset(uri, base_version, storage_options=options.storage_options)
+    keys = None if options.merge_on is None else check_keys(reports, options.merge_on)
+    if keys is not None and dataset.source.manifest.uses_stable_row_ids:
+        raise UnsupportedError(f"merge_on: rows of {uri} have ids that stay; pyspark_lance.merge keeps them")
+    properties = dict(options.transaction_properties or {})
+    if options.once is not None:
+        properties[options.once[0]] = options.once[1]
+    tries = 0
+    while True:
+        tries += 1
+        gone = rows_with_keys(dataset, keys) if keys is not None else rows_where(dataset, options.replace_where or "")
+        try:
+            made, transaction, removed = commit_update(
+                dataset,
+                fragments,
+                gone,
+                properties=properties,
+                message=options.commit_message,
+                storage_options=options.storage_options,
+            )
+        except RetryableConflictError as error:
+            if tries >= _ATTEMPTS:
+                raise RetryableConflictError(
+                    f"{uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
+                ) from error
+            dataset = lance_core.dataset(uri, storage_options=options.storage_options)
+            continue
+        return CommitResult(
+            dataset=made,
+            operation="Update",
+            transaction_uuid=transaction.uuid,
+            read_version=transaction.read_version,
+            rows_added=sum(one.num_rows for one in fragments),
+            rows_deleted=sum(len(rows) for rows in gone.values()),
+            fragments_added=len(fragments),
+            fragments_removed=removed,
+            attempts=tries,
+            deduplicated=False,
+        )
+
+
+def check_keys(reports: Iterable[TaskReport], on: tuple[str, ...]) -> pa.Table:
+    """The keys of all tasks, without those that have a null.
+
+    Raises:
+        InvalidInputError: Two rows have one key.
+    """
+    tables = [report.keys for report in reports if report.keys is not None]
+    if not tables:
+        return pa.table({name: pa.nulls(0) for name in on})
+    keys = pa.concat_tables(tables).drop_null()
+    counts = keys.group_by(list(on)).aggregate([([], "count_all")])
+    twice = counts.filter(pc.field("count_all") > 1)
+    if twice.num_rows:
+        key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in on)
+        raise InvalidInputError(
+            f"Ambiguous merge inserts are prohibited: several rows of the source have the key {key}"
+        )
+    return keys
+
+
+def partition_rows(reports: Iterable[TaskReport]) -> dict[str, int]:
+    """Rows written by name of the partition, such as `day=2013-01-01`."""
+    found: dict[str, int] = {}
+    for report in reports:
+        rows = [] if report.values is None else report.values.to_pylist()
+        for position, row in enumerate(rows):
+            name = ",".join(f"{key}={value}" for key, value in row.items())
+            found[name] = found.get(name, 0) + report.slice_rows.get(position, 0)
+    return found

@@ -1,0 +1,225 @@
+"""The options of the data source `lance`, read and checked.
+
+    option                            read  write  stream
+    --------------------------------- ----- ------ ------
+    version, versionAsOf, tag         x               the version: a number or a tag
+    asof, timestampAsOf               x               the latest version at an ISO 8601 time
+    branch                            x     x      x  the branch that is read or written
+    columns                           x            x  names with commas between, `_rowid` and `_rowaddr` among them
+    filter                            x            x  SQL over columns of the table: only such rows are read
+    parallelism                       x               tasks that run at once
+    startingVersion                                r  first version whose rows are read; "latest" for none that is there
+    maxVersionsPerTrigger                          r  versions of one micro-batch, at most
+    ignoreChanges                                  r  "true": rows of updates come as new ones, deletes are passed over
+    vector_columns                          x      w  "v=128,w=64": arrays to store as vectors of so many items
+    schema_mode                             x      w  strict, add_columns, overwrite
+    mergeSchema, overwriteSchema            x      w  "true": schema_mode add_columns, overwrite
+    merge_on                                x         "id,day": rows with a key of the table take the place of its rows
+    replaceWhere                            x         with mode overwrite: SQL that says which rows are replaced
+    partition_by                            x         "day,kind": no file holds rows of two values of these columns
+    partitionOverwriteMode                  x         "dynamic", with mode overwrite: partitions that have rows go
+    commit_message, once                    x      w  a text; "key=value"
+    max_rows_per_file, max_bytes_per_file, data_storage_version: as in `write`
+    transaction_properties                  x      w  a JSON object of texts
+    transaction.<key>                       x      w  one of them; Spark makes the key lower case
+    storage.<key>                     x     x      x  settings of the storage, by object_store's names
+
+Names are looked up without regard to case, as Spark does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import lance_core
+from lance_core import LanceDataset
+from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from pyspark_lance.write_options import WriteOptions
+
+__all__ = ["SourceOptions"]
+
+_READ: Final = ("version", "versionAsOf", "tag", "asof", "timestampAsOf", "columns", "filter", "parallelism")
+_STREAM: Final = ("startingVersion", "maxVersionsPerTrigger", "ignoreChanges", "checkpointLocation")
+_WRITE: Final = (
+    "vector_columns",
+    "schema_mode",
+    "mergeSchema",
+    "overwriteSchema",
+    "merge_on",
+    "replaceWhere",
+    "partition_by",
+    "partitionOverwriteMode",
+    "commit_message",
+    "once",
+    "max_rows_per_file",
+    "max_bytes_per_file",
+    "data_storage_version",
+    "transaction_properties",
+)
+_KNOWN: Final = {name.lower(): name for name in (*_READ, *_STREAM, *_WRITE, "branch")}
+_SPARKS_OWN: Final = frozenset({"path", "location", "provider", "owner", "is_managed_location", "serialization.format"})
+_PREFIXES: Final = ("storage.", "transaction.", "option.")
+"""`option.`: Spark repeats the options of CREATE TABLE under it."""
+_PUSHDOWN: Final = (
+    "option pushdown is not offered: Spark keeps one read plan per frame, so that a filter of one use of the frame"
+    " would remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
+)
+
+
+class SourceOptions:
+    """What the user gave to `option`.
+
+    Raises:
+        InvalidInputError: An option is not known.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = {key.lower(): value for key, value in options.items()}
+        if "pushdown" in self._given:
+            raise InvalidInputError(_PUSHDOWN)
+        unknown = [
+            key for key in self._given if key not in _SPARKS_OWN | _KNOWN.keys() and not key.startswith(_PREFIXES)
+        ]
+        if unknown:
+            raise InvalidInputError(
+                f"options {unknown} are not known; there are {sorted(_KNOWN.values())}, {_PREFIXES}"
+            )
+
+    @property
+    def storage(self) -> dict[str, str] | None:
+        """Settings of the storage."""
+        return self._with_prefix("storage.")
+
+    @property
+    def uri(self) -> str:
+        """The table, or the branch of it.
+
+        Raises:
+            InvalidInputError: There is no path.
+        """
+        path = self._given.get("path")
+        if not path:
+            raise InvalidInputError("no path was given: Spark passes it on for load(path), save(path) and option path")
+        branch = self.text("branch")
+        if branch is None or branch == "main":
+            return path
+        return lance_core.dataset(path, (branch, None), storage_options=self.storage).uri
+
+    def open(self, version: int | None = None) -> LanceDataset:
+        """The table at the version that was asked for, or at another one.
+
+        Raises:
+            InvalidInputError: Several options say which version.
+        """
+        if version is not None:
+            return lance_core.dataset(self.uri, version, storage_options=self.storage)
+        names = ("version", "versionAsOf", "tag", "asof", "timestampAsOf")
+        chosen = [name for name in names if self.text(name) is not None]
+        if len(chosen) > 1:
+            raise InvalidInputError(f"only one of the options {chosen} can be given")
+        number = self.integer("version") if self.text("version") else self.integer("versionAsOf")
+        asof = self.text("asof") or self.text("timestampAsOf")
+        return lance_core.dataset(self.uri, number or self.text("tag"), asof=asof, storage_options=self.storage)
+
+    def open_or_none(self) -> LanceDataset | None:
+        """The latest version; None if there is no table."""
+        try:
+            return lance_core.dataset(self.uri, storage_options=self.storage)
+        except DatasetNotFoundError:
+            return None
+
+    def write_options(self, *, overwrite: bool) -> WriteOptions:
+        """The arguments of `pyspark_lance.write`.
+
+        Raises:
+            InvalidInputError: An option cannot be used, or not with another one.
+        """
+        mode = "overwrite" if overwrite else "append"
+        dynamic = (self.text("partitionOverwriteMode") or "static").lower()
+        if dynamic not in ("static", "dynamic"):
+            raise InvalidInputError(f"option partitionOverwriteMode must be static or dynamic, not {dynamic!r}")
+        return WriteOptions(
+            mode=mode,  # type: ignore[arg-type]  # one of the two
+            cluster=False,  # a data source cannot bring rows together
+            vector_columns=self._widths(),
+            schema_mode=self._schema_mode(),  # type: ignore[arg-type]  # checked by plan_write
+            replace_where=self.text("replaceWhere"),
+            partition_by=self.names("partition_by"),
+            partition_overwrite=dynamic,  # type: ignore[arg-type]  # one of the two
+            merge_on=self.names("merge_on"),
+            transaction_properties=self._properties(),
+            commit_message=self.text("commit_message"),
+            once=self._pair("once"),
+            storage_options=self.storage,
+            max_rows_per_file=self.integer("max_rows_per_file"),
+            max_bytes_per_file=self.integer("max_bytes_per_file"),
+            data_storage_version=self.text("data_storage_version"),
+        )
+
+    def text(self, name: str) -> str | None:
+        """An option as it was given; None if it was not."""
+        return self._given.get(name.lower())
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """An option of names with commas between."""
+        value = self.text(name)
+        return None if value is None else tuple(part.strip() for part in value.split(","))
+
+    def integer(self, name: str) -> int | None:
+        """A number."""
+        value = self.text(name)
+        if value is not None and not value.strip().isdecimal():
+            raise InvalidInputError(f"option {name} must be a number, not {value!r}")
+        return None if value is None else int(value)
+
+    def boolean(self, name: str) -> bool:
+        """True or false, which it is if it was not given."""
+        value = (self.text(name) or "false").lower()
+        if value not in ("true", "false"):
+            raise InvalidInputError(f"option {name} must be true or false, not {value!r}")
+        return value == "true"
+
+    def _schema_mode(self) -> str:
+        given = self.text("schema_mode")
+        for name, mode in (("mergeSchema", "add_columns"), ("overwriteSchema", "overwrite")):
+            if self.boolean(name):
+                if given not in (None, mode):
+                    raise InvalidInputError(f"options {name} and schema_mode {given!r} do not go together")
+                given = mode
+        return given or "strict"
+
+    def _properties(self) -> dict[str, str] | None:
+        text = self.text("transaction_properties")
+        try:
+            given: Any = {} if text is None else json.loads(text)
+        except ValueError as error:
+            raise InvalidInputError(f"option transaction_properties is no JSON: {error}") from error
+        if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+            raise InvalidInputError("option transaction_properties must be a JSON object whose values are texts")
+        return {**given, **(self._with_prefix("transaction.") or {})} or None
+
+    def _pair(self, name: str) -> tuple[str, str] | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            raise InvalidInputError(f"option {name} must be of the form key=value, not {value!r}")
+        return key, text
+
+    def _widths(self) -> dict[str, int] | None:
+        """Widths of vectors from `name=width` with commas between."""
+        text = self.text("vector_columns")
+        widths: dict[str, int] = {}
+        for part in text.split(",") if text else ():
+            name, _, width = part.rpartition("=")
+            if not name.strip() or not width.strip().isdecimal():
+                raise InvalidInputError(f"option vector_columns must be of the form name=width,..., not {text!r}")
+            widths[name.strip()] = int(width)
+        return widths or None
+
+    def _with_prefix(self, prefix: str) -> dict[str, str] | None:
+        found = {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
+        return found or None

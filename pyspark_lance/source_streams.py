@@ -1,0 +1,261 @@
+"""Streams from and to Lance tables.
+
+    writeStream   micro-batch -> one commit. Its transaction says `spark.streaming.query` and `spark.streaming.batch`:
+                  a batch that Spark repeats after a crash is found by them, and is not written twice.
+    readStream    offset = a version. The first batch is the table as it is (or `startingVersion`), then come the rows
+                  of each version that appends.
+
+    version that           gives
+    ---------------------- -------------------------------------------------------------
+    appends                its rows
+    compacts, builds indices, sets configuration, adds columns     nothing
+    deletes, updates, overwrites, restores     an error that names it; with ignoreChanges the rows of its new files
+
+Where the parts run: tasks and commit have writers of their own, made from the same options. What a task knows must
+travel in its message: the id of the query too, which only tasks are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of Spark's class
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from lance_core import LanceDataset, LanceFragment
+from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
+from pyspark_lance.read_plan import FragmentSize, Piece, ReadPlan, cut
+from pyspark_lance.source_options import SourceOptions
+from pyspark_lance.write_job import WriteJob, prepare_write
+
+__all__ = ["BATCH", "QUERY", "StreamReader", "StreamWriter"]
+
+QUERY: Final = "spark.streaming.query"
+BATCH: Final = "spark.streaming.batch"
+
+_QUIET: Final = frozenset(
+    {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Merge", "Project", "UpdateBases", "Clone"}
+)
+"""Operations that neither add rows nor change or remove any."""
+
+_PARALLELISM: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Message(WriterCommitMessage):
+    """The report of one task, of which write, and of which query."""
+
+    report: bytes
+    job: str
+    query: str
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Commits each micro-batch once.
+
+    Args:
+        options: The user's.
+        source: Schema of the batches that Spark hands over.
+        overwrite: Whether each batch takes the place of all rows (output mode complete).
+    """
+
+    def __init__(self, options: SourceOptions, source: pa.Schema, *, overwrite: bool) -> None:
+        self._options = options
+        write_options = options.write_options(overwrite=overwrite)
+        if write_options.once is not None:
+            raise InvalidInputError("option once: a stream says once by itself which batch was written")
+        if not overwrite:
+            write_options = replace(write_options, empty="skip")
+        self._job = prepare_write(source, options.uri, write_options)
+        self._source = source
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a partition. Runs in a task."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "Spark writes in tasks"
+        report = self._job.task()(context.partitionId(), context.attemptNumber(), iterator)
+        return _Message(report, self._job.job, context.getLocalProperty("sql.streaming.queryId") or "")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit what all tasks of a batch wrote, unless an earlier commit of this batch has landed."""
+        found = [message for message in messages if isinstance(message, _Message)]
+        if not found:
+            return
+        job = self._of(found[0], batchId)
+        if self._landed(found[0].query, batchId) is not None:
+            self._clean(job, found[0].query, batchId)
+        else:
+            job.finish([message.report for message in found])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Delete what the tasks wrote, if one of them failed. A commit that failed has deleted what it could."""
+        found = [message for message in messages if isinstance(message, _Message)]
+        if found and len(found) < len(messages):
+            self._clean(self._of(found[0], batchId), found[0].query, batchId)
+
+    def _of(self, message: _Message, batch: int) -> WriteJob:
+        """The write of the tasks, to be committed on the latest version as this batch of its query."""
+        options = self._job.options
+        properties = {**(options.transaction_properties or {}), QUERY: message.query, BATCH: str(batch)}
+        return replace(self._job, job=message.job, options=replace(options, transaction_properties=properties))
+
+    def _landed(self, query: str, batch: int) -> LanceDataset | None:
+        """The version that holds a batch of a query; versions are walked back to the query's latest one."""
+        dataset = self._options.open_or_none()
+        while dataset is not None:
+            transaction = dataset.read_transaction(dataset.version)
+            properties = (transaction and transaction.transaction_properties) or {}
+            if properties.get(QUERY) == query:
+                last = int(properties.get(BATCH, "-1"))
+                return dataset if last >= batch else None
+            if dataset.version <= 1:
+                return None
+            try:
+                dataset = dataset.checkout_version(dataset.version - 1)
+            except VersionNotFoundError:
+                return None  # cleaned up: the query has written nothing since
+        return None
+
+    def _clean(self, job: WriteJob, query: str, batch: int) -> None:
+        landed = self._landed(query, batch)
+        job.clean(() if landed is None else [fragment.metadata for fragment in landed.get_fragments()])
+
+
+class _Partition(InputPartition):
+    """What one task reads, of which version."""
+
+    def __init__(self, plan: ReadPlan, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(pieces)
+        self.plan = plan
+        self.pieces = pieces
+
+
+class StreamReader(DataSourceStreamReader):
+    """Reads the rows of versions that append; offsets are versions.
+
+    Args:
+        options: The user's.
+        plan: The columns and the filter, planned for the version at which the query began.
+    """
+
+    def __init__(self, options: SourceOptions, plan: ReadPlan) -> None:
+        self._options = options
+        self._plan = plan
+        self._most = options.integer("maxVersionsPerTrigger")
+        if self._most == 0:
+            raise InvalidInputError("option maxVersionsPerTrigger must be at least 1")
+        self._ignores = options.boolean("ignoreChanges")
+        self._starting = options.text("startingVersion")
+        if self._starting not in (None, "latest"):
+            options.integer("startingVersion")
+        self._last: int | None = None
+        self._end: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where a new query begins: before the first version that it reads."""
+        if self._starting is None:
+            return {"version": 0}
+        if self._starting == "latest":
+            return {"version": self._latest()}
+        return {"version": max(0, int(self._starting) - 1)}
+
+    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - the same
+        """The last version of the next batch."""
+        from_version = self._last if start is None else start["version"]
+        from_version = self.initialOffset()["version"] if from_version is None else from_version
+        end = self._latest() if self._end is None else self._end
+        whole = self._starting is None and from_version == 0
+        if self._most is not None and not whole and type(limit).__name__ != "ReadAllAvailable":
+            end = min(end, from_version + self._most)
+        self._last = max(end, from_version)
+        return {"version": self._last}
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - the same
+        """How much a batch takes unless the trigger says otherwise: what Spark calls files are versions here."""
+        from pyspark.sql.streaming import datasource
+
+        return datasource.ReadAllAvailable() if self._most is None else datasource.ReadMaxFiles(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the same
+        """Note what there is when the query starts: it ends there, in as many batches as it takes."""
+        self._end = self._latest()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """What tasks read for the versions after `start`, up to `end`."""
+        first, last = start["version"], end["version"]
+        if last <= first:
+            return []
+        if first == 0 and self._starting is None:
+            return self._tasks(self._options.open(last), None)
+        return [part for version in range(first + 1, last + 1) for part in self._added(version)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition. Runs in a task."""
+        assert isinstance(partition, _Partition)
+        return partition.plan.read(partition.pieces)
+
+    def _latest(self) -> int:
+        dataset = self._options.open_or_none()
+        return 0 if dataset is None else dataset.version
+
+    def _added(self, version: int) -> list[InputPartition]:
+        """What a version added.
+
+        Raises:
+            LanceError: It did more than that, or is not there any more.
+        """
+        try:
+            dataset = self._options.open(version)
+            before = self._options.open(version - 1) if version > 1 else None
+        except VersionNotFoundError as error:
+            raise LanceError(
+                f"version {version} of {self._options.uri}, or the one before it, is not there any more: the stream"
+                " fell behind the clean-up of the table; begin anew with another checkpoint"
+            ) from error
+        transaction = dataset.read_transaction(version)
+        name = "unknown" if transaction is None else transaction.operation.name
+        if name in _QUIET:
+            return []
+        known = set() if before is None else {fragment.fragment_id for fragment in before.get_fragments()}
+        if name == "Overwrite":
+            known = set()
+        adds = name == "Append" or (name == "Overwrite" and before is None)
+        if name == "Update" and transaction is not None:
+            operation: Any = transaction.operation
+            adds = not operation.removed_fragment_ids and not operation.updated_fragments
+        if not adds and not self._ignores:
+            raise LanceError(
+                f"version {version} of {self._options.uri} does not only append ({name}): a stream cannot tell which"
+                " rows are new. Option ignoreChanges=true reads the rows of its new files, and passes over those that"
+                " went"
+            )
+        return self._tasks(dataset, known) if name != "Restore" else []
+
+    def _tasks(self, dataset: LanceDataset, known: set[int] | None) -> list[InputPartition]:
+        """Tasks for the fragments of a version, but for those that are known."""
+        plan = replace(self._plan, version=dataset.version, written_at=dataset.timestamp.isoformat())
+        new: list[LanceFragment] = [one for one in dataset.get_fragments() if one.fragment_id not in (known or ())]
+        sizes = [
+            FragmentSize(fragment_id=one.fragment_id, num_rows=one.metadata.num_rows, num_bytes=one.metadata.num_bytes)
+            for one in new
+        ]
+        pieces = cut(sizes, parallelism=_PARALLELISM, whole=plan.filter is not None)
+        return [_Partition(plan, part) for part in pieces]
+
+
+with contextlib.suppress(ImportError):  # before Spark 4.2, which takes all that there is as one batch
+    from pyspark.sql.streaming.datasource import (
+        SupportsTriggerAvailableNow,
+    )
+
+    SupportsTriggerAvailableNow.register(StreamReader)

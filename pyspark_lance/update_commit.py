@@ -1,0 +1,111 @@
+"""One `Update` of fragments that come and rows that go: deletion vectors first, then the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction
+from lance_core.errors import LanceError
+from lance_core.threads import ThreadPool
+
+__all__ = ["commit_update", "rows_where", "rows_with_keys"]
+
+_SIDE_BY_SIDE: Final = 8
+"""Deletion vectors that are written at once: each waits for the storage."""
+
+_COMMIT_MESSAGE: Final = "__lance_commit_message"
+"""The property in which pylance keeps a commit's message."""
+
+
+def commit_update(
+    dataset: LanceDataset,
+    made: Sequence[FragmentMetadata],
+    gone: Mapping[int, BitMap],
+    *,
+    properties: Mapping[str, str] | None,
+    message: str | None,
+    storage_options: Mapping[str, str] | None,
+) -> tuple[LanceDataset, Transaction, int]:
+    """Commit new fragments, and a version without some rows.
+
+    Args:
+        dataset: The version that the change was worked out from.
+        made: The new fragments.
+        gone: Offsets of the rows that go, by fragment id.
+        properties: Texts for the history.
+        message: A text for the history.
+        storage_options: Settings of the storage.
+
+    Returns:
+        The new version, what was committed, and how many fragments are gone.
+
+    Raises:
+        RetryableConflictError: Others changed the same rows meanwhile.
+    """
+    removed, updated = _without(dataset, gone)
+    operation = LanceOperation.Update(
+        removed_fragment_ids=removed,
+        updated_fragments=updated,
+        new_fragments=list(made),
+        fields_for_preserving_frag_bitmap=[node.id for node, _ in dataset.source.manifest.schema.walk()],
+    )
+    texts = {**(properties or {}), **({} if message is None else {_COMMIT_MESSAGE: message})}
+    transaction = Transaction(
+        read_version=dataset.version,
+        operation=operation,
+        transaction_properties=texts,
+        affected_rows=dict(gone),
+    )
+    return LanceDataset.commit(dataset, transaction, storage_options=storage_options), transaction, len(removed)
+
+
+def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
+    """Offsets of the rows that meet a condition, by fragment id."""
+    return _by_fragment(dataset.scanner(columns=["_rowaddr"], filter=condition).to_batches())
+
+
+def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
+    """Offsets of the rows whose key is among some, by fragment id. A key with a null in it equals no other."""
+    from pyarrow import acero  # noqa: PLC0415 - loads pandas
+
+    on = keys.schema.names
+    if not keys.num_rows:
+        return {}
+    rows = dataset.scanner(columns=[*on, "_rowaddr"]).to_reader()
+    types = [rows.schema.field(name).type for name in on]
+    wanted = pa.table([keys.column(n).cast(t) for n, t in zip(on, types, strict=True)], names=on)
+    table = acero.Declaration("table_source", acero.TableSourceNodeOptions(wanted))
+    probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(rows))
+    join = acero.HashJoinNodeOptions("left semi", on, on)
+    found = acero.Declaration("hashjoin", join, inputs=[probe, table]).to_reader()
+    return _by_fragment(found)
+
+
+def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:
+    found: dict[int, BitMap] = {}
+    for batch in batches:
+        addresses = batch.column("_rowaddr").to_numpy()
+        fragments = addresses >> np.uint64(32)
+        for number in np.unique(fragments).tolist():
+            rows = BitMap((addresses[fragments == number] & np.uint64(0xFFFF_FFFF)).astype(np.uint32))
+            found[number] = found[number] | rows if number in found else rows
+    return found
+
+
+def _without(dataset: LanceDataset, gone: Mapping[int, BitMap]) -> tuple[list[int], list[FragmentMetadata]]:
+    """Write the deletion vectors; gives the fragments of which nothing is left, and the others."""
+
+    def delete(number: int) -> tuple[int, FragmentMetadata | None]:
+        fragment = dataset.get_fragment(number)
+        if fragment is None:
+            raise LanceError(f"version {dataset.version} of {dataset.uri} has no fragment {number}")
+        return number, fragment.delete_rows(gone[number])
+
+    with ThreadPool(_SIDE_BY_SIDE) as pool:
+        found = list(pool.map(delete, sorted(gone)))
+    return [number for number, left in found if left is None], [left for _, left in found if left is not None]

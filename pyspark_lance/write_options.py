@@ -1,0 +1,98 @@
+"""The arguments of a write, and which of them go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from lance_core import Slices, WriteTry
+from lance_core.errors import InvalidInputError
+from pyspark_lance.plan import Mode, SchemaMode
+
+__all__ = ["Empty", "Outside", "PartitionOverwrite", "WriteOptions"]
+
+Outside = Literal["error", "allow"]
+Empty = Literal["write", "skip", "error"]
+PartitionOverwrite = Literal["static", "dynamic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The arguments of `pyspark_lance.write`, which describes them."""
+
+    mode: Mode = "append"
+    slices: Slices | None = None
+    cluster: bool = True
+    outside: Outside = "error"
+    vector_columns: Mapping[str, int] | None = None
+    schema_mode: SchemaMode = "strict"
+    empty: Empty = "write"
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    once: tuple[str, str] | None = None
+    write_try: WriteTry | None = None
+    read_version: int | None = None
+    table_config: Mapping[str, str] | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    data_storage_version: str | None = None
+    replace_where: str | None = None
+    partition_by: tuple[str, ...] | None = None
+    partition_overwrite: PartitionOverwrite = "static"
+    merge_on: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, given, known in (
+            ("outside", self.outside, Outside),
+            ("empty", self.empty, Empty),
+            ("partition_overwrite", self.partition_overwrite, PartitionOverwrite),
+        ):
+            if given not in get_args(known):
+                raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))}")
+        check_together(self)
+        if self.mode == "replace" and self.slices is None:
+            raise InvalidInputError("mode 'replace' needs the slices that are to be replaced")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the partitions that have rows are replaced, and no others."""
+        return self.partition_overwrite == "dynamic" and self.mode == "overwrite"
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows that are there stay, some of them at least."""
+        return self.mode in ("append", "replace") or self.replace_where is not None or self.is_dynamic
+
+    @property
+    def rules(self) -> bool:
+        """Whether tasks have rules for rows beyond the slices."""
+        return self.replace_where is not None or self.partition_by is not None or self.merge_on is not None
+
+
+def check_together(options: WriteOptions) -> None:
+    """Make sure that what was asked for goes together.
+
+    Raises:
+        InvalidInputError: It does not.
+    """
+    if options.replace_where is not None and options.mode != "overwrite":
+        raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")
+    if options.partition_overwrite == "dynamic" and options.partition_by is None:
+        raise InvalidInputError("partitionOverwriteMode 'dynamic' needs partition_by: the columns of the partitions")
+    if options.merge_on is not None and options.mode != "append":
+        raise InvalidInputError(f"merge_on needs mode 'append', not {options.mode!r}")
+    chosen = {
+        "slices": options.slices,
+        "replaceWhere": options.replace_where,
+        "partition_by": options.partition_by,
+        "merge_on": options.merge_on,
+    }
+    given = [name for name, value in chosen.items() if value is not None]
+    if len(given) > 1 and given != ["replaceWhere", "partition_by"]:
+        raise InvalidInputError(f"{' and '.join(given)} do not go together")
+    if options.replace_where is not None and options.is_dynamic:
+        raise InvalidInputError("replaceWhere and partitionOverwriteMode 'dynamic' do not go together")
+    if options.keeps_rows and options.schema_mode == "overwrite":
+        raise InvalidInputError("schema_mode 'overwrite' needs a mode that replaces all rows")

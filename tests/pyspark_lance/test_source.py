@@ -1,0 +1,213 @@
+"""The data source's options and streams, with pylance looking at what became of the table."""
+
+import datetime as dt
+import pathlib
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import InvalidInputError
+from pyspark_lance import source_streams
+from pyspark_lance.source_options import SourceOptions
+
+DAYS = "select id, cast(id % {} as int) as day, 'x' as s from range({})"
+
+
+def save(frame, uri, mode="append", **options):
+    frame.write.format("lance").mode(mode).options(**options).save(uri)
+
+
+def load(spark, uri, **options):
+    return spark.read.format("lance").options(**options).load(uri)
+
+
+def contents(lance, uri):
+    return sorted((row["id"], row["day"]) for row in lance.dataset(uri).to_table().to_pylist())
+
+
+def test_merge_on(spark, uri, lance):
+    save(spark.sql(DAYS.format(2, 4)), uri, merge_on="id")
+    save(spark.sql("select id, 7 as day, 'y' as s from range(3, 6)"), uri, merge_on="id")
+    assert contents(lance, uri) == [(0, 0), (1, 1), (2, 0), (3, 7), (4, 7), (5, 7)]
+    assert type(lance.dataset(uri).read_transaction(2).operation).__name__ == "Update"
+    with pytest.raises(Exception, match=r"Ambiguous merge inserts.*id = 1"):
+        save(spark.sql("select 1L as id, 7 as day, 'y' as s from range(2)"), uri, merge_on="id")
+    with pytest.raises(Exception, match=r"no columns.*nope"):
+        save(spark.sql(DAYS.format(2, 4)), uri, merge_on="nope")
+    assert lance.dataset(uri).version == 2
+    lance_core.dataset(uri).validate()
+
+
+def test_replace_where(spark, uri, lance):
+    save(spark.sql(DAYS.format(4, 40)), uri)
+    save(spark.sql("select 100L as id, 1 as day, 'y' as s"), uri, "overwrite", replaceWhere="day = 1")
+    found = contents(lance, uri)
+    assert (len(found), found[-1], [row for row in found if row[1] == 1]) == (31, (100, 1), [(100, 1)])
+    assert lance.dataset(uri).version == 2
+    with pytest.raises(Exception, match=r"replaceWhere 'day = 1' does not hold for a row.*'day': 2"):
+        save(spark.sql("select 100L as id, 2 as day, 'y' as s"), uri, "overwrite", replaceWhere="day = 1")
+    with pytest.raises(Exception, match="replaceWhere needs mode 'overwrite'"):
+        save(spark.sql(DAYS.format(4, 40)), uri, replaceWhere="day = 1")
+    with pytest.raises(Exception, match="nope"):
+        save(spark.sql(DAYS.format(4, 40)), uri, "overwrite", replaceWhere="nope = 1")
+    assert lance.dataset(uri).version == 2
+    result = pyspark_lance.write(spark.sql(DAYS.format(4, 0)), uri, mode="overwrite", replace_where="day IN (0, 2)")
+    assert (result.version, result.rows_deleted, lance.dataset(uri).count_rows()) == (3, 20, 11)
+
+
+def test_dynamic_partition_overwrite(spark, uri, lance):
+    result = pyspark_lance.write(spark.sql(DAYS.format(4, 40)), uri, partition_by=["day"])
+    assert result.slice_rows == {f"day={day}": 10 for day in range(4)}
+    assert [
+        len(set(f.to_table(columns=["day"]).column("day").to_pylist())) for f in lance.dataset(uri).get_fragments()
+    ] == [1] * 4
+    new = spark.sql("select id, if(id = 5, null, 1) as day, 'y' as s from range(4, 7)")
+    save(new, uri, "overwrite", partition_by="day", partitionOverwriteMode="dynamic")
+    rows = [(row["id"], row["day"]) for row in lance.dataset(uri).to_table().to_pylist()]
+    assert len(rows) == 33
+    assert {row for row in rows if row[1] in (1, None)} == {(4, 1), (5, None), (6, 1)}
+    save(new.where("day is null"), uri, "overwrite", partition_by="day", partitionOverwriteMode="dynamic")
+    assert lance.dataset(uri).count_rows() == 33
+    with pytest.raises(Exception, match="needs partition_by"):
+        save(new, uri, "overwrite", partitionOverwriteMode="dynamic")
+
+
+def test_schemas_and_times_by_sparks_names(spark, uri, lance):
+    save(spark.sql("select id from range(3)"), uri)
+    between = dt.datetime.now(dt.UTC).isoformat()
+    save(spark.sql("select id, 'x' as s from range(3, 5)"), uri, mergeSchema="true")
+    assert load(spark, uri).where("s is null").count() == 3
+    assert load(spark, uri, versionAsOf="1").columns == ["id"]
+    assert load(spark, uri, timestampAsOf=between).count() == 3
+    save(spark.sql("select 'a' as other"), uri, "overwrite", overwriteSchema="true")
+    assert load(spark, uri).columns == ["other"]
+    save(spark.sql("select 'b' as other"), uri, transaction_properties='{"RunId": "7"}')
+    assert lance.dataset(uri).read_transaction(lance.dataset(uri).version).transaction_properties["RunId"] == "7"
+
+
+def test_branches_and_columns_about_rows(spark, uri, lance):
+    save(spark.sql("select id from range(3)"), uri)
+    lance_core.dataset(uri).create_branch("dev")
+    save(spark.sql("select id from range(10, 12)"), uri, branch="dev")
+    assert load(spark, uri).count() == 3
+    assert load(spark, uri, branch="dev").count() == 5
+    found = load(spark, uri, columns="id,_rowid,_rowaddr").collect()
+    assert [row.asDict() for row in found] == [{"id": i, "_rowid": i, "_rowaddr": i} for i in range(3)] or len(
+        found
+    ) == 3
+    assert pyspark_lance.read(spark, uri, columns=["_rowid"]).count() == 3
+
+
+def test_tables_of_sql(spark, uri, lance):
+    save(spark.sql(DAYS.format(2, 4)), uri)
+    spark.sql(f"create or replace temporary view days using lance options (path '{uri}', version '1')")
+    assert spark.sql("select count(*) from days where day = 1").collect()[0][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mergeSchema": "yes"}, "mergeSchema must be true or false"),
+        ({"mergeSchema": "true", "schema_mode": "strict"}, "do not go together"),
+        ({"transaction_properties": "[1]"}, "JSON object"),
+        ({"transaction_properties": "{"}, "no JSON"),
+        ({"partitionOverwriteMode": "maybe"}, "static or dynamic"),
+        ({"merge_on": "id", "partition_by": "day"}, "partition_by and merge_on do not go together"),
+        ({"once": "x"}, "key=value"),
+        ({"vector_columns": "v"}, "name=width"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        SourceOptions(options).write_options(overwrite=False)
+
+
+# Streams
+
+
+def run(stream, uri, checkpoint, mode="append", **options):
+    writer = stream.writeStream.format("lance").outputMode(mode).option("checkpointLocation", str(checkpoint))
+    query = writer.options(**options).trigger(availableNow=True).start(uri)
+    query.awaitTermination(120)
+    return query
+
+
+def drop(folder, spark, start, end):
+    spark.sql(f"select id, 'x' as s from range({start}, {end}, 1, 1)").write.mode("append").parquet(str(folder))
+
+
+def test_a_stream_writes_each_batch_once(spark, uri, tmp_path, lance):
+    source = tmp_path / "source"
+    drop(source, spark, 0, 10)
+    stream = spark.readStream.schema("id long, s string").parquet(str(source))
+    run(stream, uri, tmp_path / "check", commit_message="hello")
+    drop(source, spark, 10, 15)
+    query = run(stream, uri, tmp_path / "check")
+    table = lance.dataset(uri)
+    assert (table.version, table.count_rows()) == (2, 15)
+    for number in (1, 2):
+        properties = table.read_transaction(number).transaction_properties
+        assert properties[source_streams.QUERY] == str(query.id)
+        assert properties[source_streams.BATCH] == str(number - 1)
+
+
+def test_a_batch_that_spark_repeats_after_its_commit_is_not_written_twice(spark, uri, tmp_path, lance):
+    source, check = tmp_path / "source", tmp_path / "check"
+    drop(source, spark, 0, 10)
+    stream = spark.readStream.schema("id long, s string").parquet(str(source))
+    run(stream, uri, check)
+    # Killed between our commit and Spark's note of it: the note is not there, and others have committed since.
+    for note in (check / "commits").glob("*0*"):
+        note.unlink()
+    lance.dataset(uri).delete("id = 3")
+    run(stream, uri, check)
+    assert sorted(lance.dataset(uri).to_table().column("id").to_pylist()) == [i for i in range(10) if i != 3]
+    assert len(list(pathlib.Path(uri, "data").iterdir())) == 1
+    drop(source, spark, 10, 12)
+    run(stream, uri, check)
+    assert lance.dataset(uri).count_rows() == 11
+
+
+def test_complete_mode_takes_the_place_of_all_rows(spark, uri, tmp_path, lance):
+    source = tmp_path / "source"
+    source.mkdir()
+    stream = spark.readStream.schema("id long, s string").parquet(str(source))
+    for start, expected in ((0, 10), (10, 20)):
+        drop(source, spark, start, start + 10)
+        run(stream.groupBy("s").count(), uri, tmp_path / "check", "complete")
+        assert lance.dataset(uri).to_table().to_pylist() == [{"s": "x", "count": expected}]
+
+
+def test_a_stream_of_a_table(spark, uri, tmp_path, lance):
+    copy, check = f"{uri}-copy", tmp_path / "check"
+    save(spark.range(10), uri)
+    stream = spark.readStream.format("lance").load(uri)
+    run(stream, copy, check)
+    assert lance.dataset(copy).count_rows() == 10
+    save(spark.range(10, 15), uri)
+    save(spark.range(15, 20), uri)
+    lance.dataset(uri).optimize.compact_files()
+    run(stream, copy, check)
+    assert sorted(lance.dataset(copy).to_table().column("id").to_pylist()) == list(range(20))
+    lance.dataset(uri).delete("id < 5")
+    with pytest.raises(Exception, match=r"version \d+ of .*table.lance does not only append \(Delete\)"):
+        run(stream, copy, check)
+    save(spark.range(20, 22), uri)
+    run(spark.readStream.format("lance").option("ignoreChanges", "true").load(uri), copy, check)
+    assert sorted(lance.dataset(copy).to_table().column("id").to_pylist()) == list(range(22))
+
+
+def test_where_a_stream_begins_and_how_much_it_takes(spark, uri, tmp_path, lance):
+    for start in range(0, 40, 10):
+        lance.write_dataset(pa.table({"id": range(start, start + 10)}), uri, mode="append" if start else "create")
+    options = {"startingVersion": "2", "maxVersionsPerTrigger": "1"}
+    run(spark.readStream.format("lance").options(**options).load(uri), f"{uri}-copy", tmp_path / "check")
+    assert sorted(lance.dataset(f"{uri}-copy").to_table().column("id").to_pylist()) == list(range(10, 40))
+    assert lance.dataset(f"{uri}-copy").version == 3
+    latest = spark.readStream.format("lance").option("startingVersion", "latest").load(uri)
+    run(latest, f"{uri}-new", tmp_path / "check2")
+    save(spark.range(40, 42), uri)
+    run(latest, f"{uri}-new", tmp_path / "check2")
+    assert lance.dataset(f"{uri}-new").count_rows() == 2
