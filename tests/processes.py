@@ -79,6 +79,7 @@ def running(
     cwd: Path = ROOT,
     log: Path | None = None,
     talks: bool = False,
+    terminal: int | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a program as long as the context lasts.
 
@@ -88,10 +89,13 @@ def running(
         cwd: Its folder.
         log: File for what it prints; None drops it.
         talks: Its standard input and output are pipes, as text.
+        terminal: The end of a pseudo-terminal that it prints to.
     """
     with contextlib.ExitStack() as stack:
         target = subprocess.DEVNULL if log is None else stack.enter_context(log.open("ab"))
-        if talks:
+        if terminal is not None:
+            streams = {"stdout": terminal, "stderr": terminal}
+        elif talks:
             streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": target}
         else:
             streams = {"stdout": target, "stderr": subprocess.STDOUT if log else target}

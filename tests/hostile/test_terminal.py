@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import subprocess
 import sys
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 import lance_core as lance
 from lance_core.cli.app import cli
 from lance_core.printing import markdown, printable
+from tests import processes
 
 NASTY = {
     "clear": "\x1b[2J\x1b[H",
@@ -82,7 +82,7 @@ def test_no_text_of_a_table_acts_on_the_terminal(tmp_path, text):
 def on_terminal(command, env):
     """What a program writes to a terminal."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env):
+    with processes.running(command, terminal=theirs, env=env):
         os.close(theirs)
         parts = []
         while True:
