@@ -19,6 +19,7 @@ from lance_core.store import canonical_uri
 from lance_core.table.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.files.fragment_writer import FragmentWriter
+from lance_core.verbs.files.slice_writer import SliceWriter
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
 from lance_core.verbs.files.uncommitted import delete_uncommitted_files
 from lance_core.verbs.inspect.statistics import DataStatistics, FieldStatistics
@@ -54,6 +55,7 @@ __all__ = [
     "LanceScanner",
     "MergeInsertBuilder",
     "Slice",
+    "SliceWriter",
     "Slices",
     "Transaction",
     "WriteTry",

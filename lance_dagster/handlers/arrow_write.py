@@ -9,16 +9,14 @@ Used by every handler whose values are Arrow, or can become Arrow, in this proce
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 
 import lance_core
+from lance_core import SliceWriter
 from lance_core.errors import CommitConflictError, InvalidInputError
-from lance_core.threads import ThreadPool
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, with_vectors
 from lance_dagster.handlers.base import WriteOutcome, WriteRequest
 
@@ -26,9 +24,6 @@ __all__ = ["write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
-
-# Finishing a writer waits for the storage: so many are finished side by side.
-_FINISHING_AT_A_TIME = 4
 
 
 def write_arrow(
@@ -47,17 +42,17 @@ def write_arrow(
     table = None if request.existing is None else request.existing.schema
     wanted = with_vectors(schema, request.output.vector_columns)
     target = target_schema(wanted, table, request.mode, request.output.schema_mode)
-    writers = _SliceWriters(target, request)
+    writer = _writer(target, request)
     try:
         for batch in batches:
-            writers.write(fit_batch(batch, target))
-        fragments = writers.finish()
-        if _skips_empty(writers.num_rows, request):
+            writer.write(fit_batch(batch, target))
+        fragments = writer.finish()
+        if _skips_empty(writer.num_rows, request):
             return None
     except BaseException:
-        writers.discard()
+        writer.discard()
         raise
-    return _commit(fragments, target, writers, request)
+    return _commit(fragments, target, writer, request)
 
 
 def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
@@ -74,7 +69,7 @@ def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
 
 
 def _commit(
-    fragments: list[lance_core.FragmentMetadata], schema: pa.Schema, writers: _SliceWriters, request: WriteRequest
+    fragments: list[lance_core.FragmentMetadata], schema: pa.Schema, writer: SliceWriter, request: WriteRequest
 ) -> WriteOutcome:
     try:
         result = lance_core.commit_fragments(
@@ -93,10 +88,10 @@ def _commit(
             add_columns=request.output.schema_mode == "add_columns",
         )
     except CommitConflictError:
-        writers.discard()  # a conflict is a clear answer: nothing landed. After other errors the files may be in use.
+        writer.discard()  # a conflict is a clear answer: nothing landed. After other errors the files may be in use.
         raise
     if result.deduplicated:
-        writers.discard()
+        writer.discard()
     return WriteOutcome(
         dataset=result.dataset,
         operation=result.operation,
@@ -105,121 +100,50 @@ def _commit(
         attempts=result.attempts,
         deduplicated=result.deduplicated,
         replaced_versions=result.replaced_versions,
-        rows_written=None if result.deduplicated else writers.num_rows,
+        rows_written=None if result.deduplicated else writer.num_rows,
         rows_deleted=result.rows_deleted,
         fragments_added=result.fragments_added,
         fragments_removed=result.fragments_removed,
-        bytes_written=None if result.deduplicated else writers.num_bytes,
-        slice_rows={} if result.deduplicated else writers.slice_rows(),
+        bytes_written=None if result.deduplicated else sum(fragment.num_bytes for fragment in fragments),
+        slice_rows={} if result.deduplicated or request.slices is None else request.slices.counted(writer.rows),
     )
 
 
-class _SliceWriters:
-    """The open writers of one write, least recently used first; -1 is the writer of rows in no slice."""
+def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
+    """The writer of the output; it keeps rows of different partitions apart."""
+    slices, field_ids = request.slices, _field_ids(schema, request)
 
-    def __init__(self, schema: pa.Schema, request: WriteRequest) -> None:
-        self._schema = schema
-        self._request = request
-        self._open: OrderedDict[int, lance_core.FragmentWriter] = OrderedDict()
-        self._all: list[lance_core.FragmentWriter] = []
-        self._pool = ThreadPool(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
-        self._finishing: deque[Future[list[lance_core.FragmentMetadata]]] = deque()
-        self._fragments: list[lance_core.FragmentMetadata] = []
-        names = [] if request.slices is None else request.slices.names
-        self._rows = dict.fromkeys([-1, *range(len(names))], 0)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows written so far."""
-        return sum(self._rows.values())
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the finished data files."""
-        return sum(fragment.num_bytes for fragment in self._fragments)
-
-    def slice_rows(self) -> dict[str, int]:
-        """Rows per slice name, zeros included."""
-        slices = self._request.slices
-        return {} if slices is None else {name: self._rows[i] for i, name in enumerate(slices.names)}
-
-    def write(self, table: pa.Table) -> None:
-        """Write rows, each to its slice's writer."""
-        for position, part in self._split(table):
-            writer = self._writer(position)
-            for batch in part.to_batches():
-                writer.write(batch)
-            self._rows[position] += part.num_rows
-
-    def finish(self) -> list[lance_core.FragmentMetadata]:
-        """Close every file; the fragments of all."""
-        for position in list(self._open):
-            self._close(position)
-        self._settle(0)
-        self._pool.shutdown()
-        return self._fragments
-
-    def discard(self) -> None:
-        """Delete everything that was written."""
-        self._pool.shutdown(cancel_futures=True)
-        for writer in self._all:
-            writer.discard()
-
-    def _split(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each slice, in ascending order of slices; rows of one slice keep their order."""
-        slices = self._request.slices
-        if slices is None or table.num_rows == 0:
-            yield from [(-1, table)] if table.num_rows else []
-            return
-        positions = slices.assign(table)
-        if self._request.output.out_of_partition == "error" and (positions < 0).any():
-            _refuse_outside(table, positions, slices)
-        if (np.diff(positions) < 0).any():
-            order = np.argsort(positions, kind="stable")
-            table, positions = table.take(pa.array(order)), positions[order]
-        starts = np.flatnonzero(np.diff(positions, prepend=positions[0] - 1))
-        for start, end in zip(starts, [*starts[1:], len(positions)], strict=True):
-            yield int(positions[start]), table.slice(start, end - start)
-
-    def _writer(self, position: int) -> lance_core.FragmentWriter:
-        if position in self._open:
-            self._open.move_to_end(position)
-            return self._open[position]
-        if len(self._open) >= _MAX_OPEN_WRITERS:
-            self._close(next(iter(self._open)))
-        request = self._request
-        writer = lance_core.FragmentWriter(
+    def new_writer() -> lance_core.FragmentWriter:
+        return lance_core.FragmentWriter(
             request.uri,
-            self._schema,
+            schema,
             storage_options=request.storage_options,
             data_storage_version=request.data_storage_version,
-            dataset_schema=self._field_ids(),
+            dataset_schema=field_ids,
             **request.file_options,
         )
-        self._open[position] = writer
-        self._all.append(writer)
-        return writer
 
-    def _field_ids(self) -> bytes | None:
-        """The table's schema with its field ids, when the files go beside older ones."""
-        existing = self._request.existing
-        if existing is None or self._request.mode == "overwrite":
-            return None
-        known = set(existing.schema.names)
-        added = [field for field in self._schema if field.name not in known]
-        return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
+    def assign(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+        assert slices is not None
+        positions = slices.assign(rows)
+        if request.output.out_of_partition == "error" and (positions < 0).any():
+            _refuse_outside(rows, positions, slices)
+        return positions
 
-    def _close(self, position: int) -> None:
-        self._finishing.append(self._pool.submit(self._open.pop(position).finish))
-        self._settle(_FINISHING_AT_A_TIME)
-
-    def _settle(self, most: int) -> None:
-        """Wait until at most so many writers are being finished."""
-        while len(self._finishing) > most:
-            self._fragments += self._finishing.popleft().result()
+    return SliceWriter(new_writer, None if slices is None else assign, max_open=_MAX_OPEN_WRITERS)
 
 
-def _refuse_outside(table: pa.Table, positions: np.ndarray, slices: lance_core.Slices) -> None:
+def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
+    """The table's schema with its field ids, when the files go beside older ones."""
+    existing = request.existing
+    if existing is None or request.mode == "overwrite":
+        return None
+    known = set(existing.schema.names)
+    added = [field for field in schema if field.name not in known]
+    return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
+
+
+def _refuse_outside(table: pa.RecordBatch | pa.Table, positions: np.ndarray, slices: lance_core.Slices) -> None:
     outside = np.flatnonzero(positions < 0)
     example = {name: table.column(name)[int(outside[0])].as_py() for name in slices.columns}
     raise InvalidInputError(

@@ -92,6 +92,10 @@ class Slices:
         """Names of the slices, in order."""
         return [one.name for one in self.slices]
 
+    def counted(self, rows: Mapping[int, int]) -> dict[str, int]:
+        """Rows by name of the slice, in order, from rows by its position; slices without rows have 0."""
+        return {one.name: rows.get(position, 0) for position, one in enumerate(self.slices)}
+
     def identities(self) -> list[str]:
         """A digest of each slice's conditions, equal for equal slices in any process."""
         return [_identity(one) for one in self.slices]

@@ -1,0 +1,132 @@
+"""Write rows into fragments that do not mix slices.
+
+batch --assign--> slice of each row --> one FragmentWriter per slice, several of them open at a time
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.threads import ThreadPool
+from lance_core.verbs.files.fragment_writer import FragmentWriter
+from lance_core.verbs.records.fragments import FragmentMetadata
+
+__all__ = ["SliceWriter"]
+
+FINISHING_AT_A_TIME: Final = 4
+"""Writers that are finished side by side, since finishing one waits for the storage."""
+
+
+class SliceWriter:
+    """Writes each row by the writer of its slice, without committing anything.
+
+    Args:
+        new_writer: Makes the writer of a slice when its first row comes.
+        assign: Gives the position of each row's slice, as `Slices.assign` does; None for one writer of all rows.
+        max_open: Slices that are written to at once; the one that was longest without a row is finished for another.
+            None: any number.
+    """
+
+    def __init__(
+        self,
+        new_writer: Callable[[], FragmentWriter],
+        assign: Callable[[pa.RecordBatch | pa.Table], npt.NDArray[np.integer[Any]]] | None = None,
+        *,
+        max_open: int | None = None,
+    ) -> None:
+        self.rows: dict[int, int] = {}
+        """Rows written by position of their slice; -1 for rows outside of all, 0 for all without slices."""
+        self._new_writer = new_writer
+        self._assign = assign
+        self._max_open = max_open
+        self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
+        self._all: list[FragmentWriter] = []
+        self._pool = ThreadPool(FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
+        self._finishing: deque[Future[list[FragmentMetadata]]] = deque()
+        self._fragments: list[FragmentMetadata] = []
+
+    @property
+    def num_rows(self) -> int:
+        """Rows written so far."""
+        return sum(self.rows.values())
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Write rows.
+
+        Raises:
+            SchemaError: They do not fit; so do the errors of `assign`.
+        """
+        if self._assign is None:
+            self._write_to(0, batch)
+            return
+        for position, part in _parts(batch, self._assign(batch)):
+            self._write_to(position, part)
+
+    def finish(self) -> list[FragmentMetadata]:
+        """Close all files, and return the fragments; all files are durable then."""
+        for position in list(self._open):
+            self._finish(position)
+        self._settle(0)
+        self._pool.shutdown()
+        return self._fragments
+
+    def discard(self) -> None:
+        """Delete all files that were written."""
+        self._pool.shutdown(cancel_futures=True)
+        for writer in self._all:
+            writer.discard()
+
+    def _write_to(self, position: int, part: pa.RecordBatch | pa.Table) -> None:
+        if not part.num_rows:
+            return
+        writer = self._open.get(position)
+        if writer is None:
+            if self._max_open is not None and len(self._open) >= self._max_open:
+                self._finish(next(iter(self._open)))
+            writer = self._open[position] = self._new_writer()
+            self._all.append(writer)
+        self._open.move_to_end(position)
+        # The bytes of a file are counted between batches.
+        for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
+            writer.write(batch)
+        self.rows[position] = self.rows.get(position, 0) + part.num_rows
+
+    def _finish(self, position: int) -> None:
+        self._finishing.append(self._pool.submit(self._open.pop(position).finish))
+        self._settle(FINISHING_AT_A_TIME)
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most `most` writers are being finished."""
+        while len(self._finishing) > most:
+            self._fragments += self._finishing.popleft().result()
+
+
+def _parts(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, Any]]:
+    """The rows of each slice; they keep their order, and are copied only if the slices are mixed.
+
+    Args:
+        batch: The rows.
+        positions: The position of each row's slice.
+    """
+    if not len(positions):
+        return
+    starts = _run_starts(positions)
+    if len(starts) > len(np.unique(positions)):
+        order = np.argsort(positions, kind="stable")
+        batch, positions = batch.take(pa.array(order)), positions[order]
+        starts = _run_starts(positions)
+    for start, end in zip(starts, [*starts[1:], len(positions)], strict=True):
+        yield int(positions[start]), batch.slice(start, end - start)
+
+
+def _run_starts(positions: npt.NDArray[np.integer[Any]]) -> list[int]:
+    """Where the position differs from that of the row before."""
+    starts: list[int] = np.flatnonzero(np.diff(positions, prepend=positions[0] - 1)).tolist()
+    return starts
