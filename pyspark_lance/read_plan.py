@@ -151,13 +151,14 @@ def plan_read(
 
 
 def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tuple[tuple[Piece, ...], ...]:
-    """Share the rows of the version out to tasks.
+    """Share the rows of the version out to tasks; fragments that indices rule out make none.
 
     Args:
         dataset: The version of the plan.
         plan: What is read of it.
         parallelism: Tasks that Spark runs at once.
     """
+    possible = None if plan.filter is None else set(dataset.scanner(filter=plan.filter).fragment_ids())
     sizes = [
         FragmentSize(
             fragment_id=fragment.fragment_id,
@@ -165,6 +166,7 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
             num_bytes=fragment.metadata.num_bytes,
         )
         for fragment in dataset.get_fragments()
+        if possible is None or fragment.fragment_id in possible
     ]
     return tuple(cut(sizes, parallelism=parallelism, whole=plan.filter is not None))
 

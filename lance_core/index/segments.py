@@ -38,9 +38,11 @@ class IndexCache:
 
     Attributes:
         warned: Segments that a warning was given for.
+        answers: What was answered last, by what was asked.
     """
 
     warned: set[uuid.UUID] = field(default_factory=set)
+    answers: dict[object, object] = field(default_factory=dict)
     _known: OrderedDict[uuid.UUID, Content] = field(default_factory=OrderedDict)
     _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -94,3 +94,22 @@ def test_plans_tell_which_index_was_used(uri):
     assert "ruled out=4 of 7 fragments" in ran
     assert "objects=4" in ran
     assert "unused indices=[p_idx (ZoneMap)]" in ours.scanner(filter="p = 'd3'", use_scalar_index=False).explain_plan()
+
+
+def test_a_fragment_that_is_not_committed_is_not_taken_for_one_that_is(tmp_path):
+    dataset = lance_core.write_dataset(ROWS.select(["p", "t"]), tmp_path / "t", max_rows_per_file=50)
+    dataset.create_scalar_index("p", "ZONEMAP")
+    rows = pa.table({"t": ROWS["t"].slice(0, 30), "p": ["new"] * 30})
+    fragment = dataset.get_fragment(0)
+    updated, _ = fragment.update_columns(rows, "t", "t")
+    changed = lance_core.LanceFragment(dataset.source, updated.to_record())
+    for text, count in (("p = 'new'", 30), ("p = 'd0'", 20)):
+        assert dataset.scanner(filter=text, fragments=[changed]).to_table().num_rows == count
+        assert dataset.scanner(filter=text, fragments=[changed]).count_rows() == count
+        assert changed.count_rows(filter=text) == count
+
+
+def test_scans_say_which_fragments_they_look_at(uri):
+    ours = lance_core.dataset(uri)
+    assert ours.scanner(filter="p = 'd1'").fragment_ids() == [0, 1, 2, 4, 6]
+    assert ours.scanner(limit=80).fragment_ids() == [0, 1]

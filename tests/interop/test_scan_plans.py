@@ -39,10 +39,15 @@ def test_the_rows_that_came(both, arguments):
     assert f"output_rows={re.search(r'rows=([0-9]+)', ours)[1]}" in theirs
 
 
-def test_indices_that_are_not_used(both):
+def test_indices_that_are_used_and_those_that_are_not(both):
     ours, theirs = (dataset.scanner(filter="id = 5").explain_plan() for dataset in both)
     assert "@id_idx(BTree)" in theirs
-    assert "unused indices=[id_idx (BTree)]" in ours
+    assert "indices=[id_idx (BTree)], ruled out=" in ours
     ours = both[0].scanner(filter="id = 5 AND s = 'x'").explain_plan()
+    assert "indices=[id_idx (BTree), words (Bitmap)]" in ours
+    ours = both[0].scanner(filter="id = 5 AND length(s) = 1").explain_plan()
+    assert "indices=[id_idx (BTree)]" in ours
+    assert "unused indices=[words (Bitmap)]" in ours
+    ours = both[0].scanner(filter="id = 5 AND s = 'x'", use_scalar_index=False).explain_plan()
     assert "unused indices=[id_idx (BTree), words (Bitmap)]" in ours
     assert "indices" not in both[0].scanner(columns=["id"], filter="_rowid = 5").explain_plan()

@@ -1,10 +1,12 @@
 """How rows are shared out to tasks: each row once, in order, in shares of about the same size."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_lance.read_plan import FragmentSize, Piece, cut
+import lance_core
+from pyspark_lance.read_plan import FragmentSize, Piece, cut, plan_read, plan_tasks, table_schema
 
 MILLION = 1_000_000
 
@@ -78,3 +80,15 @@ def test_a_sliver_of_a_fragment_does_not_make_a_task_read_it_again():
         (Piece(fragment_id=0),),
         (Piece(fragment_id=1),),
     ]
+
+
+def test_fragments_that_an_index_rules_out_make_no_tasks(tmp_path):
+    rows = pa.table({"day": [i // 10 for i in range(100)], "n": range(100)})
+    dataset = lance_core.write_dataset(rows, tmp_path / "t", max_rows_per_file=10)
+    dataset.create_scalar_index("day", "ZONEMAP")
+    lance_core.write_dataset(rows.slice(0, 5), tmp_path / "t", mode="append")
+    dataset = lance_core.dataset(tmp_path / "t")
+    plan = plan_read(dataset, table_schema(dataset, ["n"]), filter=dataset.parse_filter("day = 3 OR day > 8"))
+    (task,) = plan_tasks(dataset, plan, parallelism=4)
+    assert [piece.fragment_id for piece in task] == [3, 9, 10]
+    assert sum(batch.num_rows for batch in plan.read(task)) == 20

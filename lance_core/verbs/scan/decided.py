@@ -32,10 +32,22 @@ class Decided:
 
 
 def decide(source: Source, expression: pc.Expression) -> Decided:
-    """What indices say of a filter."""
+    """What indices say of a filter; scans of one fragment after the other ask the same again and again."""
+    if not source.manifest.indices:
+        return Decided(None)
+    manifest = source.manifest
+    key = (manifest.branch, manifest.version, manifest.timestamp_ns, expression.__reduce__()[1][0].to_pybytes())
+    known = source.index_cache.answers.get(key)
+    if not isinstance(known, Decided):
+        known = _decide(source, expression)
+        source.index_cache.answers = {key: known}
+    return known
+
+
+def _decide(source: Source, expression: pc.Expression) -> Decided:
     selection = source.select(expression)
     columns = columns_of(expression)
-    if not columns or not source.manifest.indices:
+    if not columns:
         return Decided(selection)
     found = constant_fragments(source, columns)
     if found is None:

@@ -9,7 +9,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.index.selection import Selection
-from lance_core.table.fragment import Fragment
+from lance_core.table.fragment import Fragment, FragmentList
 from lance_core.verbs.scan.decided import Decided, decide
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
@@ -58,7 +58,11 @@ def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) 
     may_ask = options.filter is not None and options.use_scalar_index and not options.include_deleted_rows
     known = decide(source, options.filter) if may_ask and options.filter is not None else Decided(None)
     parts = selected(source, fragments, known.selection)
-    return Chosen(source, options, parts, known.selection, known.whole)
+    own = source.manifest.fragments
+    strange = frozenset(
+        fragment.id for fragment, _ in parts if fragment.id in known.whole and not _is_of(own, fragment)
+    )
+    return Chosen(source, options, parts, known.selection, known.whole - strange)
 
 
 def selected(
@@ -72,7 +76,14 @@ def selected(
     places = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
     found = []
     for fragment, place in zip(fragments, places, strict=True):
-        rows = selection.rows_of(place) if place >= 0 else None
+        is_known = place >= 0 and _is_of(source.manifest.fragments, fragment)
+        rows = selection.rows_of(place) if is_known else None
         if rows is None or rows:
             found.append((fragment, rows))
     return found
+
+
+def _is_of(fragments: FragmentList, fragment: Fragment) -> bool:
+    """Whether a fragment is one of a version: one that is not committed can have the same id."""
+    own = fragments.get(fragment.id)
+    return own is fragment or own == fragment

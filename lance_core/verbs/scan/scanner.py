@@ -124,6 +124,12 @@ class LanceScanner:
         total = max(total - options.offset, 0)
         return total if options.limit is None else min(total, options.limit)
 
+    def fragment_ids(self) -> list[int]:
+        """Ids of the fragments that the scan has to look at: without those that indices rule out. Not in pylance."""
+        if self._options.filter is None:
+            return [fragment.id for fragment, _ in self._parts()]
+        return [fragment.id for fragment, _ in self._chosen().parts]
+
     def explain_plan(self, verbose: bool = False) -> str:
         """What the scan will do, the last step first; pylance's plans are those of DataFusion, and look otherwise.
 
