@@ -21,6 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lance_dagster.branch_jobs import build_branch_jobs
+    from lance_dagster.branch_sensor import build_branch_sensor
     from lance_dagster.branching import BranchPolicy
     from lance_dagster.checks import (
         build_lance_drift_check,
@@ -44,6 +46,8 @@ __all__ = [
     "LanceMaintenancePolicy",
     "LanceSparkResource",
     "LanceTableResource",
+    "build_branch_jobs",
+    "build_branch_sensor",
     "build_lance_drift_check",
     "build_lance_health_checks",
     "build_lance_integrity_checks",
@@ -59,6 +63,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "build_branch_sensor": "lance_dagster.branch_sensor",
+    "build_branch_jobs": "lance_dagster.branch_jobs",
     "BranchPolicy": "lance_dagster.branching",
     "LanceIOManager": "lance_dagster.io_manager",
     "LanceMaintenancePolicy": "lance_dagster.policy",

@@ -21,13 +21,25 @@ from pydantic import Field
 if TYPE_CHECKING:
     from lance_dagster._context import RunFacts
 
-__all__ = ["AUDITED_TAG", "AUTO", "BRANCH_TAG", "BranchPolicy", "backfill_branch", "branch_of_run", "check_name"]
+__all__ = [
+    "AUDITED_TAG",
+    "AUTO",
+    "BRANCH_TAG",
+    "PUBLISHES_TAG",
+    "BranchPolicy",
+    "backfill_branch",
+    "branch_of_run",
+    "named_branch",
+]
 
 BRANCH_TAG = "lance/branch"
 """Run tag that names the branch."""
 
 AUDITED_TAG = "lance/audited"
 """Run tag of audited jobs: each run writes to a branch of its own."""
+
+PUBLISHES_TAG = "lance/publishes"
+"""Tag of runs whose materializations tell of main, though the run tag `lance/branch` names a branch."""
 
 AUTO = "auto"
 MAIN = "main"

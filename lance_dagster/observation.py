@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lance_dagster._context import definition_metadata
+from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_lance_observation_sensor", "lance_eager", "observable_lance_asset"]
 
-BRANCH_TAG = "lance/branch"
 _DATA_VERSION_TAG = "dagster/data_version"
 _MOST_PER_TICK = 50
 
@@ -202,7 +202,9 @@ def lance_eager() -> dg.AutomationCondition[Any]:
     condition = dg.AutomationCondition
     on_branch: Any
     if hasattr(condition, "all_new_updates_have_run_tags"):
-        on_branch = condition.all_new_updates_have_run_tags(tag_keys={BRANCH_TAG})
+        on_branch = condition.all_new_updates_have_run_tags(
+            tag_keys={BRANCH_TAG}
+        ) & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})
     else:
         on_branch = condition.executed_with_tags(tag_keys={BRANCH_TAG})
     return condition.eager().replace("newly_updated", condition.newly_updated() & ~on_branch)

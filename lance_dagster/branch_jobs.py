@@ -1,0 +1,215 @@
+"""`build_branch_jobs`: promote the branch of some tables, or throw it away, as Dagster jobs.
+
+    lance_promote    each table: gates -> one commit on main -> one materialization per partition
+    lance_discard    each table: the branch is gone afterwards
+
+The branch comes from the run tag `lance/branch` or from the configuration of the op. Both jobs can be run again, and
+tables that have no such branch are passed over: a promotion that was made is found, and told again, not made again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from lance_dagster._context import definition_metadata, job_beside_resources
+from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
+from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+
+if TYPE_CHECKING:
+    from lance_dagster._context import RunFacts
+
+__all__ = ["BranchConfig", "build_branch_jobs"]
+
+
+class BranchConfig(dg.Config):
+    """What the launchpad offers for one run.
+
+    Attributes:
+        branch: The branch; the run tag `lance/branch` if it is not given.
+        tables: Keys, such as "nyc/flights"; all tables of the job if empty.
+    """
+
+    branch: str | None = Field(default=None, description="The branch; else the run tag lance/branch.")
+    tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What the op of a job works with."""
+
+    refs: Sequence[TableRef]
+    io_manager_key: str
+    gates: dict[str, Any]
+    discard: bool
+
+    def root(self, context: dg.OpExecutionContext) -> TableRoot:
+        """The tables of the IO manager."""
+        return table_root(getattr(context.resources, self.io_manager_key))
+
+
+def build_branch_jobs(
+    tables: Iterable[TableLike] | TableLike,
+    *,
+    io_manager_key: str = "io_manager",
+    require_checks: bool = False,
+    max_commit_drift: int | None = None,
+    min_row_ratio: float | None = None,
+    max_row_ratio: float | None = None,
+    discard_promoted: bool = False,
+    promote_name: str = "lance_promote",
+    discard_name: str = "lance_discard",
+) -> tuple[dg.JobDefinition, dg.JobDefinition]:
+    """Make the two jobs that end a branch; see the module's text.
+
+    All gates of all tables are looked at before the first one is promoted. A table that cannot be promoted fails the
+    run after the others are done; main is unchanged there.
+
+    Args:
+        tables: Assets, specs or keys.
+        io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
+        require_checks: Whether the checks of the asset must have passed on the branch.
+        max_commit_drift: How many commits main may have had since the fork.
+        min_row_ratio: How many rows the branch must have at least, as a share of main's.
+        max_row_ratio: How many it may have at most.
+        discard_promoted: Whether the branch goes once it is promoted.
+        promote_name: Name of the first job.
+        discard_name: Name of the second.
+
+    Returns:
+        The job that promotes, and the one that discards.
+
+    Raises:
+        DagsterInvalidDefinitionError: a table cannot be used.
+    """
+    gates = {
+        "require_checks": require_checks,
+        "max_commit_drift": max_commit_drift,
+        "min_row_ratio": min_row_ratio,
+        "max_row_ratio": max_row_ratio,
+    }
+    job = _Job(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
+    return (
+        _job(job, promote_name, _promote, "Promotes the branch of these tables into main."),
+        _job(job, discard_name, _discard, "Throws the branch of these tables away."),
+    )
+
+
+def _job(job: _Job, name: str, work: Any, description: str) -> dg.JobDefinition:
+    @dg.op(
+        name=f"{name}_op",
+        description=description,
+        required_resource_keys={job.io_manager_key},
+        out=dg.Out(dg.Nothing),
+    )
+    def run(context: dg.OpExecutionContext, config: BranchConfig) -> None:
+        work(job, context, config)
+
+    @dg.graph(name=name)
+    def graph() -> None:
+        run()
+
+    return job_beside_resources(
+        graph,
+        {},
+        name=name,
+        description=description,
+        tags={PUBLISHES_TAG: "true"},
+        metadata={"lance/tables": [ref.name for ref in job.refs]},
+    )
+
+
+def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+    from lance_core.errors import LanceError  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster import publishing  # noqa: PLC0415
+
+    branch = _branch(context, config)
+    found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
+    gates, problems = publishing.Gates(**job.gates), []
+    for ref, main in found:
+        checks = publishing.failed_checks(context.instance, ref.key, branch) if gates.require_checks else []
+        problems += [f"{ref.name}: {text}" for text in publishing.gate_problems(main, branch, gates, checks)]
+    if problems:
+        raise dg.Failure(f"branch {branch} is not promoted, and main is unchanged: {'; '.join(problems)}")
+    done = 0
+    for ref, main in found:
+        try:
+            published = publishing.publish(main, branch, tag=True, properties=_properties(context))
+        except LanceError as error:
+            context.log.exception("%s was not promoted", ref.name)
+            problems.append(f"{ref.name}: {error}")
+            continue
+        if published is None:
+            context.log.info("%s has no branch %s; passed over", ref.name, branch)
+            continue
+        done += 1
+        context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.dataset.version)
+        for event in publishing.materializations(ref.key, job.root(context).locate(ref), published):
+            context.log_event(event)
+        if job.discard:
+            main.branches.discard(branch)
+        _show_branches(context, ref, main)
+    if problems:
+        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(problems)}")
+    if not done:
+        raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
+
+
+def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+    branch = _branch(context, config)
+    for ref, main in _tables(job, context, config):
+        gone = main is not None and main.branches.discard(branch)
+        context.log.info("%s: branch %s %s", ref.name, branch, "is gone" if gone else "was not there")
+        if gone and main is not None:
+            _show_branches(context, ref, main)
+
+
+def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
+    """The branch of this run.
+
+    Raises:
+        Failure: neither tag nor configuration names one.
+    """
+    given = config.branch or context.run.tags.get(BRANCH_TAG)
+    found = named_branch(
+        given, _facts(context), where="the configuration" if config.branch else f"run tag {BRANCH_TAG}"
+    )
+    if found is None:
+        raise dg.Failure(f"which branch? Set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op")
+    return found
+
+
+def _facts(context: dg.OpExecutionContext) -> "RunFacts":
+    from lance_dagster._context import RunFacts  # noqa: PLC0415 -- its name is wanted here only
+
+    run = context.run
+    return RunFacts(run_id=run.run_id, root_run_id=run.root_run_id or run.run_id, tags=dict(run.tags))
+
+
+def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
+    """The tables of this run; None for one that is not there yet."""
+    known = {ref.name: ref for ref in job.refs}
+    unknown = sorted(set(config.tables) - set(known))
+    if unknown:
+        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
+    for ref in [known[name] for name in dict.fromkeys(config.tables)] if config.tables else job.refs:
+        full = ref
+        if ref.metadata is None:
+            full = TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+        yield full, job.root(context).open_or_none(full)
+
+
+def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
+    return {"dagster.promotion_run_id": context.run.run_id, "dagster.promotion_job_name": context.run.job_name}
+
+
+def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:
+    """Tell what branches the table has now."""
+    from lance_dagster import publishing  # noqa: PLC0415 -- code locations load without lance_core
+
+    checks = {name: publishing.failed_checks(context.instance, ref.key, name) for name in main.branches.list()}
+    page = publishing.branches_page(main, checks)
+    metadata: dict[str, Any] = {"lance/branches": dg.MetadataValue.md(page), "lance/open_branches": len(checks)}
+    context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=metadata))

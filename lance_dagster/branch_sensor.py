@@ -1,0 +1,237 @@
+"""`build_branch_sensor`: ends the branches of backfills and runs that have ended.
+
+    backfill or run       checks on the branch      what is done
+    ---------------       --------------------      ------------
+    succeeded             none failed               a run of the promoting job, once
+    succeeded             one failed                on_failure: an observation on the table, once, or a discarding run
+    failed                                          on_failure
+    canceled                                        on_cancel: a discarding run, or an observation
+    under way, unknown                              nothing
+
+Besides, a branch that nothing was committed to for longer than `ttl` is discarded, promoted ones among them.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import dagster as dg
+
+from lance_dagster._context import definition_metadata
+from lance_dagster.branch_jobs import build_branch_jobs
+from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.tables import TableLike, TableRef, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["build_branch_sensor"]
+
+Ending = Literal["report", "discard", "ignore"]
+State = Literal["running", "succeeded", "failed", "canceled", "unknown"]
+
+_BACKFILL = "dagster/backfill/"
+_RUN = "dagster/run/"
+_BACKFILL_STATES: Mapping[str, State] = {
+    "COMPLETED_SUCCESS": "succeeded",
+    "COMPLETED": "succeeded",
+    "COMPLETED_FAILED": "failed",
+    "FAILED": "failed",
+    "CANCELED": "canceled",
+}
+_RUN_STATES: Mapping[str, State] = {"SUCCESS": "succeeded", "FAILURE": "failed", "CANCELED": "canceled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A branch of a table."""
+
+    ref: TableRef
+    main: "lance_core.LanceDataset"
+    branch: str
+    is_promoted: bool
+    committed: datetime
+    version: int
+
+
+def build_branch_sensor(  # noqa: PLR0913 -- each is a choice of its own, most by keyword only
+    tables: Iterable[TableLike] | TableLike,
+    jobs: tuple[dg.JobDefinition, dg.JobDefinition] | None = None,
+    *,
+    auto_promote: bool = True,
+    require_checks: bool = True,
+    on_failure: Ending = "report",
+    on_cancel: Ending = "discard",
+    ttl: timedelta | None = None,
+    name: str = "lance_branches",
+    io_manager_key: str = "io_manager",
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Make a sensor that looks at the open branches of tables; see the module's text.
+
+    Args:
+        tables: Assets, specs or keys.
+        jobs: From `build_branch_jobs`, for these tables; made if not given.
+        auto_promote: Whether branches are promoted; if not, one that is ready is reported.
+        require_checks: Whether the checks of the asset must have passed on the branch.
+        on_failure: What becomes of the branch of a failed backfill or run, or of one with a failed check.
+        on_cancel: What becomes of the branch of a canceled one.
+        ttl: How long a branch may lie without a commit; None for ever.
+        name: Name of the sensor.
+        io_manager_key: The resource that knows where the tables are.
+        minimum_interval_seconds: Between two ticks.
+        default_status: Whether it runs as soon as it is deployed.
+
+    Raises:
+        ValueError: an ending is none.
+        DagsterInvalidDefinitionError: a table cannot be used.
+    """
+    for ending in (on_failure, on_cancel):
+        if ending not in get_args(Ending):
+            raise ValueError(f"what becomes of a branch is one of {get_args(Ending)}, not {ending!r}")
+    refs = table_refs(tables)
+    promote, discard = jobs or build_branch_jobs(_as_tables(refs), io_manager_key=io_manager_key)
+    rules = _Rules(
+        promote=promote.name if auto_promote else None,
+        discard=discard.name,
+        require_checks=require_checks,
+        on_failure=on_failure,
+        on_cancel=on_cancel,
+        ttl=ttl,
+    )
+
+    @dg.sensor(
+        name=name,
+        jobs=[promote, discard],
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=f"Ends the branches of {len(refs)} Lance tables.",
+    )
+    def branches(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
+        return _tick(context, refs, getattr(context.resources, io_manager_key), rules)
+
+    return branches
+
+
+def _tick(
+    context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any, rules: "_Rules"
+) -> dg.SensorResult | dg.SkipReason:
+    """Look at all branches once; the cursor holds what was reported."""
+    told = set(json.loads(context.cursor)) if context.cursor else set()
+    by_branch: dict[str, list[_Found]] = {}
+    for found in _branches(context, refs, resource):
+        by_branch.setdefault(found.branch, []).append(found)
+    requests: list[dg.RunRequest] = []
+    events: list[dg.AssetObservation] = []
+    known: set[str] = set()
+    for branch, where in by_branch.items():
+        state = _state(context.instance, branch)
+        action, reason = rules.decide(context.instance, branch, where, state)
+        key = f"{action}:{branch}:{'.'.join(str(found.version) for found in where)}"
+        if action in ("promote", "discard"):
+            job = rules.promote if action == "promote" else rules.discard
+            requests.append(dg.RunRequest(run_key=key, job_name=job, tags={BRANCH_TAG: branch}))
+        elif action == "report":
+            known.add(key)
+            if key not in told:
+                events += _reports(context.instance, where, reason)
+    if not requests and not events and known == told:
+        return dg.SkipReason(f"{len(by_branch)} branches, none of which has to be ended")
+    return dg.SensorResult(run_requests=requests, asset_events=events, cursor=json.dumps(sorted(known)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """What becomes of branches."""
+
+    promote: str | None
+    discard: str
+    require_checks: bool
+    on_failure: Ending
+    on_cancel: Ending
+    ttl: timedelta | None
+
+    def decide(self, instance: dg.DagsterInstance, branch: str, where: list[_Found], state: State) -> tuple[str, str]:
+        """What to do about a branch, and why: "promote", "discard", "report" or "ignore"."""
+        idle = datetime.now(UTC) - max(found.committed for found in where)
+        if self.ttl is not None and idle > self.ttl and state != "running":
+            return "discard", f"nothing was committed to it for {idle}"
+        if all(found.is_promoted for found in where):
+            return "ignore", "it was promoted"
+        if state == "canceled":
+            return self.on_cancel, "what wrote it was canceled"
+        if state == "failed":
+            return self.on_failure, "what wrote it failed"
+        if state != "succeeded":
+            return "ignore", "it is not known whether what writes it has ended"
+        failed = self._failed(instance, branch, where)
+        if failed:
+            return self.on_failure, f"checks did not pass on it: {', '.join(failed)}"
+        return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
+
+    def _failed(self, instance: dg.DagsterInstance, branch: str, where: list[_Found]) -> list[str]:
+        from lance_dagster.publishing import failed_checks  # noqa: PLC0415 -- code locations load without lance_core
+
+        if not self.require_checks:
+            return []
+        return [
+            f"{found.ref.name}: {name}" for found in where for name in failed_checks(instance, found.ref.key, branch)
+        ]
+
+
+def _as_tables(refs: Iterable[TableRef]) -> list[TableLike]:
+    """Tables as jobs take them, with what is known of them."""
+    return [ref.key if ref.metadata is None else dg.AssetSpec(ref.key, metadata=dict(ref.metadata)) for ref in refs]
+
+
+def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:
+    root = table_root(resource)
+    for given in refs:
+        ref = given
+        if ref.metadata is None:
+            ref = TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+        main = root.open_or_none(ref)
+        if main is None:
+            continue
+        for branch, described in main.branches.list().items():
+            head = main.checkout_version((branch, None))
+            made = datetime.fromtimestamp(described["create_at"], UTC)
+            yield _Found(
+                ref=ref,
+                main=main,
+                branch=branch,
+                is_promoted="lance.promoted_version" in described["metadata"],
+                committed=max(made, head.timestamp),
+                version=head.version,
+            )
+
+
+def _state(instance: dg.DagsterInstance, branch: str) -> State:
+    """What became of the backfill or run that writes a branch."""
+    if branch.startswith(_BACKFILL):
+        backfill = instance.get_backfill(branch.removeprefix(_BACKFILL))
+        return "unknown" if backfill is None else _BACKFILL_STATES.get(backfill.status.value, "running")
+    if branch.startswith(_RUN):
+        root = branch.removeprefix(_RUN)
+        runs = list(instance.get_runs(filters=dg.RunsFilter(tags={"dagster/root_run_id": root}), limit=1))
+        last = runs[0] if runs else instance.get_run_by_id(root)
+        return "unknown" if last is None else _RUN_STATES.get(last.status.value, "running")
+    return "unknown"
+
+
+def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
+    from lance_dagster.publishing import branches_page, failed_checks  # noqa: PLC0415 -- as above
+
+    for found in where:
+        checks = {name: failed_checks(instance, found.ref.key, name) for name in found.main.branches.list()}
+        metadata: dict[str, Any] = {
+            BRANCH_TAG: found.branch,
+            "lance/branch_state": reason,
+            "lance/branches": dg.MetadataValue.md(branches_page(found.main, checks)),
+            "lance/open_branches": len(checks),
+        }
+        yield dg.AssetObservation(asset_key=found.ref.key, metadata=metadata)

@@ -1,0 +1,234 @@
+"""Bringing the branch of a table into main, throwing it away, and what Dagster is told of it.
+
+gates        checks of the asset passed on the branch, main did not move too far, the number of rows is plausible
+promotion    one commit on main; a branch that was promoted, or promoted and discarded, is found in main's history
+events       one materialization per partition that the branch filled, with main's version
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import NotFoundError
+from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.history import data_version
+from lance_dagster.location import TableLocation
+from lance_dagster.metadata import column_schema
+
+__all__ = ["Gates", "Published", "branches_page", "failed_checks", "gate_problems", "materializations", "publish"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What must hold before a branch is promoted.
+
+    Attributes:
+        require_checks: Whether the last result on the branch of each check of the asset must be a success.
+        max_commit_drift: How many commits main may have had since the fork; None for any number.
+        min_row_ratio: How many rows the branch must have at least, as a share of main's; None for any number.
+        max_row_ratio: How many it may have at most.
+    """
+
+    require_checks: bool = False
+    max_commit_drift: int | None = None
+    min_row_ratio: float | None = None
+    max_row_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A branch that main has.
+
+    Attributes:
+        dataset: Main at the version that has the branch's rows.
+        branch: The branch.
+        promotion: What was done; None if the branch is gone and an earlier promotion was found.
+        properties: What the commit says.
+        partitions: The partitions that the branch filled; empty for an asset without any.
+    """
+
+    dataset: lance_core.LanceDataset
+    branch: str
+    promotion: Any
+    properties: Mapping[str, str]
+    partitions: Sequence[str]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this call made the version."""
+        return self.promotion is not None and not self.promotion.deduplicated
+
+
+def publish(
+    main: lance_core.LanceDataset, branch: str, *, tag: str | bool, properties: Mapping[str, str]
+) -> Published | None:
+    """Promote a branch, once; None if the table has none and never had.
+
+    Raises:
+        LanceError: it cannot be promoted, and main is unchanged.
+    """
+    try:
+        promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
+    except NotFoundError:
+        return _published_before(main, branch)
+    dataset = main.checkout_version((None, promotion.version))
+    made = dataset.read_transaction(promotion.version)
+    found = dict((made.transaction_properties if made is not None else None) or {})
+    known = found if found.get("promoted_from") == branch else {}
+    return Published(
+        dataset=dataset, branch=branch, promotion=promotion, properties=known, partitions=_partitions(known)
+    )
+
+
+def _published_before(main: lance_core.LanceDataset, branch: str) -> Published | None:
+    found = main.find_transaction("promoted_from", branch)
+    if found is None:
+        return None
+    version, made = found
+    properties = dict(made.transaction_properties or {})
+    return Published(
+        dataset=main.checkout_version(version),
+        branch=branch,
+        promotion=None,
+        properties=properties,
+        partitions=_partitions(properties),
+    )
+
+
+def _partitions(properties: Mapping[str, str]) -> list[str]:
+    """The partition keys that the branch's commits name."""
+    for key in ("lance.slice_names", "dagster.partition_keys"):
+        found = json.loads(properties.get(key, "[]"))
+        if isinstance(found, list) and found:
+            return [str(name) for name in found]
+    return []
+
+
+def materializations(
+    key: dg.AssetKey, location: TableLocation, published: Published, partitions: Sequence[str] | None = None
+) -> Iterator[dg.AssetMaterialization]:
+    """What Dagster is told: main has these partitions now, in this version.
+
+    Args:
+        key: The asset.
+        location: Its table.
+        published: What was promoted.
+        partitions: The partitions to tell of; None for those that the commit names.
+    """
+    dataset = published.dataset
+    known = {
+        "dagster/row_count": dataset.count_rows(),
+        "dagster/size_bytes": dataset.total_bytes,
+        "dagster/column_schema": column_schema(dataset.schema),
+        "dagster/table_name": location.name,
+        "dagster/uri": location.uri,
+        "lance/version": dataset.version,
+        "lance/operation": "Update",
+        "lance/published": True,
+        "lance/promoted_from": published.branch,
+        "lance/branch_version": _number(published.properties.get("promoted_version")),
+        "lance/base_version": published.promotion.fork_version if published.promotion is not None else None,
+        "lance/rows_written": published.promotion.rows_added if published.promotion is not None else None,
+        "lance/rows_deleted": published.promotion.rows_removed if published.promotion is not None else None,
+        "lance/tag": published.promotion.tag if published.promotion is not None else None,
+        "lance/deduplicated": not published.is_new,
+    }
+    metadata = {name: value for name, value in known.items() if value is not None}
+    tags = {"dagster/data_version": data_version(dataset.root_uri, dataset.version)}
+    keys: list[str | None] = [*(published.partitions if partitions is None else partitions)]
+    for partition in keys or [None]:
+        yield dg.AssetMaterialization(asset_key=key, partition=partition, metadata=metadata, tags=tags)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, checks: Sequence[str]) -> list[str]:
+    """What speaks against the promotion of a branch; nothing of one that is gone or has been promoted.
+
+    Args:
+        main: The table.
+        branch: The branch.
+        gates: What must hold.
+        checks: Names of checks that did not pass on the branch.
+    """
+    listed = main.branches.list().get(branch)
+    if listed is None or "lance.promoted_version" in listed["metadata"]:
+        return []
+    problems = [f"the check {name} did not pass on it" for name in checks] if gates.require_checks else []
+    if (gates.max_commit_drift, gates.min_row_ratio, gates.max_row_ratio) == (None, None, None):
+        return problems
+    diff = main.branches.diff(branch)
+    rows, before = diff.rows.on_branch, main.count_rows()
+    if gates.max_commit_drift is not None and diff.drift > gates.max_commit_drift:
+        problems.append(f"main had {diff.drift} commits since the fork, max_commit_drift is {gates.max_commit_drift}")
+    if gates.min_row_ratio is not None and rows < gates.min_row_ratio * before:
+        problems.append(f"it has {rows} rows, main {before}: less than min_row_ratio {gates.min_row_ratio}")
+    if gates.max_row_ratio is not None and before and rows > gates.max_row_ratio * before:
+        problems.append(f"it has {rows} rows, main {before}: more than max_row_ratio {gates.max_row_ratio}")
+    return problems
+
+
+def failed_checks(instance: dg.DagsterInstance, key: dg.AssetKey, branch: str) -> list[str]:
+    """The checks of an asset whose last result in a run on the branch was no success.
+
+    A check counts by its latest evaluation of each partition; one that only warns does not.
+    """
+    latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
+    for run in instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch})):
+        records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
+        for record in records:
+            event = record.event_log_entry.dagster_event
+            found = event.asset_check_evaluation_data if event is not None else None
+            if found is None or found.asset_key != key:
+                continue
+            at = (found.check_name, getattr(found, "partition", None) or run.tags.get("dagster/partition"))
+            good = found.passed or found.severity == dg.AssetCheckSeverity.WARN
+            if at not in latest or record.timestamp > latest[at][0]:
+                latest[at] = (record.timestamp, good)
+    return sorted({name for (name, _), (_, good) in latest.items() if not good})
+
+
+def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The open branches of a table as Markdown: base, rows, partitions, checks, age.
+
+    Args:
+        main: The table.
+        checks: Names of failed checks, by branch.
+    """
+    lines = [
+        "| branch | base | commits | rows | added | removed | partitions | checks | age | state |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, described in main.branches.list().items():
+        diff = main.branches.diff(name)
+        failed = None if checks is None else checks.get(name, ())
+        told = "" if failed is None else ("failed: " + ", ".join(failed) if failed else "no failure")
+        promoted = described["metadata"].get("lance.promoted_version")
+        state = f"promoted as {promoted}" if promoted else f"open, main {diff.drift} ahead"
+        lines.append(
+            f"| `{name}` | {diff.parent}@{diff.fork_version} | {diff.commits} | {diff.rows.on_branch:,} "
+            f"| {diff.rows.added:,} | {diff.rows.removed:,} | {_listed(diff.partitions)} | {told} "
+            f"| {_age(described['create_at'])} | {state} |"
+        )
+    return "\n".join(lines) if len(lines) > 2 else "No branches."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]} ({len(names)})"
+
+
+def _age(created: int) -> str:
+    seconds = max(0, int(datetime.now(UTC).timestamp()) - created)
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

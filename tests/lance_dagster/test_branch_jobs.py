@@ -1,0 +1,233 @@
+"""Promoting, discarding and sweeping branches by jobs and by a sensor."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor
+from tests.lance_dagster.lake import QUIET, errors
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+BACKFILL = {"lance/branch": "auto", "dagster/backfill": "b7"}
+BRANCH = "dagster/backfill/b7"
+TAGGED = {"branching": BranchPolicy.from_tag("lance/branch")}
+
+
+@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+def events(context) -> pa.Table:
+    keys = sorted(context.partition_keys)
+    return pa.table({"day": keys, "n": [int(context.run.tags.get("n", 0))] * len(keys)})
+
+
+@dg.asset_check(asset=events, blocking=True)
+def positive(context, events: pa.Table) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=min(events.column("n").to_pylist()) >= 0)
+
+
+@dg.asset
+def plain(context) -> pa.Table:
+    return pa.table({"n": [int(context.run.tags.get("n", 0))]})
+
+
+@pytest.fixture
+def written(lake):
+    """Two days on main, one of which and a third are on the branch of a backfill."""
+    lake.run(events, span=("2024-01-01", "2024-01-02"))
+    for day in ("2024-01-02", "2024-01-03"):
+        lake.run(events, partition=day, tags={**BACKFILL, "n": "7"}, **TAGGED)
+    return lake
+
+
+def run(lake, job, *, tags=None, config=None, fails=False):
+    defs = dg.Definitions(assets=[events, plain], jobs=[job], resources={"io_manager": lake.manager(**TAGGED)})
+    run_config = {**QUIET, **({"ops": {f"{job.name}_op": {"config": config}}} if config else {})}
+    result = defs.resolve_job_def(job.name).execute_in_process(
+        instance=lake.instance, tags=tags, run_config=run_config, raise_on_error=False
+    )
+    assert result.success is not fails, errors(result)
+    return result
+
+
+def told(result):
+    """Partition and metadata of each materialization."""
+    found = [event.materialization for event in result.all_events if event.is_step_materialization]
+    return {one.partition: {key: entry.value for key, entry in one.metadata.items()} for one in found}
+
+
+class TestPromote:
+    @pytest.mark.parametrize("how", ["tag", "configuration"])
+    def test_one_version_and_a_materialization_per_partition(self, written, how):
+        promote, _ = build_branch_jobs([events])
+        given = {"tags": {"lance/branch": BRANCH}} if how == "tag" else {"config": {"branch": BRANCH}}
+        result = run(written, promote, **given)
+        assert written.rows("events") == [("2024-01-01", 0), ("2024-01-02", 7), ("2024-01-03", 7)]
+        events_told = told(result)
+        assert sorted(events_told) == ["2024-01-02", "2024-01-03"]
+        metadata = events_told["2024-01-03"]
+        assert (metadata["lance/version"], metadata["lance/promoted_from"]) == (2, BRANCH)
+        assert (metadata["lance/published"], metadata["dagster/row_count"]) == (True, 3)
+        record = written.instance.get_latest_materialization_event(dg.AssetKey("events"))
+        assert record.asset_materialization.tags["dagster/data_version"].endswith(":main:2")
+        properties = written.properties("events")[-1]
+        assert properties["promoted_from"] == BRANCH
+        assert properties["dagster.backfill_id"] == "b7"
+
+    def test_again_makes_no_second_version(self, written):
+        promote, discard = build_branch_jobs([events])
+        tags = {"lance/branch": BRANCH}
+        run(written, promote, tags=tags)
+        again = run(written, promote, tags=tags)
+        run(written, discard, tags=tags)
+        after = run(written, promote, tags=tags)
+        assert written.table("events").version == 2
+        for result in (again, after):
+            assert sorted(told(result)) == ["2024-01-02", "2024-01-03"]
+            assert told(result)["2024-01-03"]["lance/deduplicated"] is True
+        run(written, discard, tags=tags)
+
+    def test_tables_without_the_branch_are_passed_over(self, written):
+        written.run(plain)
+        promote, _ = build_branch_jobs([plain, events, "no/table"])
+        assert len(told(run(written, promote, tags={"lance/branch": BRANCH}))) == 2
+        assert written.table("plain").version == 1
+        said = errors(run(written, promote, tags={"lance/branch": "other"}, fails=True))
+        assert "no table of this job has, or had, a branch other" in said
+        assert "which branch?" in errors(run(written, promote, fails=True))
+        config = {"branch": BRANCH, "tables": ["nope"]}
+        assert "no table of this job" in errors(run(written, promote, config=config, fails=True))
+
+    def test_a_conflict_is_named_and_main_stays(self, written):
+        written.run(events, partition="2024-01-03", tags={"n": "9"})
+        promote, _ = build_branch_jobs([events])
+        said = errors(run(written, promote, tags={"lance/branch": BRANCH}, fails=True))
+        assert "filled '2024-01-03' as well" in said
+        assert written.rows("events")[-1] == ("2024-01-03", 9)
+
+    @pytest.mark.parametrize(
+        ("gate", "said"),
+        [
+            ({"max_commit_drift": 0}, "max_commit_drift is 0"),
+            ({"min_row_ratio": 2}, "less than min_row_ratio 2"),
+            ({"max_row_ratio": 0.5}, "more than max_row_ratio 0.5"),
+        ],
+    )
+    def test_gates(self, written, gate, said):
+        lance_core.write_dataset(pa.table({"day": ["2024-01-31"], "n": [1]}), written.uri("events"), mode="append")
+        promote, _ = build_branch_jobs([events], **gate)
+        assert said in errors(run(written, promote, tags={"lance/branch": BRANCH}, fails=True))
+        assert written.table("events").version == 2
+        open_gates = {"max_commit_drift": 1, "min_row_ratio": 0.9, "max_row_ratio": 1.1}
+        run(written, build_branch_jobs([events], **open_gates)[0], tags={"lance/branch": BRANCH})
+
+    def test_the_gate_of_checks(self, lake):
+        lake.run(events, partition="2024-01-01")
+        promote, _ = build_branch_jobs([events], require_checks=True)
+        for day, n, fails in (("2024-01-01", "5", False), ("2024-01-02", "-1", None)):
+            lake.run(events, positive, partition=day, tags={**BACKFILL, "n": n}, fails=fails, **TAGGED)
+        said = errors(run(lake, promote, tags={"lance/branch": BRANCH}, fails=True))
+        assert "the check positive did not pass" in said
+        lake.run(events, positive, partition="2024-01-02", tags={**BACKFILL, "n": "6"}, **TAGGED)
+        run(lake, promote, tags={"lance/branch": BRANCH})
+        assert lake.rows("events") == [("2024-01-01", 5), ("2024-01-02", 6)]
+
+    def test_the_branch_can_go_at_once(self, written):
+        promote, _ = build_branch_jobs([events], discard_promoted=True)
+        result = run(written, promote, tags={"lance/branch": BRANCH})
+        assert written.table("events").branches.list() == {}
+        assert len(told(result)) == 2
+
+
+class TestDiscard:
+    def test_without_a_trace(self, written):
+        _, discard = build_branch_jobs([events])
+        for _ in range(2):
+            run(written, discard, tags={"lance/branch": BRANCH})
+        table = written.table("events")
+        assert (table.version, table.branches.list(), table.tags.list()) == (1, {}, {})
+
+    def test_the_page_of_branches(self, written):
+        written.run(plain, tags={"lance/branch": "mine"}, **TAGGED)
+        written.run(events, partition="2024-01-09", tags={"lance/branch": "mine"}, **TAGGED)
+        _, discard = build_branch_jobs([events])
+        result = run(written, discard, tags={"lance/branch": "mine"})
+        (seen,) = [e.asset_observation_data for e in result.all_events if e.event_type_value == "ASSET_OBSERVATION"]
+        metadata = seen.asset_observation.metadata
+        assert metadata["lance/open_branches"].value == 1
+        page = metadata["lance/branches"].value
+        assert f"`{BRANCH}` | main@1 | 2 | 3 | 2 | 1 | 2024-01-02, 2024-01-03 | no failure" in page
+
+
+class TestSensor:
+    def tick(self, lake, monkeypatch, status, cursor=None, **options):
+        backfill = SimpleNamespace(status=SimpleNamespace(value=status)) if status else None
+        monkeypatch.setattr(lake.instance, "get_backfill", lambda _: backfill)
+        sensor = build_branch_sensor([events], **options)
+        with dg.build_sensor_context(
+            instance=lake.instance, resources={"io_manager": lake.manager()}, cursor=cursor
+        ) as context:
+            return sensor(context)
+
+    def requests(self, result):
+        return [(one.job_name, one.tags["lance/branch"]) for one in getattr(result, "run_requests", None) or []]
+
+    def test_a_backfill_that_succeeded_is_promoted_once(self, written, monkeypatch):
+        result = self.tick(written, monkeypatch, "COMPLETED_SUCCESS")
+        assert self.requests(result) == [("lance_promote", BRANCH)]
+        assert (
+            result.run_requests[0].run_key
+            == self.tick(written, monkeypatch, "COMPLETED_SUCCESS").run_requests[0].run_key
+        )
+        run(written, build_branch_jobs([events])[0], tags={"lance/branch": BRANCH})
+        assert isinstance(self.tick(written, monkeypatch, "COMPLETED_SUCCESS"), dg.SkipReason)
+
+    @pytest.mark.parametrize("status", ["REQUESTED", "CANCELING", "FAILING", None])
+    def test_one_that_goes_on_is_left_alone(self, written, monkeypatch, status):
+        result = self.tick(written, monkeypatch, status, ttl=timedelta(hours=1))
+        assert isinstance(result, dg.SkipReason)
+
+    def test_a_failed_one_is_reported_once(self, written, monkeypatch):
+        result = self.tick(written, monkeypatch, "COMPLETED_FAILED")
+        assert self.requests(result) == []
+        (event,) = result.asset_events
+        assert event.metadata["lance/branch_state"].value == "what wrote it failed"
+        assert BRANCH in event.metadata["lance/branches"].value
+        again = self.tick(written, monkeypatch, "COMPLETED_FAILED", cursor=result.cursor)
+        assert isinstance(again, dg.SkipReason)
+        discarding = self.tick(written, monkeypatch, "COMPLETED_FAILED", on_failure="discard")
+        assert self.requests(discarding) == [("lance_discard", BRANCH)]
+
+    def test_a_canceled_one_is_discarded(self, written, monkeypatch):
+        assert self.requests(self.tick(written, monkeypatch, "CANCELED")) == [("lance_discard", BRANCH)]
+        kept = self.tick(written, monkeypatch, "CANCELED", on_cancel="report")
+        assert len(kept.asset_events) == 1
+
+    def test_a_failed_check_stops_it(self, written, monkeypatch):
+        written.run(events, positive, partition="2024-01-04", tags={**BACKFILL, "n": "-1"}, fails=None, **TAGGED)
+        result = self.tick(written, monkeypatch, "COMPLETED_SUCCESS")
+        assert self.requests(result) == []
+        assert result.asset_events[0].metadata["lance/branch_state"].value.endswith("events: positive")
+        free = self.tick(written, monkeypatch, "COMPLETED_SUCCESS", require_checks=False)
+        assert self.requests(free) == [("lance_promote", BRANCH)]
+
+    def test_what_lies_too_long_is_discarded(self, written, monkeypatch):
+        assert self.requests(self.tick(written, monkeypatch, None, ttl=timedelta(0))) == [("lance_discard", BRANCH)]
+        assert isinstance(self.tick(written, monkeypatch, "REQUESTED", ttl=timedelta(0)), dg.SkipReason)
+
+    def test_branches_of_runs(self, lake, monkeypatch):
+        good = lake.run(events, partition="2024-01-01", branching=BranchPolicy.per_run())
+        result = self.tick(lake, monkeypatch, None)
+        assert self.requests(result) == [("lance_promote", f"dagster/run/{good.run_id}")]
+        held = self.tick(lake, monkeypatch, None, auto_promote=False)
+        assert (self.requests(held), len(held.asset_events)) == ([], 1)
+
+    @pytest.mark.filterwarnings("ignore:.*`owners`")  # Dagster's own, about a parameter that it passes itself
+    def test_in_a_code_location(self, lake):
+        sensor = build_branch_sensor([events], jobs=build_branch_jobs([events]), name="mine")
+        defs = dg.Definitions(assets=[events], sensors=[sensor], resources={"io_manager": lake.manager()})
+        assert {"lance_promote", "lance_discard"} <= {job.name for job in defs.resolve_all_job_defs()}
+        with pytest.raises(ValueError, match="what becomes of a branch"):
+            build_branch_sensor([events], on_failure="nope")
