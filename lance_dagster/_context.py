@@ -27,7 +27,9 @@ __all__ = [
     "run_facts",
     "run_partition_keys",
     "run_succeeded",
+    "running_step",
     "set_data_version",
+    "step_of",
     "tag_run",
 ]
 
@@ -217,6 +219,24 @@ def _said(context: dg.OutputContext) -> set[str]:
         return set(context.output_metadata or ())
     except dg.DagsterInvariantViolationError:
         return set()
+
+
+def step_of(context: dg.InputContext | dg.OutputContext) -> tuple[str, str] | None:
+    """Run and step that an input or output belongs to; None in a context that was built by hand."""
+    try:
+        step = context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None
+    return None if step is None else (step.run_id, step.step.key)
+
+
+def running_step() -> tuple[str, str] | None:
+    """Run and step that is running right here, in the body of an asset or op; None elsewhere."""
+    try:
+        context = dg.OpExecutionContext.get()
+        return context.run_id, context.get_step_execution_context().step.key
+    except (dg.DagsterInvariantViolationError, AttributeError):
+        return None
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:

@@ -276,8 +276,8 @@ def build_lance_drift_check(
 
         dataset = _open(context, ref, io_manager_key)
         foreign = []
-        for one in read_history(dataset):
-            if one.run_id is not None and not one.is_upkeep:
+        for one in read_history(dataset, count_changes=False):
+            if (one.run_id or one.undid) is not None and not one.is_upkeep:
                 break
             if not one.is_upkeep:
                 foreign.append(one)

@@ -18,12 +18,14 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from lance_dagster.read_inputs import INPUT_PREFIX
+
 if TYPE_CHECKING:
     import lance_core
 
 __all__ = [
     "DATA_VERSION_KEY",
-    "INPUT_PREFIX",
+    "UNDO_KEY",
     "TableInput",
     "TableVersion",
     "data_version",
@@ -32,7 +34,7 @@ __all__ = [
     "read_history",
 ]
 
-INPUT_PREFIX: Final = "dagster.input."
+UNDO_KEY: Final = "dagster.undo.run_id"
 DATA_VERSION_KEY: Final = "dagster.data_version"
 _MESSAGE_KEY: Final = "__lance_commit_message"
 _BOOKKEEPING: Final = "ReserveFragments"
@@ -67,7 +69,7 @@ class TableVersion:
         time: When it was committed, in UTC.
         operation: The Lance operation; None if it is not recorded.
         rows: Live rows.
-        rows_added: Rows that came in; None if the version before is gone.
+        rows_added: Rows that came in; None if the version before is gone, or nobody counted.
         rows_removed: Rows that went; None likewise.
         fragments: Fragments.
         read_version: Version that the change was made from.
@@ -116,6 +118,11 @@ class TableVersion:
         ]
 
     @property
+    def undid(self) -> str | None:
+        """The run whose change it took back."""
+        return self.properties.get(UNDO_KEY)
+
+    @property
     def changes_rows(self) -> bool:
         """Whether rows or columns may differ from the version before."""
         return self.operation not in _KEEPS_ROWS
@@ -126,12 +133,15 @@ class TableVersion:
         return self.operation in _UPKEEP
 
 
-def read_history(dataset: lance_core.LanceDataset, *, after: int = 0) -> Iterator[TableVersion]:
+def read_history(
+    dataset: lance_core.LanceDataset, *, after: int = 0, count_changes: bool = True
+) -> Iterator[TableVersion]:
     """The versions of a handle's branch from its own back, newest first, each read when it is asked for.
 
     Args:
         dataset: The handle.
         after: Stop at this version.
+        count_changes: Whether to count the rows that came in and went, by comparing fragments.
     """
     steps = dataset.history()
     current = next(steps, None)
@@ -140,20 +150,22 @@ def read_history(dataset: lance_core.LanceDataset, *, after: int = 0) -> Iterato
         handle, transaction = current
         operation = None if transaction is None else transaction.operation.name
         if operation != _BOOKKEEPING:
-            yield _version(handle, transaction, None if before is None else before[0])
+            changes = _row_changes(handle, before and before[0], operation) if count_changes else (None, None)
+            yield _version(handle, transaction, changes)
         current = before
 
 
 def _version(
-    handle: lance_core.LanceDataset, transaction: lance_core.Transaction | None, before: lance_core.LanceDataset | None
+    handle: lance_core.LanceDataset,
+    transaction: lance_core.Transaction | None,
+    changes: tuple[int | None, int | None],
 ) -> TableVersion:
-    operation = None if transaction is None else transaction.operation.name
-    added, removed = _row_changes(handle, before, operation)
+    added, removed = changes
     return TableVersion(
         version=handle.version,
         branch=handle.branch,
         time=handle.timestamp,
-        operation=operation,
+        operation=None if transaction is None else transaction.operation.name,
         rows=handle.count_rows(),
         rows_added=added,
         rows_removed=removed,
@@ -199,7 +211,7 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
     Where it was cleaned up, upkeep that came after it tells: its commits carry the number.
     """
     number = dataset.version
-    for one in read_history(dataset):
+    for one in read_history(dataset, count_changes=False):
         if one.changes_rows:
             return one.version
         told = one.properties.get(DATA_VERSION_KEY, "")
@@ -213,7 +225,7 @@ def data_version_of(dataset: lance_core.LanceDataset) -> str:
 
 
 def _input(asset: str, text: str) -> TableInput:
-    """Read what `recorded_input` wrote; a bare number is a version."""
+    """Read what `input_properties` wrote; a bare number is a version."""
     try:
         told = json.loads(text)
     except ValueError:

@@ -20,18 +20,24 @@ Dagster plots them and metadata bounds checks can read them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from lance_dagster.column_lineage import column_lineage
 from lance_dagster.location import TableLocation
+from lance_dagster.table_log import history_page, recent, table_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    import lance_core
     from lance_dagster.handlers.base import WriteOutcome
 
-__all__ = ["column_schema", "event_metadata", "partition_metadata"]
+__all__ = ["column_schema", "event_metadata", "lineage_metadata", "partition_metadata"]
+
+_MOST_PAGES: Final = 31
+"""A run of more partitions than this does not repeat the page of the table for each."""
 
 
 def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, Any]:
@@ -79,6 +85,26 @@ def _replaced_try(outcome: WriteOutcome) -> dg.JsonMetadataValue | None:
             "attempt": int(attempt) if attempt.isdecimal() else None,
         }
     )
+
+
+def lineage_metadata(
+    definition: Mapping[str, Any], dataset: lance_core.LanceDataset, where: str, *, events: int = 1
+) -> dict[str, Any]:
+    """The entries that tell where a table comes from: its history as Markdown, and its columns' lineage.
+
+    Args:
+        definition: The asset's definition metadata.
+        dataset: The table at the version that was written.
+        where: The asset, for messages.
+        events: So many events are going to repeat them; the page of the table is left out if they are many.
+    """
+    versions = recent(dataset)
+    known: dict[str, Any] = {
+        "lance/history": dg.MetadataValue.md(history_page(versions)),
+        "lance/table_log": dg.MetadataValue.md(table_log(dataset, versions)) if events <= _MOST_PAGES else None,
+        "dagster/column_lineage": column_lineage(definition, where=where),
+    }
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def partition_metadata(outcome: WriteOutcome, entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

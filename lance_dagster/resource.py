@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
+from lance_dagster._context import running_step
 from lance_dagster.location import checked_root
-from lance_dagster.tables import TableLike, TableRoot
+from lance_dagster.read_inputs import remember_input
+from lance_dagster.tables import TableLike, TableRoot, table_ref
 
 if TYPE_CHECKING:
     import lance_core
@@ -70,6 +72,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
     ) -> "lance_core.LanceDataset":
         """Open a table at one version, the newest unless something else is asked for.
 
+        Inside of a step, what is opened counts as read: the commits of the step record it.
+
         Args:
             asset_key: An asset key, spec or definition, which follow the IO manager's rules, or the text
                 "schema/table", which names the folders themselves.
@@ -83,7 +87,9 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
             DatasetNotFoundError: there is no table.
             VersionNotFoundError: there is no such version, tag or branch.
         """
-        return self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
+        dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
+        remember_input(running_step(), table_ref(asset_key).name, dataset)
+        return dataset
 
     def tables(self) -> list[str]:
         """The tables that are there, as "schema/table" in ascending order; tables elsewhere below the root are not."""

@@ -23,6 +23,7 @@ from lance_dagster._context import (
     output_name,
     run_facts,
     set_data_version,
+    step_of,
     tag_run,
 )
 from lance_dagster.branch_tables import begin_empty, branch_for_writing, branch_metadata
@@ -34,8 +35,9 @@ from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
 from lance_dagster.history import data_version
 from lance_dagster.inputs import read_requests
 from lance_dagster.location import TableLocation, locate_table
-from lance_dagster.metadata import event_metadata, partition_metadata
+from lance_dagster.metadata import event_metadata, lineage_metadata, partition_metadata
 from lance_dagster.partitions import PartitionPlan, plan_partitions
+from lance_dagster.read_inputs import input_properties, remember_input
 from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
 from lance_dagster.tables import TableRoot
 
@@ -121,6 +123,7 @@ class LanceTableIOManager(dg.IOManager):
         written = outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location) | branch_metadata(outcome.dataset)
+        entries |= lineage_metadata(context.definition_metadata, written, output.where, events=len(output.keys or ()))
         add_metadata(context, entries, partition_metadata(outcome, entries))
         self._index_partitions(output, outcome.dataset)
 
@@ -147,6 +150,7 @@ class LanceTableIOManager(dg.IOManager):
             return {} if loading.by_partition else empty
         values = {}
         for key, request in requests.items():
+            remember_input(step_of(context), context.asset_key.to_user_string(), request.dataset)
             context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
             values[key] = loading.handler.load(request)
         return values if loading.by_partition else values[None]
@@ -258,7 +262,7 @@ class LanceTableIOManager(dg.IOManager):
             output=settings,
             # The table's configuration is main's business: a branch would not bring it there.
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
-            properties=output.tags.properties,
+            properties={**output.tags.properties, **input_properties(step_of(output.context))},
             write_try=None,
         )
 

@@ -15,7 +15,7 @@ from lance_core.dataset.lance_dataset import dataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 
-__all__ = ["FOUND_PROBLEMS", "command", "parse_version"]
+__all__ = ["FOUND_PROBLEMS", "command", "parse_version", "storage_options_of"]
 
 FAILED: Final = 1
 TRY_AGAIN: Final = 3
@@ -92,3 +92,8 @@ def _fail(error: Exception, output: Output) -> None:
     else:
         click.echo(printable(f"lance: {error}"), err=True)
     sys.exit(TRY_AGAIN if retryable else FAILED)
+
+
+def storage_options_of(items: tuple[str, ...]) -> dict[str, str]:
+    """The storage options that `-o` was given, for other commands that take it."""
+    return dict(_key_value(item) for item in items)

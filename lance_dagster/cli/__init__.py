@@ -1,0 +1,23 @@
+"""`lance-dagster`: what Dagster's runs did to Lance tables, from the tables alone; it works without Dagster's database.
+
+lance-dagster lineage ROOT_OR_TABLE [--run ID | --version N | --asset KEY]
+lance-dagster undo ROOT_OR_TABLE --run ID (--dry-run | --yes)
+lance-dagster tables ROOT
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command, or say which packages it lacks."""
+    try:
+        from lance_dagster.cli.app import run  # noqa: PLC0415 -- click and rich are an extra
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.exit(f"the command lance-dagster needs the package {error.name}: pip install 'lance-dagster[cli]'")
+    run()

@@ -1,0 +1,58 @@
+"""Where columns come from, as the asset's metadata `lance/column_lineage` says.
+
+    {"delay": ["nyc/flights.dep_delay", "nyc/flights.arr_delay"], "carrier": "nyc/airlines.carrier"}
+
+or Dagster's own `TableColumnLineage`. Each materialization repeats it as `dagster/column_lineage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+__all__ = ["COLUMN_LINEAGE_KEY", "column_lineage"]
+
+COLUMN_LINEAGE_KEY = "lance/column_lineage"
+
+
+def column_lineage(metadata: Mapping[str, Any], *, where: str) -> dg.TableColumnLineage | None:
+    """The lineage that an asset declares; None if it declares none.
+
+    Args:
+        metadata: Definition metadata.
+        where: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: the entry cannot be used.
+    """
+    given = metadata.get(COLUMN_LINEAGE_KEY)
+    value = given.value if isinstance(given, dg.MetadataValue) else given
+    if value is None or isinstance(value, dg.TableColumnLineage):
+        return value
+    if not isinstance(value, Mapping):
+        raise _wrong(where, value)
+    return dg.TableColumnLineage(
+        {str(column): [_dep(where, one) for one in _listed(sources)] for column, sources in value.items()}
+    )
+
+
+def _listed(sources: Any) -> list[Any]:
+    return list(sources) if isinstance(sources, list | tuple) else [sources]
+
+
+def _dep(where: str, source: Any) -> dg.TableColumnDep:
+    if isinstance(source, Mapping) and {"asset", "column"} == set(source):
+        return dg.TableColumnDep(dg.AssetKey.from_user_string(source["asset"]), source["column"])
+    if isinstance(source, str):
+        asset, dot, column = source.partition(".")
+        if asset and dot and column:
+            return dg.TableColumnDep(dg.AssetKey.from_user_string(asset), column)
+    raise _wrong(where, source)
+
+
+def _wrong(where: str, value: Any) -> dg.DagsterInvalidDefinitionError:
+    return dg.DagsterInvalidDefinitionError(
+        f'{where}: metadata {COLUMN_LINEAGE_KEY} must map columns to "asset/key.column" or lists of such, not {value!r}'
+    )

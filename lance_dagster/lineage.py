@@ -1,0 +1,84 @@
+"""Which run made which version of which table, of what: answered from the tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster.history import TableVersion, read_history
+
+__all__ = ["find_tables", "lineage", "open_branches", "versions_of_run"]
+
+
+def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -> list[lance_core.LanceDataset]:
+    """The table of that URI, or all tables below it.
+
+    Raises:
+        DatasetNotFoundError: there is none.
+    """
+    try:
+        return [lance_core.dataset(root_or_table, storage_options=storage_options)]
+    except DatasetNotFoundError:
+        names = lance_core.list_tables(root_or_table, storage_options=storage_options)
+    if not names:
+        raise DatasetNotFoundError(f"there is no Lance table at {root_or_table}, and none below it")
+    root = root_or_table.rstrip("/")
+    return [lance_core.dataset(f"{root}/{name}", storage_options=storage_options) for name in names]
+
+
+def open_branches(table: lance_core.LanceDataset) -> Iterator[lance_core.LanceDataset]:
+    """The newest version of main and of each branch."""
+    yield table
+    for name in sorted(table.branches.list()):
+        yield table.checkout_version((name, None))
+
+
+def lineage(
+    tables: list[lance_core.LanceDataset],
+    *,
+    run_id: str | None = None,
+    version: int | None = None,
+    asset: str | None = None,
+) -> list[dict[str, Any]]:
+    """What is known of versions, oldest first within each table and branch.
+
+    Args:
+        tables: Where to look; branches are looked at as well.
+        run_id: Only versions that this run made, or the first run of its chain of re-executions.
+        version: Only this version.
+        asset: Only versions that were made for this asset.
+    """
+    found = []
+    for table in tables:
+        for branch in open_branches(table):
+            wanted = [
+                one
+                for one in read_history(branch, count_changes=False)
+                if (run_id is None or run_id in (one.run_id, one.properties.get("dagster.root_run_id")))
+                and version in (None, one.version)
+                and asset in (None, one.asset)
+            ]
+            found += [_entry(table, one) for one in reversed(wanted)]
+    return found
+
+
+def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableVersion]:
+    """The versions of a branch that a run made and that changed rows, oldest first."""
+    made = [one for one in read_history(branch, count_changes=False) if one.run_id == run_id and one.changes_rows]
+    return made[::-1]
+
+
+def _entry(table: lance_core.LanceDataset, one: TableVersion) -> dict[str, Any]:
+    return {
+        "table": table.root_uri,
+        "asset": one.asset,
+        "branch": one.branch or "main",
+        "version": one.version,
+        "operation": one.operation,
+        "run_id": one.run_id,
+        "time": one.time.isoformat(),
+        "partitions": one.partitions,
+        "inputs": [{"asset": read.asset, "uri": read.uri, "version": read.version} for read in one.inputs],
+    }

@@ -1,0 +1,116 @@
+"""Pages about a table in Markdown, for the metadata of its events.
+
+lance/history      the last ten versions: operation, rows, time, partitions, a link to the run
+lance/table_log    the same and more: branches and where they begin, tags, what was read for each version, and who
+                   reads the table, as far as other tables tell
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from lance_dagster.history import TableVersion, read_history
+from lance_dagster.markdown import cell, run_link, table
+
+if TYPE_CHECKING:
+    import lance_core
+
+__all__ = ["LAST", "history_page", "recent", "table_log"]
+
+LAST: Final = 10
+_KEYS_SHOWN: Final = 3
+
+
+def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVersion]:
+    """The newest versions, newest first."""
+    return list(islice(read_history(dataset, count_changes=False), count))
+
+
+def history_page(versions: Iterable[TableVersion]) -> str:
+    """Versions as a table."""
+    return table(
+        ["version", "time (UTC)", "operation", "rows", "partitions", "message", "run"],
+        (
+            [
+                str(one.version),
+                f"{one.time:%Y-%m-%d %H:%M:%S}",
+                cell(one.operation),
+                cell(one.rows),
+                cell(partitions_text(one.partitions)),
+                cell(one.message),
+                run_link(one.run_id),
+            ]
+            for one in versions
+        ),
+    )
+
+
+def table_log(
+    dataset: lance_core.LanceDataset,
+    versions: Sequence[TableVersion],
+    consumers: Mapping[str, int] | None = None,
+) -> str:
+    """The page of a table.
+
+    Args:
+        dataset: The table.
+        versions: Those to show, newest first.
+        consumers: Assets that have read the table, and the newest version that each read; None if nobody looked.
+    """
+    parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions)]
+    parts += ["### Branches", _branches(dataset), "### Tags", _tags(dataset), "### Inputs", _inputs(versions)]
+    if consumers is not None:
+        rows = ([cell(asset), str(version)] for asset, version in sorted(consumers.items()))
+        parts += ["### Consumers", table(["asset", "newest version read"], rows) if consumers else "none"]
+    return "\n\n".join(parts)
+
+
+def _branches(dataset: lance_core.LanceDataset) -> str:
+    """The branches as a tree: each below the one that it was forked from."""
+    found: dict[str, Any] = dataset.branches.list()
+    children: dict[str, list[str]] = {}
+    for name, branch in found.items():
+        children.setdefault(branch.get("parent_branch") or "main", []).append(name)
+    lines: list[str] = []
+
+    def add(name: str, depth: int) -> None:
+        where = f" from version {found[name].get('parent_version')}" if name in found else ""
+        lines.append(f"{'  ' * depth}- {cell(name)}{where}")
+        for child in sorted(children.pop(name, [])):
+            add(child, depth + 1)
+
+    add("main", 0)
+    for orphans in list(children):
+        for name in sorted(children.pop(orphans, [])):
+            add(name, 0)
+    return "\n".join(lines)
+
+
+def _tags(dataset: lance_core.LanceDataset) -> str:
+    found: dict[str, Any] = dataset.tags.list()
+    rows = (
+        [cell(name), cell(tag.get("branch") or "main"), str(tag.get("version"))] for name, tag in sorted(found.items())
+    )
+    return table(["tag", "branch", "version"], rows) if found else "none"
+
+
+def _inputs(versions: Iterable[TableVersion]) -> str:
+    rows = [
+        [str(one.version), cell(read.asset), "" if read.version is None else str(read.version)]
+        for one in versions
+        for read in one.inputs
+    ]
+    return table(["version", "read", "at version"], rows) if rows else "none"
+
+
+def partitions_text(partitions: Any) -> str:
+    """Partition keys in short: the keys, or how many and from where to where."""
+    if partitions is None:
+        return ""
+    if isinstance(partitions, dict):
+        return f"{partitions.get('count')} keys, {partitions.get('first')} .. {partitions.get('last')}"
+    if len(partitions) <= _KEYS_SHOWN:
+        return ", ".join(map(str, partitions))
+    return f"{len(partitions)} keys, {partitions[0]} .. {partitions[-1]}"

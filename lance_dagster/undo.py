@@ -1,0 +1,204 @@
+"""Take back what one run changed in a table, by one new commit, where that is exact; else say why it is not.
+
+    nothing came after it but upkeep         -> the version before it is restored
+    others came after it, elsewhere          -> one Update: the fragments that it brought go, those that it took return
+                                                as they were
+    others touched what it brought, or wrote
+    to its partitions; the version before it
+    is gone; it created the table; ...       -> refused, with the reason
+
+`plan_undo` looks and writes nothing. `Undo.commit` follows the version that was looked at directly, or not at all: a
+writer that comes between makes it a conflict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import lance_core
+from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
+from lance_dagster.history import UNDO_KEY, TableVersion, read_history
+from lance_dagster.lineage import versions_of_run
+
+__all__ = ["CannotUndoError", "Undo", "plan_undo"]
+
+_PLAIN = ("Append", "Update", "Delete")
+
+
+class CannotUndoError(LanceError):
+    """A run's change cannot be taken back exactly; the message says why."""
+
+    code = "cannot-undo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """How one table is taken back.
+
+    Attributes:
+        dataset: The branch of the table at the version that was looked at.
+        run_id: The run.
+        versions: What it made.
+        how: In words.
+        operation: What to commit.
+        rows: Live rows as they are.
+        rows_after: Live rows as they will be.
+    """
+
+    dataset: lance_core.LanceDataset = field(repr=False)
+    run_id: str
+    versions: tuple[int, ...]
+    how: str
+    operation: lance_core.LanceOperation.BaseOperation = field(repr=False)
+    rows: int
+    rows_after: int
+
+    def commit(self) -> int:
+        """Take it back; the version that was made.
+
+        Raises:
+            RetryableConflictError: another commit came between; nothing was changed.
+        """
+        head = self.dataset.version
+
+        @contextlib.contextmanager
+        def directly(version: int) -> Iterator[None]:
+            if version != head + 1:
+                raise RetryableConflictError(
+                    f"{self.dataset.uri}: version {version - 1} was committed meanwhile; nothing was taken back"
+                )
+            yield
+
+        properties = {
+            UNDO_KEY: self.run_id,
+            "dagster.undo.versions": json.dumps(self.versions),
+            "__lance_commit_message": f"undo of run {self.run_id}",
+        }
+        transaction = lance_core.Transaction(
+            read_version=head, operation=self.operation, transaction_properties=properties
+        )
+        return lance_core.LanceDataset.commit(self.dataset, transaction, commit_lock=directly).version
+
+
+def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
+    """Find out how a run's change of a branch can be taken back; None if it changed nothing there.
+
+    Args:
+        dataset: The newest version of the branch.
+        run_id: The run.
+
+    Raises:
+        CannotUndoError: it cannot.
+    """
+    made = versions_of_run(dataset, run_id)
+    if not made:
+        return None
+    versions = tuple(one.version for one in made)
+    later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
+    others = [one for one in later if one.version not in versions]
+    if any(one.undid == run_id for one in later):
+        raise _refused(dataset, run_id, "it has been taken back already")
+    before = _before(dataset, run_id, versions[0])
+    if all(one.is_upkeep for one in others):
+        return Undo(
+            dataset=dataset,
+            run_id=run_id,
+            versions=versions,
+            how=f"version {before.version} is restored",
+            operation=lance_core.LanceOperation.Restore(version=before.version),
+            rows=dataset.count_rows(),
+            rows_after=before.count_rows(),
+        )
+    return _reversed(dataset, run_id, made, before, others)
+
+
+def _before(dataset: lance_core.LanceDataset, run_id: str, first: int) -> lance_core.LanceDataset:
+    if first == 1:
+        raise _refused(dataset, run_id, "it created the table; drop the table instead")
+    try:
+        return dataset.checkout_version(first - 1)
+    except VersionNotFoundError as error:
+        raise _refused(dataset, run_id, f"version {first - 1}, which it changed, was cleaned up") from error
+
+
+def _reversed(
+    dataset: lance_core.LanceDataset,
+    run_id: str,
+    made: Sequence[TableVersion],
+    before: lance_core.LanceDataset,
+    others: Sequence[TableVersion],
+) -> Undo:
+    """Undo something that others came after: fragment by fragment."""
+    last = made[-1].version
+    between = [one.version for one in others if one.version < last and not one.is_upkeep]
+    if between:
+        raise _refused(dataset, run_id, f"versions {between} of others lie between its own")
+    odd = [f"{one.version} ({one.operation})" for one in made if one.operation not in _PLAIN]
+    if odd:
+        raise _refused(dataset, run_id, f"others came after version {', '.join(odd)}, which is more than rows")
+    _check_partitions(dataset, run_id, made, [one for one in others if one.changes_rows])
+    after = dataset.checkout_version(last)
+    if not before.lance_schema_bytes == after.lance_schema_bytes == dataset.lance_schema_bytes:
+        raise _refused(dataset, run_id, "the columns have changed")
+    operation = _inverse(dataset, run_id, before, after)
+    change = before.count_rows() - after.count_rows()
+    return Undo(
+        dataset=dataset,
+        run_id=run_id,
+        versions=tuple(one.version for one in made),
+        how=f"{len(operation.removed_fragment_ids)} fragments go, {len(operation.new_fragments)} return, "
+        f"{len(operation.updated_fragments)} are as they were",
+        operation=operation,
+        rows=dataset.count_rows(),
+        rows_after=dataset.count_rows() + change,
+    )
+
+
+def _check_partitions(
+    dataset: lance_core.LanceDataset, run_id: str, made: Sequence[TableVersion], others: Sequence[TableVersion]
+) -> None:
+    """Refuse if others wrote to the same partitions, or may have."""
+    own = [one.partitions for one in made]
+    if all(keys is None for keys in own):
+        return
+    known: set[str] = set()
+    for keys in own:
+        if not isinstance(keys, list):
+            raise _refused(dataset, run_id, "it wrote so many partitions that the table does not name them all")
+        known |= set(keys)
+    for one in others:
+        if not isinstance(one.partitions, list):
+            raise _refused(dataset, run_id, f"version {one.version} does not say which partitions it wrote")
+        common = sorted(known & set(one.partitions))
+        if common:
+            raise _refused(dataset, run_id, f"version {one.version} wrote to partition {common[0]!r} as well")
+
+
+def _inverse(
+    dataset: lance_core.LanceDataset, run_id: str, before: lance_core.LanceDataset, after: lance_core.LanceDataset
+) -> lance_core.LanceOperation.Update:
+    old, new, now = ({one.fragment_id: one.metadata for one in ds.get_fragments()} for ds in (before, after, dataset))
+    brought, taken = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    changed = sorted(key for key in old.keys() & new.keys() if old[key] != new[key])
+    touched = [key for key in (*brought, *changed) if now.get(key) != new[key]]
+    if touched:
+        raise _refused(dataset, run_id, f"fragments {touched} of its rows were changed since")
+    if taken and dataset.has_stable_row_ids:
+        raise _refused(dataset, run_id, "rows with stable ids would return under others")
+    holed = [key for key in taken if old[key].deletion_file is not None]
+    if holed:
+        raise _refused(dataset, run_id, f"fragments {holed} had deleted rows, whose list belongs to their ids")
+    if changed and dataset.has_index:
+        raise _refused(dataset, run_id, f"indices may lack rows that would return to fragments {changed}")
+    return lance_core.LanceOperation.Update(
+        removed_fragment_ids=brought,
+        updated_fragments=[old[key] for key in changed],
+        new_fragments=[old[key] for key in taken],
+    )
+
+
+def _refused(dataset: lance_core.LanceDataset, run_id: str, reason: str) -> CannotUndoError:
+    return CannotUndoError(f"run {run_id} cannot be taken back exactly in {dataset.uri}: {reason}")

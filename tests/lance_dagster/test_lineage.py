@@ -1,0 +1,271 @@
+"""What the tables tell of runs and inputs, as events, on commits and by the command; and how a run is taken back."""
+
+import json
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lance_core
+from lance_dagster import LanceTableResource
+from lance_dagster.cli.app import cli
+from lance_dagster.markdown import cell, run_link
+
+KEYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
+
+
+@dg.asset(key_prefix="nyc")
+def flights() -> pa.Table:
+    return pa.table({"n": [0, 1]})
+
+
+@dg.asset
+def boats() -> pa.Table:
+    return pa.table({"n": [5]})
+
+
+@dg.asset(
+    ins={"flights": dg.AssetIn(["nyc", "flights"])},
+    metadata={"lance/column_lineage": {"n": ["nyc/flights.n", "boats.n"]}},
+)
+def late(flights: pa.Table, boats: pa.Table) -> pa.Table:
+    return pa.concat_tables([flights, boats])
+
+
+def parted(*rows):
+    @dg.asset(partitions_def=KEYS, metadata={"partition_expr": "p"})
+    def events(context) -> pa.Table:
+        mine = [row for row in rows if row[0] in context.partition_keys]
+        return pa.table(
+            {"p": [p for p, _ in mine], "n": [n for _, n in mine]}, schema=pa.schema([("p", "string"), ("n", "int64")])
+        )
+
+    return events
+
+
+def command(*arguments, fails=0):
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert done.exit_code == fails, done.output
+    return done.output
+
+
+def answer(*arguments, **options):
+    return json.loads(command(*arguments, "--json", **options))
+
+
+class TestEvents:
+    def test_inputs_are_on_the_commit_with_their_versions(self, lake):
+        lake.run(flights, boats)
+        lake.run(flights, boats, late, default_load_type="pyarrow")
+        properties = lake.properties("late")[-1]
+        assert json.loads(properties["dagster.input.nyc/flights"]) == {"uri": lake.uri("nyc/flights"), "version": 2}
+        assert json.loads(properties["dagster.input.boats"]) == {"uri": lake.uri("boats"), "version": 2}
+        assert not any(key.startswith("dagster.input") for key in lake.properties("boats")[-1])
+        read = lance.dataset(lake.uri("late")).read_transaction(1).transaction_properties
+        assert read["dagster.input.boats"] == properties["dagster.input.boats"]
+
+    def test_what_a_body_opens_counts_as_read(self, lake):
+        @dg.asset
+        def summary(tables: LanceTableResource) -> pa.Table:
+            return tables.open("nyc/flights", version=1).to_table()
+
+        lake.run(flights)
+        lake.run(flights)
+        lake.run(summary, resources={"tables": LanceTableResource(root_uri=lake.root)})
+        told = json.loads(lake.properties("summary")[-1]["dagster.input.nyc/flights"])
+        assert told == {"uri": lake.uri("nyc/flights"), "version": 1}
+
+    def test_the_history_links_to_the_runs(self, lake):
+        for _ in range(12):
+            result = lake.run(boats)
+        metadata = result.asset_materializations_for_node("boats")[0].metadata
+        history = metadata["lance/history"]
+        assert isinstance(history, dg.MarkdownMetadataValue)
+        lines = history.value.splitlines()
+        assert len(lines) == 2 + 10
+        assert lines[2].startswith("| 12 | ")
+        assert f"(/runs/{result.run_id})" in lines[2]
+        assert "Overwrite" in lines[2]
+        log = metadata["lance/table_log"].value
+        assert "### Branches" in log
+        assert "### Tags" in log
+
+    def test_the_log_shows_branches_tags_and_inputs(self, lake):
+        lake.run(flights, boats, late, default_load_type="pyarrow")
+        table = lake.table("late")
+        table.tags.create("keep", 1)
+        table.create_branch("trial/one", 1).create_branch("trial/two")
+        result = lake.run(flights, boats, late, default_load_type="pyarrow")
+        log = result.asset_materializations_for_node("late")[0].metadata["lance/table_log"].value
+        assert "- main" in log
+        assert "  - trial/one from version 1" in log
+        assert "    - trial/two" in log
+        assert "| keep | main | 1 |" in log
+        assert "| 2 | nyc/flights | 2 |" in log
+
+    def test_columns_come_from_where_the_asset_says(self, lake):
+        result = lake.run(flights, boats, late, default_load_type="pyarrow")
+        lineage = result.asset_materializations_for_node("late")[0].metadata["dagster/column_lineage"].value
+        found = {(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage.deps_by_column["n"]}
+        assert found == {("nyc/flights", "n"), ("boats", "n")}
+
+    def test_text_of_tables_stays_text(self):
+        assert cell("a|b\n[x](javascript:1)<b>") == r"a\|b\\n\[x\]\(javascript:1\)\<b\>"
+        assert "\u202e" not in cell("\u202etxt")
+        assert "\x1b" not in cell("\x1b[2J")
+        assert run_link("x](http://evil)") == r"x\]\(http://evil\)"
+
+    def test_a_message_cannot_break_the_page(self, lake):
+        message = "| x |\n| --- |\n![](http://evil)"
+        lance_core.write_dataset(pa.table({"n": [1]}), lake.uri("boats"), commit_message=message)
+        result = lake.run(boats)
+        history = result.asset_materializations_for_node("boats")[0].metadata["lance/history"].value
+        assert len(history.splitlines()) == 4
+        assert "![](" not in history
+
+
+class TestLineageCommand:
+    def test_by_run_asset_and_version(self, lake):
+        lake.run(flights, boats)
+        result = lake.run(flights, boats, late, default_load_type="pyarrow")
+        found = answer("lineage", lake.root, "--run", result.run_id)
+        assert {entry["asset"] for entry in found} == {"late", "boats", "nyc/flights"}
+        (entry,) = [one for one in found if one["asset"] == "late"]
+        assert set(entry) == {
+            "table", "asset", "branch", "version", "operation", "run_id", "time", "partitions", "inputs",
+        }  # fmt: skip
+        assert (entry["table"], entry["version"], entry["branch"]) == (lake.uri("late"), 1, "main")
+        assert entry["inputs"] == [
+            {"asset": "boats", "uri": lake.uri("boats"), "version": 2},
+            {"asset": "nyc/flights", "uri": lake.uri("nyc/flights"), "version": 2},
+        ]
+        assert [one["version"] for one in answer("lineage", lake.root, "--asset", "boats")] == [1, 2]
+        (entry,) = answer("lineage", lake.uri("boats"), "--version", 1)
+        assert entry["run_id"] != result.run_id
+        assert "nyc/flights at 2" in command("lineage", lake.uri("late"))
+        assert answer("lineage", lake.root, "--run", "none") == []
+
+    def test_partitions_and_branches(self, lake):
+        lake.run(parted(("a", 1), ("b", 2)), span=("a", "b"))
+        lake.table("events").create_branch("trial").insert(pa.table({"p": ["c"], "n": [1]}))
+        found = answer("lineage", lake.uri("events"))
+        assert found[0]["partitions"] == ["a", "b"]
+        assert "trial" in {entry["branch"] for entry in found}
+
+    def test_where_nothing_is(self, lake):
+        assert "no Lance table" in command("lineage", lake.root, fails=1)
+        assert answer("lineage", lake.root, fails=1)["error"]["code"] == "dataset-not-found"
+
+    def test_choices_exclude_each_other(self, lake):
+        command("lineage", lake.root, "--run", "x", "--version", "1", fails=2)
+
+    def test_the_overview(self, lake):
+        result = lake.run(flights, boats)
+        found = {entry["asset"]: entry for entry in answer("tables", lake.root)}
+        assert found["nyc/flights"]["rows"] == 2
+        assert found["boats"]["run_id"] == result.run_id
+        command("tables", lake.root)
+
+
+class TestUndo:
+    def test_of_the_newest_version(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        assert answer("undo", lake.root, "--run", run, "--dry-run")[0]["rows_after"] == 1
+        assert lake.table("boats").version == 2
+        (done,) = answer("undo", lake.root, "--run", run, "--yes")
+        assert done["undoes"] == [2]
+        assert lake.rows("boats") == [(5,)]
+        assert lake.properties("boats")[-1]["dagster.undo.run_id"] == run
+        assert lance.dataset(lake.uri("boats")).count_rows() == 1
+
+    def test_after_upkeep(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        lake.table("boats").optimize.compact_files()
+        answer("undo", lake.uri("boats"), "--run", run, "--yes")
+        assert lake.rows("boats") == [(5,)]
+
+    def test_of_an_append_that_others_appended_after(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        lake.table("boats").insert(pa.table({"n": [7]}))
+        (done,) = answer("undo", lake.root, "--run", run, "--yes")
+        assert done["rows_after"] == 2
+        assert lake.rows("boats") == [(5,), (7,)]
+        assert sorted(lance.dataset(lake.uri("boats")).to_table()["n"].to_pylist()) == [5, 7]
+
+    def test_of_partitions_when_others_were_written_since(self, lake):
+        lake.run(parted(("a", 1), ("b", 2)), span=("a", "b"), index_partitions=False)
+        run = lake.run(parted(("a", 10)), partition="a", index_partitions=False).run_id
+        lake.run(parted(("b", 20), ("c", 30)), span=("b", "c"), index_partitions=False)
+        answer("undo", lake.root, "--run", run, "--yes")
+        assert lake.rows("events") == [("a", 1), ("b", 20), ("c", 30)]
+        found = lance.dataset(lake.uri("events")).to_table().to_pylist()
+        assert sorted(tuple(row.values()) for row in found) == [("a", 1), ("b", 20), ("c", 30)]
+
+    @pytest.mark.parametrize(
+        ("later", "reason"),
+        [
+            (lambda lake: lake.run(parted(("a", 11)), partition="a"), "wrote to partition 'a' as well"),
+            (
+                lambda lake: lake.table("events").insert(pa.table({"p": ["a"], "n": [9]})),
+                "does not say which partitions",
+            ),
+            (lambda lake: lake.table("events").add_columns({"x": "1"}), "does not say which partitions"),
+        ],
+    )
+    def test_what_is_not_exact_is_refused_before_anything_is_written(self, lake, later, reason):
+        lake.run(parted(("a", 1)), partition="a")
+        run = lake.run(parted(("a", 10)), partition="a").run_id
+        later(lake)
+        version = lake.table("events").version
+        for choice in ("--dry-run", "--yes"):
+            assert reason in answer("undo", lake.root, "--run", run, choice, fails=1)["error"]["message"]
+        assert lake.table("events").version == version
+
+    def test_rows_that_were_changed_since(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        lake.run(boats, write_mode="append")
+        lake.table("boats").update({"n": "6"})
+        assert "were changed since" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+
+    def test_of_the_run_that_created_the_table(self, lake):
+        run = lake.run(boats).run_id
+        assert "drop the table" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+
+    def test_of_a_version_whose_before_is_gone(self, lake):
+        lake.run(boats)
+        run = lake.run(boats).run_id
+        lake.table("boats").cleanup_old_versions(retain_versions=1)
+        assert "was cleaned up" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+
+    def test_twice_and_of_nothing(self, lake):
+        lake.run(boats)
+        run = lake.run(boats).run_id
+        command("undo", lake.root, "--run", run, "--yes")
+        assert "taken back already" in command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert "changed no table" in command("undo", lake.root, "--run", "none", "--yes", fails=1)
+        command("undo", lake.root, "--run", run, fails=2)
+
+    def test_one_table_that_cannot_keeps_all_as_they_are(self, lake):
+        lake.run(boats, flights)
+        run = lake.run(boats, flights, write_mode="append").run_id
+        lake.table("nyc/flights").update({"n": "6"})
+        command("undo", lake.root, "--run", run, "--yes", fails=1)
+        assert lake.table("boats").version == 2
+
+    def test_a_writer_that_comes_between_makes_it_a_conflict(self, lake):
+        from lance_core.errors import RetryableConflictError
+        from lance_dagster.undo import plan_undo
+
+        lake.run(boats)
+        run = lake.run(boats).run_id
+        plan = plan_undo(lake.table("boats"), run)
+        lake.table("boats").insert(pa.table({"n": [7]}))
+        with pytest.raises(RetryableConflictError, match="committed meanwhile"):
+            plan.commit()
+        assert lake.rows("boats") == [(5,), (7,)]
