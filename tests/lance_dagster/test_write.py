@@ -410,6 +410,8 @@ class TestEvents:
             ("n", "int64", True),
         ]
         assert values.pop("lance/bytes_written") > 0
+        assert "| 2 | " in values.pop("lance/history")
+        assert "### Versions" in values.pop("lance/table_log")
         assert values == {
             "dagster/row_count": 4,
             "dagster/partition_row_count": 2,
