@@ -8,6 +8,7 @@ from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vec
 from lance_core.commit.tries import REPLACES_KEY, EarlierTryLandedError, OnEarlierTry, WriteTry, refuse_superseded
 from lance_core.commit.versions import (
     check_identity,
+    existing_versions,
     find_all_by_property,
     find_by_property,
     latest_version,
@@ -38,6 +39,7 @@ __all__ = [
     "check_identity",
     "commit",
     "deletion_vector",
+    "existing_versions",
     "find_all_by_property",
     "find_by_property",
     "judge",

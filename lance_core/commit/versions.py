@@ -40,6 +40,7 @@ from lance_core.table.version_record import VersionRecord
 
 __all__ = [
     "check_identity",
+    "existing_versions",
     "find_all_by_property",
     "find_by_property",
     "latest_version",
@@ -240,6 +241,18 @@ def list_versions(store: ObjectStore) -> list[int]:
     """Return the versions that there are, in ascending order, without detached ones."""
     located = (_located(found) for found in store.list(VERSIONS_PREFIX))
     return sorted(found[0] for found in located if found is not None)
+
+
+def existing_versions(store: ObjectStore) -> list[int]:
+    """Return the versions of a dataset that was opened.
+
+    Raises:
+        DatasetNotFoundError: There are none any more.
+    """
+    found = list_versions(store)
+    if not found:
+        raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+    return found
 
 
 def load_transaction(store: ObjectStore, manifest: Manifest | VersionRecord) -> Transaction | None:

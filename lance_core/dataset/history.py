@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from lance_core.commit import (
     commit,
+    existing_versions,
     find_all_by_property,
     find_by_property,
     list_versions,
@@ -39,7 +40,7 @@ class HistoryVerbs(Handle):
 
         A version with features that are not known has no counters.
         """
-        found = (load_version_record(self._store, number) for number in list_versions(self._store))
+        found = (load_version_record(self._store, number) for number in existing_versions(self._store))
         return [_describe(version) for version in found]
 
     def restore(self) -> None:

@@ -22,7 +22,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
+from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store.base import (
     ByteRange,
     BytesLike,
@@ -140,8 +140,11 @@ class LocalStore:
             writer.flush()
             with self._errors(key):
                 _link(writer.staging, path)
-                if durable:
+            if durable:
+                try:
                     sync_directory(os.path.dirname(path))
+                except OSError as error:
+                    raise OutcomeUnknownError(f"{path}: is there, and may not be on disk: {error.strerror}") from error
         finally:
             writer.abort()
         return writer.e_tag

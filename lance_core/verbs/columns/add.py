@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Merge
-from lance_core.verbs.columns.batch_udf import BatchUDF
+from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.records.fragments import FragmentMetadata
@@ -153,7 +153,7 @@ def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = Non
         for fragment in source.manifest.fragments:
             kept = None if maker.cache is None else maker.cache.get_fragment(fragment.id)
             if kept is not None:
-                fragments.append(FragmentMetadata.from_json(kept).to_record())
+                fragments.append(_kept_fragment(maker.cache, kept))
                 continue
             # What a checkpoint refers to must outlive a failure of this run.
             own = files if maker.cache is None else Staged(source)
@@ -165,6 +165,16 @@ def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = Non
         return commit_merge(
             files, fragments, schema, preserves_nullability=all(field.nullable for field in columns.fields)
         )
+
+
+def _kept_fragment(cache: BatchUDFCheckpoint | None, kept: str) -> Fragment:
+    try:
+        return FragmentMetadata.from_json(kept).to_record()
+    except (LanceError, ValueError, LookupError, TypeError, AttributeError) as error:
+        where = "" if cache is None else cache.path
+        raise InvalidInputError(
+            f"{where} cannot be used as a checkpoint: {error!r}; delete it to begin anew"
+        ) from error
 
 
 def _made(source: Source, fragment: Fragment, maker: ColumnMaker, batch_size: int | None) -> Iterator[pa.Table]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,9 @@ class BatchUDFCheckpoint:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = fspath(path)
-        with closing(sqlite3.connect(self.path)) as connection, connection:
+        # What a function makes of a table is for those alone who may read the table.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with self._connected() as connection, connection:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS batches (fragment_id INT, batch_index INT, result BLOB, "
                 "PRIMARY KEY (fragment_id, batch_index))"
@@ -89,35 +93,55 @@ class BatchUDFCheckpoint:
         Path(self.path).unlink()
 
     def get_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
-        """The result of a batch; None if it is not kept."""
-        with closing(sqlite3.connect(self.path)) as connection:
+        """The result of a batch; None if it is not kept.
+
+        Raises:
+            InvalidInputError: The file is no checkpoint.
+        """
+        with self._connected() as connection:
             row = connection.execute(
                 "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?", (fragment_id, batch_index)
             ).fetchone()
-        return None if row is None else pa.ipc.open_stream(row[0]).read_next_batch()
+            return None if row is None else pa.ipc.open_stream(row[0]).read_next_batch()
 
     def insert_batch(self, fragment_id: int, batch_index: int, batch: pa.RecordBatch) -> None:
         """Keep the result of a batch."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        with closing(sqlite3.connect(self.path)) as connection, connection:
+        with self._connected() as connection, connection:
             connection.execute(
                 "INSERT OR REPLACE INTO batches VALUES (?, ?, ?)",
                 (fragment_id, batch_index, sink.getvalue().to_pybytes()),
             )
 
     def get_fragment(self, fragment_id: int) -> str | None:
-        """The JSON of a written fragment; None if it is not kept."""
-        with closing(sqlite3.connect(self.path)) as connection:
+        """The JSON of a written fragment; None if it is not kept.
+
+        Raises:
+            InvalidInputError: The file is no checkpoint.
+        """
+        with self._connected() as connection:
             row = connection.execute("SELECT data FROM fragments WHERE fragment_id = ?", (fragment_id,)).fetchone()
+            if row is not None:
+                json.loads(row[0])
         return None if row is None else str(row[0])
 
     def insert_fragment(self, fragment_id: int, fragment: str) -> None:
         """Keep the JSON of a written fragment, in place of its batches."""
-        with closing(sqlite3.connect(self.path)) as connection, connection:
+        with self._connected() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO fragments VALUES (?, ?)", (fragment_id, fragment))
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path)) as connection:
+                yield connection
+        except (sqlite3.Error, pa.ArrowException, ValueError, TypeError, AttributeError, StopIteration) as error:
+            raise InvalidInputError(
+                f"{self.path} cannot be used as a checkpoint ({error}); if nothing else is kept there, delete it"
+            ) from error
 
 
 def as_batch(result: Any) -> pa.RecordBatch:

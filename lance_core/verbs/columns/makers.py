@@ -88,6 +88,12 @@ class _Function:
             kept = self._udf.columns_of(as_batch(rows))
             if self.cache is not None:
                 self.cache.insert_batch(fragment_id, batch_index, kept)
+        elif kept.schema != self.makes or kept.num_rows != rows.num_rows:
+            where = "" if self.cache is None else self.cache.path
+            raise InvalidInputError(
+                f"{where} cannot be used as a checkpoint: it has {kept.num_rows} rows of {kept.schema.names} for batch "
+                f"{batch_index} of fragment {fragment_id}, which has {rows.num_rows}; delete it to begin anew"
+            )
         return pa.Table.from_batches([kept])
 
     def finish(self) -> None:

@@ -10,6 +10,7 @@ and delete it if somebody spelled the URI in another way.
 
 from __future__ import annotations
 
+import builtins
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from lance_core.commit import commit, load_latest
+from lance_core.commit import commit, existing_versions, load_latest
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -73,7 +74,7 @@ class Branches:
 
     def list(self) -> dict[str, dict[str, Any]]:
         """All branches by name: parent, lineage, fork version, time, size of the first manifest, metadata."""
-        return {name: _describe(ref) for name, ref in sorted(_load_all(self._place))}
+        return {name: _describe(ref) for name, ref in sorted(self._load())}
 
     def list_ordered(self, order: str | None = None) -> Ordered:
         """All branches by fork version, then name.
@@ -82,8 +83,14 @@ class Branches:
             order: "asc" or "desc"; None for the latter.
         """
         sign = checked_order(order)
-        found = sorted(_load_all(self._place), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
+        found = sorted(self._load(), key=lambda pair: (sign * pair[1].parent_version, pair[0]))
         return [(name, _describe(ref)) for name, ref in found]
+
+    def _load(self) -> builtins.list[tuple[str, BranchRef]]:
+        found = [*_load_all(self._place)]
+        if not found:
+            existing_versions(self._place.root)  # says if the dataset is gone
+        return found
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
         """Set the free texts about a branch in place of those that it has.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from lance_core.commit import existing_versions
 from lance_core.errors import AlreadyExistsError, InvalidInputError
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import TAGS_PREFIX, tag_of_ref_key, tag_ref_key
@@ -30,7 +31,7 @@ class Tags:
 
     def list(self) -> dict[str, dict[str, Any]]:
         """All tags by name: branch, version, times, size of the manifest, metadata."""
-        return {name: _describe(ref) for name, ref in load_tags(self._place).items()}
+        return {name: _describe(ref) for name, ref in self._load().items()}
 
     def list_ordered(self, order: str | None = None) -> Ordered:
         """All tags by version, then name.
@@ -39,8 +40,14 @@ class Tags:
             order: "asc" or "desc"; None for the latter, the newest version first.
         """
         sign = checked_order(order)
-        found = sorted(load_tags(self._place).items(), key=lambda pair: (sign * pair[1].version, pair[0]))
+        found = sorted(self._load().items(), key=lambda pair: (sign * pair[1].version, pair[0]))
         return [(name, _describe(ref)) for name, ref in found]
+
+    def _load(self) -> dict[str, TagRef]:
+        found = load_tags(self._place)
+        if not found:
+            existing_versions(self._place.root)  # says if the dataset is gone
+        return found
 
     def get_version(self, tag: str) -> int:
         """The version that a tag names, on whatever branch.

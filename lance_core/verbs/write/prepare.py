@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lance_core.commit import load_latest
-from lance_core.errors import InvalidInputError
+from lance_core.commit import load_following, load_latest
+from lance_core.errors import InvalidInputError, ObjectNotFoundError, StoreError
 from lance_core.schema import Schema
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.files.fragment_writer import (
@@ -59,6 +60,9 @@ class WriteOptions:
         known = {field.name for field in fields(cls)}
         refuse("write_dataset", {name: value for name, value in arguments.items() if name not in known})
         return cls(mode=mode, **{name: value for name, value in arguments.items() if name in known})
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,33 @@ class PreparedWrite:
                 writer.write(batch)
             return found, writer.finish()
 
+    def discard(self, fragments: Sequence[FragmentMetadata]) -> None:
+        """Delete the files of fragments that were written and will not be committed."""
+        targets = {target.base_id: target for target in self.targets}
+        for file in (file for fragment in fragments for file in fragment.files):
+            target = targets[file.base_id]
+            try:
+                target.store.delete(target.prefix + file.path)
+            except StoreError as error:
+                # What failed before matters more; cleanup finds the file.
+                _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)
+
+
+def _check_there(place: Destination) -> None:
+    """Say that a dataset is gone before files are written for it, where that costs no request.
+
+    Raises:
+        DatasetNotFoundError: It is.
+        IncompatibleConflictError: Another one is in its place.
+    """
+    base = place.base
+    if base is None or base.location is None or "://" in place.store.root:
+        return
+    try:
+        place.store.head(base.location.key)
+    except ObjectNotFoundError:
+        load_following(place.store, base)  # a version that was merely cleaned up can be followed
+
 
 def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
     """Look up what a write is based on, and check it.
@@ -135,6 +166,7 @@ def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
     """
     if options.mode not in MODES:
         raise InvalidInputError(f'mode is "create", "append" or "overwrite", not {options.mode!r}')
+    _check_there(place)
     if place.base is None:
         place = replace(place, base=load_latest(place.store))
     if place.base is not None:

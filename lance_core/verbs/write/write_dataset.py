@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from lance_core.errors import DatasetExistsError, InvalidInputError
+from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, OutcomeUnknownError
 from lance_core.store import canonical_uri
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.version.destination import Destination
@@ -51,7 +51,13 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         initial_bases=options.initial_bases or (),
         enable_v2_manifest_paths=options.enable_v2_manifest_paths,
     )
-    manifest, _ = commit_fragments(place, request)
+    try:
+        manifest, _ = commit_fragments(place, request)
+    except OutcomeUnknownError:
+        raise  # the files may be in use
+    except LanceError:
+        prepared.discard(fragments)
+        raise
     return replace(place, base=manifest)
 
 
