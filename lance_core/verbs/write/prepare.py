@@ -148,7 +148,7 @@ def _check_there(place: Destination) -> None:
         IncompatibleConflictError: Another one is in its place.
     """
     base = place.base
-    if base is None or base.location is None or "://" in place.store.root:
+    if base is None or base.location is None or place.store.put_is_a_request:
         return
     try:
         place.store.head(base.location.key)
