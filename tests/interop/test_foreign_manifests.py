@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.errors import InvalidInputError, LanceError, UnsupportedError
+from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, UnsupportedError
 from tests.interop.wire import (
     edit_latest,
     edit_manifest,
@@ -324,3 +324,35 @@ def test_schema_metadata_that_is_no_text_is_shown_as_well_as_it_can_be_and_kept(
     ours.add_columns({"b": "a + 1"})
     assert dict(latest_message(uri).schema_metadata) == {"bin": b"\xff\xfe", "k": b"v"}
     assert ours.update_schema_metadata({"bin": None}) == {"k": "v"}
+
+
+# What is refused leaves nothing behind.
+
+
+def _conflicting(message):
+    """Let a version be made by an operation that nobody knows."""
+    message.ClearField("transaction_section")
+    message.transaction_file = ""
+
+
+def test_a_refused_append_leaves_no_data_file(uri):
+    stale = lance_core.dataset(uri, version=2)
+    edit_latest(uri, _conflicting)
+    before = files_below(uri)
+    with pytest.raises(IncompatibleConflictError):
+        lance_core.write_dataset(rows(1), stale, mode="append")
+    flag(uri, 3)
+    with pytest.raises(UnsupportedError):
+        lance_core.write_dataset(rows(1), uri, mode="append")
+    with pytest.raises(UnsupportedError):
+        lance_core.dataset(uri).insert(rows(1))
+    with pytest.raises(LanceError):
+        lance_core.write_dataset(pa.table({"other": [1]}), stale, mode="append")
+    assert files_below(uri) == before
+
+
+def test_a_refused_creation_leaves_nothing(tmp_path):
+    target = tmp_path / "new"
+    with pytest.raises(InvalidInputError, match="auto_cleanup_options"):
+        lance_core.write_dataset(rows(1), target, auto_cleanup_options={"every": 2})
+    assert not list(target.rglob("*.lance"))

@@ -37,6 +37,7 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
     place, is_new = prepared.place, prepared.place.base is None
     if not is_new and options.mode == "create":
         raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
+    table_config = _auto_cleanup(options.auto_cleanup_options if is_new else None)
     found, fragments = prepared.write_rows(data, schema)
     request = CommitRequest(
         fragments=fragments,
@@ -47,7 +48,7 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         commit_message=options.commit_message,
         data_storage_version=None if prepared.appended_to is not None else prepared.data_storage_version,
         enable_stable_row_ids=options.enable_stable_row_ids,
-        table_config=_auto_cleanup(options.auto_cleanup_options if is_new else None),
+        table_config=table_config,
         initial_bases=options.initial_bases or (),
         enable_v2_manifest_paths=options.enable_v2_manifest_paths,
     )
