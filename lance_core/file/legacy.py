@@ -33,6 +33,7 @@ from lance_core.file.column import Fetch, PageTask
 from lance_core.file.statistics import PageBounds, StatisticsCollector
 from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_protobuf, schema_to_protobuf
+from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.store import ObjectStore, ObjectWriter
 
 __all__ = ["LegacyFileReader", "LegacyFileWriter"]
@@ -87,7 +88,9 @@ class LegacyFileWriter:
         metadata = file_pb2.Metadata(batch_offsets=self._batch_offsets)
         metadata.page_table_position = self._write_table(self._pages)
         self._write_statistics(metadata)
-        manifest = table_pb2.Manifest(fields=fields)
+        # No version of a dataset: pylance writes 1 into every file.
+        manifest = table_pb2.Manifest(fields=fields, version=1)
+        manifest.writer_version.library, manifest.writer_version.version = LIBRARY, LIBRARY_VERSION
         manifest.data_format.file_format = "lance"
         manifest.data_format.version = FileVersion.V0_1.value
         metadata.manifest_position = self._write_message(manifest.SerializeToString())

@@ -6,7 +6,8 @@ One struct per field, named by the field's id, with one row per batch:
     min_value    of the field's type; a lower bound
     max_value    of the field's type; an upper bound
 
-    all values null                integers: the bounds of the type; floats: -inf and +inf; strings, binary: null
+    all values null                integers, dates: the bounds of the type; decimals: those of 128 bits, whatever the
+                                   precision; floats: -inf and +inf; strings, binary: null
     floats                         NaN is ignored; a minimum of zero is -0.0, a maximum of zero is +0.0
     strings and binary             cut to 64 bytes; a cut maximum is raised in its last place, null if it cannot be
 
@@ -16,6 +17,7 @@ Bounds need not occur among the values. There are none for fields inside lists, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -31,6 +33,10 @@ from lance_core.schema import Field, Schema, arrow_type_of, schema_from_arrow
 __all__ = ["PREFIX_BYTES", "PageBounds", "StatisticsCollector"]
 
 PREFIX_BYTES: Final = 64
+
+_LOWEST_DECIMAL: Final = -(1 << 127)
+_HIGHEST_DECIMAL: Final = (1 << 127) - 1
+"""Unscaled, as the bits of an array hold them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ class StatisticsCollector:
         for field in self._fields:
             kind = arrow_type_of(field)
             children = [
-                pa.field("null_count", pa.int64()),
+                pa.field("null_count", pa.int64(), nullable=False),
                 pa.field("min_value", kind),
                 pa.field("max_value", kind),
             ]
@@ -102,7 +108,7 @@ class StatisticsCollector:
         for field, struct in zip(self._fields, schema.fields, strict=True):
             kind = arrow_type_of(field)
             columns = list(zip(*self._rows[field.id], strict=True)) or [(), (), ()]
-            arrays = [pa.array(columns[0], pa.int64()), pa.array(columns[1], kind), pa.array(columns[2], kind)]
+            arrays = [pa.array(columns[0], pa.int64()), _array(columns[1], kind), _array(columns[2], kind)]
             pages += [encode_page(child, array) for child, array in zip(struct.children, arrays, strict=True)]
         return pages
 
@@ -155,12 +161,28 @@ def _float_bounds(array: Any) -> tuple[float, float]:
 def _widest(kind: Any) -> tuple[Any, Any]:
     """The lowest and highest value of a type whose values have no Python form at the limits."""
     if pa.types.is_decimal(kind):
-        digits = (9,) * kind.precision
-        return Decimal((1, digits, -kind.scale)), Decimal((0, digits, -kind.scale))
+        return _LOWEST_DECIMAL, _HIGHEST_DECIMAL
     width = kind.bit_width
     low, high = -(2 ** (width - 1)), 2 ** (width - 1) - 1
     integers = pa.array([low, high], pa.int32() if width == 32 else pa.int64()).view(kind)
     return integers[0], integers[1]
+
+
+def _array(values: Sequence[Any], kind: Any) -> Any:
+    """An array of bounds; those of decimals can have more digits than the type."""
+    if not pa.types.is_decimal128(kind):
+        return pa.array(values, kind)
+    numbers = b"".join(_unscaled(value, kind.scale).to_bytes(16, "little", signed=True) for value in values)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(numbers)])
+
+
+def _unscaled(value: Decimal | int, scale: int) -> int:
+    """The integer that a decimal is stored as."""
+    if isinstance(value, int):
+        return value
+    sign, digits, exponent = value.as_tuple()
+    number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
+    return -number if sign else number
 
 
 def _cut_text(text: str) -> str:

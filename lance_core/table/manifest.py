@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError, Message
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
+from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.table import flags
 from lance_core.table.dictionaries import encode_dictionaries, read_dictionaries
 from lance_core.table.fragment import BasePath, FragmentList, data_file_version
@@ -68,7 +69,7 @@ class WriterVersion:
     build_metadata: str | None = None
 
 
-WRITER = WriterVersion(library="lance_core", version="0.1.0")
+WRITER = WriterVersion(library=LIBRARY, version=LIBRARY_VERSION)
 """What this library writes into its manifests."""
 
 

@@ -1,6 +1,8 @@
 """Filtered scans of 0.1 datasets skip batches by their statistics, whoever wrote those, and lose no row."""
 
 import math
+import struct
+from pathlib import Path
 
 import lance
 import pyarrow as pa
@@ -8,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import lance_core
+from lance_core._proto import file_pb2, table_pb2
 from lance_core.file import DataFileReader
 
 ROWS = 40_000
@@ -71,3 +74,60 @@ def test_batches_without_a_match_are_not_read(uri, monkeypatch):
     found = lance_core.dataset(uri).to_table(columns=["i"], filter=(COLUMN("i") >= 12_345) & (COLUMN("i") < 12_350))
     assert found["i"].to_pylist() == list(range(12_345, 12_350))
     assert sum(asked) <= 10_000
+
+
+KINDS = {
+    "i": pa.int64(),
+    "u": pa.uint8(),
+    "f": pa.float64(),
+    "s": pa.string(),
+    "bin": pa.binary(),
+    "b": pa.bool_(),
+    "date": pa.date32(),
+    "d": pa.decimal128(10, 2),
+    "whole": pa.decimal128(38, 0),
+    "t": pa.timestamp("us"),
+}
+VALUES = [(pa.nulls(3, kind), name) for name, kind in KINDS.items()]
+VALUES += [
+    (pa.array(["1.50", None, "-2.25"]).cast(pa.decimal128(10, 2)), "decimals"),
+    (pa.array([1, None, -7]), "ints"),
+]
+
+
+def _messages(uri):
+    """The manifest block of the one data file, its metadata, and the pages of its statistics."""
+    (path,) = Path(uri, "data").iterdir()
+    data = path.read_bytes()
+    (position,) = struct.unpack_from("<q", data, len(data) - 16)
+
+    def message(at, kind):
+        (length,) = struct.unpack_from("<I", data, at)
+        return kind.FromString(data[at + 4 : at + 4 + length])
+
+    metadata = message(position, file_pb2.Metadata)
+    found = metadata.statistics
+    cells = struct.iter_unpack("<qq", data[found.page_table_position :][: 16 * len(found.fields)])
+    width = {"null_count": 8}
+    kinds = {field.id: (field.name, field.logical_type) for field in found.schema}
+    pages = [
+        (kinds[i], data[start : start + count * width.get(kinds[i][0], 16)] if "decimal" in kinds[i][1] else count)
+        for i, (start, count) in zip(found.fields, cells, strict=True)
+    ]
+    return message(metadata.manifest_position, table_pb2.Manifest), list(found.schema), pages
+
+
+@pytest.mark.parametrize(("values", "name"), VALUES, ids=lambda value: value if isinstance(value, str) else "")
+def test_files_describe_themselves_and_their_pages_as_pylances_do(tmp_path, values, name):
+    described = []
+    for library in (lance, lance_core):
+        uri = tmp_path / library.__name__
+        library.write_dataset(pa.table({name: values}), uri, data_storage_version="legacy")
+        manifest, schema, pages = _messages(uri)
+        assert manifest.writer_version.library == library.__name__
+        assert manifest.writer_version.version == library.__version__
+        manifest.ClearField("writer_version")
+        described.append((manifest, schema, pages))
+        read = [reader.dataset(str(uri)).to_table() for reader in (lance, lance_core)]
+        assert read[0] == read[1]
+    assert described[0] == described[1]

@@ -55,8 +55,7 @@ def test_cut_bytes_still_bound():
 
 def test_unknown_decimals_and_dates_span_their_types():
     _, lowest, highest = bounds(pa.array([None], pa.decimal128(38, 2)))
-    assert lowest.copy_negate() == highest
-    assert len(pa.array([lowest, highest], pa.decimal128(38, 2))) == 2
+    assert (lowest, highest) == (-(2**127), 2**127 - 1), "unscaled, whatever the precision"
     _, lowest, highest = bounds(pa.array([None], pa.date32()))
     assert pa.array([lowest, highest], pa.date32()).cast(pa.int32()).to_pylist() == [-(2**31), 2**31 - 1]
 
