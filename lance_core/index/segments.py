@@ -23,6 +23,7 @@ from lance_core.schema import Field, arrow_type_of
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
+from lance_core.table.reuse import without_moved
 
 __all__ = ["Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
 
@@ -150,7 +151,7 @@ def usable_segments(manifest: Manifest, node: Field, cache: IndexCache | None = 
             if cache is not None:
                 cache.warn(index, f"its version {index.index_version} is not known")
             continue
-        covered = index.covered_fragments()
+        covered = without_moved(manifest.indices, index)
         if covered:
             groups.setdefault((index.name, index.kind), []).append(Segment(index, covered))
     yield from groups.values()

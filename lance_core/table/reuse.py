@@ -24,7 +24,7 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 
-__all__ = ["Move", "live_coverage", "num_reuse_versions", "with_moves"]
+__all__ = ["Move", "live_coverage", "num_reuse_versions", "with_moves", "without_moved"]
 
 _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
 
@@ -55,6 +55,26 @@ def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetad
             if old <= covered:
                 covered = (covered - old) | new
         yield index, covered
+
+
+def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> BitMap:
+    """The fragments of which an index has entries of its own, out of those in its bitmap.
+
+    Bitmaps may name fragments that took the place of others after the index was built, by way of the fragment reuse
+    index, while its files still have the addresses that the rows had before. If the reuse index keeps its details in a
+    file, the index is taken to have no entries of its own.
+    """
+    covered = index.covered_fragments() or BitMap()
+    for reuse in indices:
+        if reuse.name != FRAGMENT_REUSE_INDEX:
+            continue
+        details = _details(reuse)
+        if details.WhichOneof("content") == "external":
+            return BitMap()
+        for version in details.inline.versions:
+            if version.dataset_version >= index.dataset_version:
+                covered = covered - BitMap(f.id for group in version.groups for f in group.new_fragments)
+    return covered
 
 
 def num_reuse_versions(index: IndexMetadata) -> int:

@@ -20,6 +20,7 @@ from lance_core.index.selection import view_of
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import CreateIndex
+from lance_core.table.reuse import without_moved
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
 from lance_core.verbs.version.retry import CONFLICT_RETRIES, retrying
@@ -71,7 +72,7 @@ def optimize_indices(
 
 def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -> list[int]:
     """Ids of the fragments that no segment covers."""
-    covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments))
+    covered = BitMap().union(*(without_moved(manifest.indices, segment) for segment in segments))
     return [i for i in manifest.fragments.ids if i not in covered]
 
 
@@ -135,8 +136,8 @@ class _Optimizer:
         # A segment that stays must have no entries of fragments that another one is to cover.
         kept = [one for one in segments if one not in merged]
         stale = [one for one in kept if missing and self._has_entries(one, missing)]
-        new = [self._segment([one], (one.covered_fragments() or BitMap()) & live) for one in stale]
-        covered = missing.union(*((one.covered_fragments() or BitMap()) & live for one in merged))
+        new = [self._segment([one], without_moved(source.manifest.indices, one) & live) for one in stale]
+        covered = missing.union(*(without_moved(source.manifest.indices, one) & live for one in merged))
         return [*new, self._segment(merged, covered)], [*merged, *stale]
 
     def _has_entries(self, index: IndexMetadata, fragments: BitMap) -> bool:
@@ -178,7 +179,7 @@ class _Optimizer:
             if content is None:
                 continue
             # A fragment that took the place of others by way of the reuse index has no entries of its own.
-            own, entries = (one.covered_fragments() or BitMap()) - known, content.fragments()
+            own, entries = without_moved(source.manifest.indices, one) - known, content.fragments()
             own = own if entries is None else own & entries
             chosen = view.covered(own)
             contents.append(self._kind.only(content, view, chosen))
