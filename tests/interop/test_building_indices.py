@@ -338,3 +338,26 @@ def test_a_day_is_replaced_without_its_file(unreadable, tmp_path):
         file.rename(file.with_suffix(".lance"))
     check(unreadable.uri)
     assert lance.dataset(unreadable.uri).count_rows() == NUM_ROWS - 31 + 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_a_merge_are_looked_up(tmp_path, kind):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=30)
+    dataset.create_scalar_index("id", kind)
+    dataset.delete("id = 33")
+    files = sorted((tmp_path / "t" / "data").iterdir())
+    wanted = {file.path for i in (1, 2) for file in dataset.get_fragment(i).data_files()}
+    for file in files:
+        if file.name not in wanted:
+            file.rename(file.with_suffix(".away"))
+    dataset = lance_core.dataset(uri)
+    rows = ROWS.take(pa.array([31, 33, 70])).set_column(2, "p", pa.array(["a", "b", "c"]))
+    result = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+    assert (result["num_updated_rows"], result["num_inserted_rows"]) == (2, 1)
+    for file in (tmp_path / "t" / "data").glob("*.away"):
+        file.rename(file.with_suffix(".lance"))
+    assert rows_of(dataset, "p IN ('a', 'b', 'c')") == [31, 33, 70]
+    check(uri, [*FILTERS, "id = 31", "id = 33", "id < 40"])
+    plain = dataset.merge_insert("id").when_matched_update_all().use_index(False).execute(rows)
+    assert plain["num_updated_rows"] == 3

@@ -22,12 +22,16 @@ SCHEMA = pa.schema([
     ("d", pa.date32()),
     ("tags", pa.list_(pa.string())),
 ])  # fmt: skip
-OUR_KINDS = {"ZONEMAP": ("p", "i", "f", "d"), "BITMAP": ("p", "i", "f", "d"), "BTREE": ("p", "i", "f", "d")}
+OUR_KINDS = {
+    "ZONEMAP": ("id", "p", "i", "f", "d"),
+    "BITMAP": ("id", "p", "i", "f", "d"),
+    "BTREE": ("id", "p", "i", "f", "d"),
+}
 THEIR_KINDS = {
-    "ZONEMAP": ("p", "i", "f", "d"),
-    "BITMAP": ("p", "i", "f", "d"),
-    "BTREE": ("p", "i", "f", "d"),
-    "BLOOMFILTER": ("p", "i", "f", "d"),
+    "ZONEMAP": ("id", "p", "i", "f", "d"),
+    "BITMAP": ("id", "p", "i", "f", "d"),
+    "BTREE": ("id", "p", "i", "f", "d"),
+    "BLOOMFILTER": ("id", "p", "i", "f", "d"),
     "LABEL_LIST": ("tags",),
 }
 FLOATS = (0.0, -0.0, float("nan"), float("inf"), 1.5, -2.5, 7.0, None)
@@ -174,8 +178,13 @@ def update(history):
 
 def upsert(history):
     _, dataset = history.handle()
+    before = history.ids(1)
     rows = pa.concat_tables([history.rows(3), history.rows(0, ids=history.ids(0.1))])
     dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+    after = lance.dataset(history.uri).to_table(["id", "p"])
+    assert sorted(after["id"].to_pylist()) == sorted({*before, *rows["id"].to_pylist()}), history.log
+    found = dict(zip(after["id"].to_pylist(), after["p"].to_pylist(), strict=True))
+    assert all(found[row["id"]] == row["p"] for row in rows.to_pylist()), history.log
 
 
 def rewrite_columns(history):

@@ -57,6 +57,12 @@ class KeyIndex:
         rows = np.flatnonzero(known)[::-1]
         self.first[codes[rows]] = rows
 
+    def values(self) -> dict[str, pa.Array] | None:
+        """The distinct values of each column, as filters look them up; None if there are too many, or floats."""
+        if any(len(values) > MAX_EXACT_KEYS or pa.types.is_floating(values.type) for values in self._values):
+            return None
+        return dict(zip(self._columns, self._values, strict=True))
+
     def look_up(self, table: pa.Table) -> tuple[Codes, Codes]:
         """Rows whose key a row of the index has, ascending, and the numbers of their keys."""
         found = _positions_of(table.column(self._columns[0]), self._values[0])

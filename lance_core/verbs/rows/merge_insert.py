@@ -104,7 +104,7 @@ class MergeInsertBuilder:
         return self
 
     def use_index(self, use_index: bool) -> Self:
-        """Whether an index of the key decides how rows are stored (`write_mode`); keys are looked up by a scan."""
+        """Whether keys are looked up in an index where there is one, which then decides `write_mode` too."""
         self._clauses = replace(self._clauses, use_index=use_index)
         return self
 

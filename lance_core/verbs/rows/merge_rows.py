@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ from lance_core.verbs.rows.merge_clauses import MergeClauses, MergeSource, WhenM
 from lance_core.verbs.rows.moved_rows import MovedRows
 from lance_core.verbs.rows.removal import READ_AHEAD, Removal, bitmap_of, live_rows, matching_rows, remove_rows
 from lance_core.verbs.scan.conditions import evaluate, to_condition, to_expression
+from lance_core.verbs.scan.indexed_scan import selected
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 from lance_core.verbs.version.bases import WriteTarget
 from lance_core.verbs.version.source import Source
@@ -130,11 +133,12 @@ class _Merge:
         return clauses.use_index and all((field_id,) in exact for field_id in self._ids(clauses.on))
 
     def _join(self, index: KeyIndex) -> list[_Match]:
-        """Look the keys of all live rows up, fragments side by side."""
+        """Look the keys of live rows up, fragments side by side: of those that an index says can have one of them."""
 
-        def look(fragment: Fragment) -> _Match:
+        def look(part: tuple[Fragment, BitMap | None]) -> _Match:
+            fragment, possible = part
             offsets, codes, others = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], BitMap()
-            for batch, places in live_rows(self.base, fragment, self.clauses.on):
+            for batch, places in live_rows(self.base, fragment, self.clauses.on, possible):
                 rows, numbers = index.look_up(pa.Table.from_batches([batch]))
                 offsets.append(rows + places.start if isinstance(places, range) else places[rows])
                 codes.append(numbers)
@@ -147,11 +151,20 @@ class _Merge:
                 others &= matching_rows(self.base, fragment, condition)
             return _Match(fragment, found, index.first[np.concatenate(codes)], others)
 
-        fragments = list(self.base.manifest.fragments)
-        if len(fragments) == 1:
-            return [look(fragments[0])]
+        parts = self._possible(index)
+        if len(parts) == 1:
+            return [look(parts[0])]
         with ThreadPool(READ_AHEAD) as pool:
-            return list(pool.map(look, fragments))
+            return list(pool.map(look, parts))
+
+    def _possible(self, index: KeyIndex) -> Sequence[tuple[Fragment, BitMap | None]]:
+        """The fragments that can have a key of the source, each with the rows that can; None for all."""
+        fragments, clauses = self.base.manifest.fragments, self.clauses
+        keys = index.values() if clauses.use_index and not clauses.deletes_others else None
+        if keys is None or not self.base.manifest.indices:
+            return selected(self.base, fragments, None)
+        expression = reduce(and_, (pc.field(name).isin(values) for name, values in keys.items()))
+        return selected(self.base, fragments, self.base.select(expression))
 
     def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:
         """Refuse matches that the clauses forbid, and rows that match several source rows."""

@@ -159,7 +159,7 @@ def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression)
 
 
 def live_rows(
-    source: Source, fragment: Fragment, columns: Sequence[str]
+    source: Source, fragment: Fragment, columns: Sequence[str], possible: BitMap | None = None
 ) -> Iterator[tuple[pa.RecordBatch, range | npt.NDArray[np.int64]]]:
     """Yield the rows of a fragment that are alive, in storage types, each batch with their offsets.
 
@@ -167,12 +167,18 @@ def live_rows(
         source: The version.
         fragment: The fragment.
         columns: Top-level columns to read, at least one.
+        possible: Offsets of the rows to look at, alive or not; None for all.
     """
     by_name = {field.name: field for field in source.manifest.schema.fields}
     schema = Schema(fields=tuple(by_name[name] for name in columns))
     num_rows = physical_rows(source, fragment)
     deletions = source.deletions(fragment)
     live = None if deletions is None else deletions.live_rows(num_rows)
+    if possible is not None:
+        offsets = np.frombuffer(possible.to_array(), np.uint32).astype(np.int64)
+        offsets = offsets if live is None else offsets[live[offsets]]
+        yield from _with_offsets(read_fragment(source, fragment, schema, offsets) if len(offsets) else (), offsets)
+        return
     start = 0
     for batch in read_fragment(source, fragment, schema, range(num_rows)):
         end = start + batch.num_rows
@@ -182,6 +188,15 @@ def live_rows(
         else:
             yield batch.filter(pa.array(mask)), np.flatnonzero(mask) + start
         start = end
+
+
+def _with_offsets(
+    batches: Iterable[pa.RecordBatch], offsets: npt.NDArray[np.int64]
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+    start = 0
+    for batch in batches:
+        yield batch, offsets[start : start + batch.num_rows]
+        start += batch.num_rows
 
 
 def rows_at(source: Source, fragment: Fragment, rows: BitMap) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
