@@ -67,6 +67,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         default="overwrite",
         description=(
             "overwrite: the run's partitions, or the whole table of an asset without any. append: adds rows. "
+            "merge: by the key lance/merge_on of the asset. "
             "error: only where no row is yet. create_only: only if there is no table yet."
         ),
     )

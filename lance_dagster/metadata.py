@@ -3,6 +3,7 @@
     first, if they apply        lance/replaced_try
                                 dagster/partition_row_count  (in the event of a partition)
     this write                  lance/rows_written (of the partition, where it is known)  lance/rows_deleted
+                                lance/rows_inserted  lance/rows_updated  (of a merge)
                                 lance/operation  lance/version  lance/read_version
     the table                   dagster/row_count  dagster/size_bytes  dagster/table_name  dagster/uri
                                 dagster/column_schema
@@ -49,6 +50,8 @@ def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, 
     known: dict[str, Any] = {
         "lance/replaced_try": _replaced_try(outcome),
         "lance/rows_written": outcome.rows_written,
+        "lance/rows_inserted": outcome.rows_inserted,
+        "lance/rows_updated": outcome.rows_updated,
         "lance/rows_deleted": outcome.rows_deleted,
         "lance/operation": "Create" if created else outcome.operation,
         "lance/version": dataset.version,

@@ -8,6 +8,12 @@
     out_of_partition            lance/out_of_partition
     cluster                     lance/cluster
     on_earlier_try              lance/on_earlier_try
+                                lance/merge_on             with write_mode merge: a column, or a list of columns
+                                lance/when_matched         rows in both: update, nothing, delete
+                                lance/when_not_matched     rows only in the output: insert, nothing
+                                lance/when_not_matched_by_source
+                                                           rows only in the table, or the run's partitions of it:
+                                                           nothing, delete
                                 lance/commit_message       text shown in the table's history
                                 lance/vector_columns       {"column": width}: lists stored as fixed-size vectors
                                 lance/maintenance          fields of a LanceMaintenancePolicy (`policy`)
@@ -47,11 +53,14 @@ __all__ = [
     "refuse_unknown",
 ]
 
-WriteMode = Literal["overwrite", "append", "error", "create_only"]
+WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
 SchemaMode = Literal["strict", "add_columns", "overwrite"]
 EmptyOutput = Literal["write", "skip", "error"]
 OutOfPartition = Literal["error", "allow"]
 OnEarlierTry = Literal["replace", "adopt", "append"]
+WhenMatched = Literal["update", "nothing", "delete"]
+WhenNotMatched = Literal["insert", "nothing"]
+WhenNotMatchedBySource = Literal["nothing", "delete"]
 ReadMode = Literal["latest", "materialized"]
 LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
 
@@ -70,6 +79,10 @@ class OutputSettings:
     out_of_partition: OutOfPartition = "error"
     cluster: bool = True
     on_earlier_try: OnEarlierTry = "replace"
+    merge_on: str | Sequence[str] | None = None
+    when_matched: WhenMatched = "update"
+    when_not_matched: WhenNotMatched = "insert"
+    when_not_matched_by_source: WhenNotMatchedBySource = "nothing"
     commit_message: str | None = None
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
@@ -97,12 +110,30 @@ class OutputSettings:
         }
         return replace(self, **changes)
 
+    @property
+    def key(self) -> list[str]:
+        """The columns that a merge matches rows by."""
+        return [self.merge_on] if isinstance(self.merge_on, str) else list(self.merge_on or ())
+
     def check(self, *, asset: str, partitioned: bool) -> None:
         """Refuse settings that do not go together.
 
         Raises:
             DagsterInvalidDefinitionError: they do not.
         """
+        if self.write_mode == "merge" and not self.merge_on:
+            raise dg.DagsterInvalidDefinitionError(
+                f'asset {asset}: write_mode merge needs the key, metadata={{"lance/merge_on": "column"}} or a list of '
+                "columns"
+            )
+        if self.write_mode != "merge" and self.merge_on:
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: metadata lance/merge_on is for write_mode merge, not {self.write_mode}"
+            )
+        if self.write_mode == "merge" and self.schema_mode != "strict":
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: write_mode merge keeps the columns of the table; schema_mode is {self.schema_mode}"
+            )
         if self.schema_mode == "overwrite" and (partitioned or self.write_mode != "overwrite"):
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset}: schema_mode overwrite needs a write that overwrites the whole table, "
@@ -239,6 +270,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "lance/empty_output": get_args(EmptyOutput),
     "lance/out_of_partition": get_args(OutOfPartition),
     "lance/on_earlier_try": get_args(OnEarlierTry),
+    "lance/when_matched": get_args(WhenMatched),
+    "lance/when_not_matched": get_args(WhenNotMatched),
+    "lance/when_not_matched_by_source": get_args(WhenNotMatchedBySource),
 }
 
 
@@ -247,6 +281,10 @@ def _checked(key: str, value: object, asset: str) -> Any:
         good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
     elif key == "lance/cluster":
         good, wanted = isinstance(value, bool), "a bool"
+    elif key == "lance/merge_on":
+        columns = [value] if isinstance(value, str) else value
+        good = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
+        wanted = "a column, or a list of columns"
     elif key == "lance/commit_message":
         good, wanted = isinstance(value, str), "a text"
     else:

@@ -32,6 +32,7 @@ from lance_dagster.commits import CommitTags, EarlierTries, commit_tags, find_ea
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
+from lance_dagster.handlers.merging import may_insert
 from lance_dagster.history import data_version
 from lance_dagster.inputs import read_requests
 from lance_dagster.location import TableLocation, locate_table
@@ -245,6 +246,8 @@ class LanceTableIOManager(dg.IOManager):
         if alone:
             settings = replace(settings, schema_mode="overwrite")
         request = self._request(output, mode, plan, settings)
+        if settings.write_mode == "merge" and output.existing is None:
+            may_insert(request)
         whole = settings.out_of_partition == "allow"
         attempt = output.tags.write_try(
             earlier=output.tries.versions, on_earlier_try=settings.on_earlier_try, whole=whole, alone=alone
@@ -280,6 +283,8 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
     existing, mode = output.existing, output.settings.write_mode
     if mode == "overwrite":
         return "overwrite" if plan is None else "replace"
+    if mode == "merge":
+        return "append" if existing is None else "merge"
     if mode == "append" or output.begun or output.tries.found:  # what the earlier tries put in goes
         return "append"
     if existing is not None and (plan is None or mode == "create_only"):

@@ -19,8 +19,9 @@ from lance_core import SliceWriter
 from lance_core.errors import CommitConflictError, InvalidInputError
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, with_vectors
 from lance_dagster.handlers.base import WriteOutcome, WriteRequest
+from lance_dagster.handlers.merging import adopted, check_keys, merge_arrow, undo_is_exact
 
-__all__ = ["write_arrow"]
+__all__ = ["refuse_outside", "write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
@@ -39,9 +40,17 @@ def write_arrow(
     Raises:
         LanceError: nothing was committed, and the files that were written are gone.
     """
-    table = None if request.existing is None else request.existing.schema
+    existing = None if request.existing is None else request.existing.schema
     wanted = with_vectors(schema, request.output.vector_columns)
-    target = target_schema(wanted, table, request.mode, request.output.schema_mode)
+    target = target_schema(wanted, existing, request.mode, request.output.schema_mode)
+    if request.output.write_mode == "merge":
+        table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
+        check_keys(table, request.output.key)
+        if _skips_empty(table.num_rows, request):
+            return None
+        if request.mode == "merge":
+            return _merge(table, request)
+        batches = [table]
     writer = _writer(target, request)
     try:
         for batch in batches:
@@ -53,6 +62,14 @@ def write_arrow(
         writer.discard()
         raise
     return _commit(fragments, target, writer, request)
+
+
+def _merge(table: pa.Table, request: WriteRequest) -> WriteOutcome | None:
+    if request.slices is not None and request.output.out_of_partition == "error":
+        refuse_outside(table, request.slices)
+    if not undo_is_exact(request, lambda: table.select(request.output.key)):
+        return adopted(request)
+    return merge_arrow(table, request)
 
 
 def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
@@ -141,6 +158,17 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     known = set(existing.schema.names)
     added = [field for field in schema if field.name not in known]
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
+
+
+def refuse_outside(table: pa.Table, slices: lance_core.Slices) -> None:
+    """Refuse rows that lie in none of the run's partitions.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    positions = slices.assign(table)
+    if (positions < 0).any():
+        _refuse_outside(table, positions, slices)
 
 
 def _refuse_outside(table: pa.RecordBatch | pa.Table, positions: np.ndarray, slices: lance_core.Slices) -> None:

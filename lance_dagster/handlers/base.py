@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteOutcome", "WriteRequest"]
 
-CommitMode = Literal["create", "append", "overwrite", "replace"]
-"""What the one commit does: `replace` takes the slices' rows out and puts the written ones in."""
+CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
+"""What the one commit does: `replace` takes the slices' rows out and puts the written ones in, `merge` does what
+the policies of the output say about keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,8 @@ class WriteOutcome:
         replaced_versions: What earlier tries of the same write had committed, and this one took the place of.
         rows_written: Rows that the writers counted; None when another try wrote them.
         rows_deleted: Rows that the commit took out; None when unknown.
+        rows_inserted: Rows with a new key; None unless it was a merge.
+        rows_updated: Rows with new values; None unless it was a merge.
         fragments_added: Fragments that came in.
         fragments_removed: Fragments that went out whole.
         bytes_written: Bytes of the new data files.
@@ -103,6 +106,8 @@ class WriteOutcome:
     replaced_versions: tuple[int, ...] = ()
     rows_written: int | None = None
     rows_deleted: int | None = None
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
     fragments_added: int | None = None
     fragments_removed: int | None = None
     bytes_written: int | None = None

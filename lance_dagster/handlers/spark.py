@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import dagster as dg
 import pyarrow as pa
 
+from lance_core.errors import InvalidInputError
+from lance_dagster.handlers.arrow_write import refuse_outside, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.merging import adopted, commit_properties, configure, merge_outcome, undo_is_exact
 from lance_dagster.settings import TableSettings
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ _PARTITION_TYPES: Mapping[str, pa.DataType] = {
     "short": pa.int16(),
     "integer": pa.int32(),
     "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
@@ -44,6 +51,8 @@ class SparkHandler(LanceTypeHandler):
         """Write it: one Spark job, then one commit."""
         import pyspark_lance  # noqa: PLC0415 - optional
 
+        if request.mode == "merge" or (request.mode == "append" and request.output.write_mode == "merge"):
+            return _merge(value, request)
         result = pyspark_lance.write(
             value,
             request.uri,
@@ -98,6 +107,45 @@ class SparkHandler(LanceTypeHandler):
         """A frame without rows."""
         del load_as
         return _empty_frame(schema, session_of(table))
+
+
+def _merge(value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
+    """Merge it: matched by a join of Spark's, and no row comes here, unless rows of partitions are to be deleted."""
+    import pyspark_lance  # noqa: PLC0415 -- optional
+
+    output, slices = request.output, request.slices
+    if output.empty_output != "write" and value.isEmpty():
+        if output.empty_output == "skip":
+            return None
+        raise InvalidInputError("the output has no rows, and empty_output is error")
+    if slices is not None and output.when_not_matched_by_source == "delete" and request.existing is not None:
+        table = value.toArrow()
+        return write_arrow([table], table.schema, request)
+    if slices is not None and output.out_of_partition == "error":
+        refuse_outside(value.select(*slices.columns).distinct().toArrow(), slices)
+    if not undo_is_exact(request, lambda: value.select(*output.key).toArrow()):
+        return adopted(request)
+    if request.existing is not None:
+        configure(request)
+    done = pyspark_lance.merge(
+        value,
+        request.uri,
+        on=output.key,
+        when_matched=None if output.when_matched == "nothing" else output.when_matched,
+        when_not_matched=None if output.when_not_matched == "nothing" else output.when_not_matched,
+        when_not_matched_by_source="delete" if output.when_not_matched_by_source == "delete" else None,
+        transaction_properties=commit_properties(request),
+        storage_options=request.storage_options,
+        **request.file_options,
+    )
+    return merge_outcome(
+        done.dataset,
+        done.read_version,
+        request,
+        inserted=done.rows_inserted,
+        updated=done.rows_updated,
+        deleted=done.rows_deleted,
+    )
 
 
 def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:

@@ -73,7 +73,7 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         "wrong",
         [
-            {"write_mode": "merge"},
+            {"write_mode": "upsert"},
             {"schema_mode": "drop"},
             {"read": "first"},
             {"max_rows_per_file": 0},
@@ -117,7 +117,7 @@ class TestMetadata:
     @pytest.mark.parametrize(
         "entry",
         [
-            {"lance/write_mode": "merge"},
+            {"lance/write_mode": "upsert"},
             {"lance/cluster": "no"},
             {"lance/vector_columns": {"v": 0}},
             {"lance/vector_columns": ["v"]},
@@ -263,7 +263,7 @@ class TestWhenTheLocationLoads:
         ("asset", "said"),
         [
             (stored(**{"lance/write_moed": "append"}), "'lance/write_moed' is not offered; known here: partition_expr"),
-            (stored(**{"lance/write_mode": "apend"}), "lance/write_mode must be one of overwrite, append"),
+            (stored(**{"lance/write_mode": "apend"}), "lance/write_mode must be one of overwrite, append, merge"),
             (stored(mode="append"), "metadata 'mode' is another IO manager's.*use lance/write_mode"),
             (stored(upsert_options={"a": 1}), "use lance/write_mode merge with lance/merge_on"),
             (stored(overwrite_schema=True), "use lance/schema_mode overwrite"),

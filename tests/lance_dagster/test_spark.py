@@ -113,6 +113,22 @@ def test_a_step_retry_takes_the_place_of_the_try_before_it(run, lake, spark, mod
     assert metadata["lance/operation"].value == ("Update" if mode == "append" else "Overwrite")
 
 
+def test_merges_in_one_commit(run, lake, spark):
+    metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": ["day", "n"]}
+    first = run(daily(spark, [(date(1), 1), (date(1), 2)], metadata=metadata), partition="2024-01-01")
+    assert first.asset_materializations_for_node("events")[0].metadata["lance/rows_inserted"].value == 2
+    result = run(daily(spark, [(date(1), 2), (date(1), 3)], metadata=metadata), partition="2024-01-01")
+    assert lake.rows("events") == [(date(1), 1), (date(1), 2), (date(1), 3)]
+    said = result.asset_materializations_for_node("events")[0].metadata
+    assert (said["lance/rows_inserted"].value, said["lance/rows_updated"].value) == (1, 1)
+    assert lake.properties("events")[-1]["dagster.run_id"] == result.run_id
+    clear = metadata | {"lance/when_not_matched_by_source": "delete"}
+    run(daily(spark, [(date(1), 3)], metadata=clear), partition="2024-01-01")
+    assert lake.rows("events") == [(date(1), 3)]
+    wrong = run(daily(spark, [(date(2), 3)], metadata=metadata), partition="2024-01-01", fails=True)
+    assert "outside of the run's 1 partitions" in errors(wrong)
+
+
 def test_vectors_and_times_come_back(run, lake, spark):
     noon = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn, Self
@@ -52,6 +52,12 @@ class MergeInsertBuilder:
         self._version: str | None = None
         self._target_bases: Sequence[str] | None = None
         self._target_all_bases: bool | None = None
+        self._properties: Mapping[str, str] = {}
+
+    def commit_properties(self, properties: Mapping[str, str]) -> Self:
+        """Texts for the history, by key: the transaction properties of the commit. Not offered by pylance."""
+        self._properties = dict(properties)
+        return self
 
     def when_matched_update_all(self, condition: str | pc.Expression | None = None) -> Self:
         """Rows in both get the source's values.
@@ -158,7 +164,7 @@ class MergeInsertBuilder:
             with staged(base) as files:
                 merged = self._merge(base, table, files)
                 affected = merged.removal.affected_rows if merged.removal is not None else None
-                return files.commit(merged.operation, affected), merged
+                return files.commit(merged.operation, affected, self._properties), merged
 
         manifest, merged = retrying(
             self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
@@ -177,7 +183,9 @@ class MergeInsertBuilder:
         base = self._dataset.source
         with staged(base) as files:
             merged = self._merge(base, self._table(data_obj, schema), files)
-        record = records.Transaction(read_version=base.manifest.version, operation=merged.operation)
+        record = records.Transaction(
+            read_version=base.manifest.version, operation=merged.operation, properties=self._properties
+        )
         affected = merged.removal.affected_rows if merged.removal is not None else None
         return Transaction.from_record(record, affected), merged.stats.as_dict()
 

@@ -1,0 +1,205 @@
+"""Merges: rows with a key that the table has are updated, others are inserted, as the output's policies say.
+
+    key                     policy                        default
+    ---                     ------                        -------
+    in both                 when_matched                  update
+    only in the output      when_not_matched              insert
+    only in the table       when_not_matched_by_source    nothing; in a run of partitions only theirs count
+
+A merge that is tried again merges again. That gives what the last try alone would have given as long as it has every
+key of the earlier try and matched rows are updated; where it does not, `on_earlier_try` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError, EarlierTryError, InvalidInputError, SchemaError
+from lance_dagster.handlers.base import WriteOutcome, WriteRequest
+
+__all__ = [
+    "adopted",
+    "check_keys",
+    "commit_properties",
+    "configure",
+    "may_insert",
+    "merge_arrow",
+    "merge_outcome",
+    "undo_is_exact",
+]
+
+
+def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteOutcome:
+    """Merge a table, whose columns are those of the dataset, in one commit.
+
+    Raises:
+        LanceError: nothing was committed.
+    """
+    dataset, output = request.existing, request.output
+    assert dataset is not None
+    merge = dataset.merge_insert(output.key).commit_properties(commit_properties(request))
+    if output.when_matched == "update":
+        merge = merge.when_matched_update_all()
+    elif output.when_matched == "delete":
+        merge = merge.when_matched_delete()
+    if output.when_not_matched == "insert":
+        merge = merge.when_not_matched_insert_all()
+    if output.when_not_matched_by_source == "delete":
+        others = None if request.slices is None else request.slices.expression(dataset.schema)
+        merge = merge.when_not_matched_by_source_delete(others)
+    configure(request)
+    before = dataset.version
+    stats = merge.execute(table)
+    return merge_outcome(
+        dataset,
+        before,
+        request,
+        inserted=stats["num_inserted_rows"],
+        updated=stats["num_updated_rows"],
+        deleted=stats["num_deleted_rows"],
+    )
+
+
+def commit_properties(request: WriteRequest) -> dict[str, str]:
+    """What a merge puts on its commit."""
+    message = request.output.commit_message
+    return {
+        **request.properties,
+        **({} if request.write_try is None else request.write_try.properties),
+        **({} if message is None else {"__lance_commit_message": message}),
+    }
+
+
+def configure(request: WriteRequest) -> None:
+    """Set the entries of the table's configuration that it lacks, in a version of their own."""
+    assert request.existing is not None
+    config = request.existing.config()
+    missing = {key: value for key, value in request.table.table_config.items() if config.get(key) != value}
+    if missing:
+        request.existing.update_config(missing)
+
+
+def merge_outcome(
+    dataset: lance_core.LanceDataset,
+    read_version: int,
+    request: WriteRequest,
+    *,
+    inserted: int,
+    updated: int,
+    deleted: int,
+) -> WriteOutcome:
+    """What a merge did, as the manager reports it."""
+    transaction = dataset.read_transaction(dataset.version)
+    return WriteOutcome(
+        dataset=dataset,
+        operation="Merge" if transaction is None else transaction.operation.name,
+        transaction_uuid="" if transaction is None else transaction.uuid,
+        read_version=read_version,
+        replaced_versions=() if request.write_try is None else request.write_try.earlier,
+        rows_written=inserted + updated,
+        rows_inserted=inserted,
+        rows_updated=updated,
+        rows_deleted=deleted,
+    )
+
+
+def may_insert(request: WriteRequest) -> None:
+    """Make sure that a merge into a table that does not exist has something to do.
+
+    Raises:
+        DatasetNotFoundError: it inserts nothing.
+    """
+    if request.output.when_not_matched != "insert":
+        raise DatasetNotFoundError(
+            f"there is no table at {request.uri} to merge into, and lance/when_not_matched inserts nothing"
+        )
+
+
+def check_keys(table: pa.Table, key: Sequence[str]) -> None:
+    """Refuse a source that has a key twice, of which only one could win.
+
+    Raises:
+        SchemaError: a column of the key is missing.
+        InvalidInputError: a key is there twice.
+    """
+    missing = [name for name in key if name not in table.column_names]
+    if missing:
+        raise SchemaError(f"lance/merge_on names {missing}, which are not among the columns {table.column_names}")
+    counts = table.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts.column("count_all"), 1)).drop_columns(["count_all"])
+    whole = [row for row in twice.slice(0, 100).to_pylist() if None not in row.values()]
+    if whole:
+        raise InvalidInputError(f"the output has several rows with the key {whole[0]}; a merge takes each key once")
+
+
+def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
+    """Whether merging again gives what the last try alone would have given.
+
+    Args:
+        request: The merge.
+        keys: The keys of the rows that are to be merged; asked for only after an earlier try.
+
+    Returns:
+        False if it does not, and the earlier commit is to be kept.
+
+    Raises:
+        EarlierTryError: It does not, and nobody said what to do then.
+    """
+    write, dataset = request.write_try, request.existing
+    if write is None or not write.earlier or dataset is None or write.on_earlier_try == "append":
+        return True
+    left = _only_of_earlier(dataset, write.earlier, request.output.key, keys)
+    if left == 0 and request.output.when_matched == "update":
+        return True
+    if write.on_earlier_try == "adopt":
+        return False
+    why = (
+        f"{left} keys that this one has not"
+        if left
+        else f"keys, and lance/when_matched is {request.output.when_matched}"
+    )
+    raise EarlierTryError(
+        f"an earlier try of this write merged {why} into {request.uri} in version {write.earlier[-1]}. Nothing was "
+        f"written. Restore version {write.earlier[0] - 1} if nobody else has written since, or say by "
+        "lance/on_earlier_try what to do: append merges on top of it, adopt keeps it"
+    )
+
+
+def adopted(request: WriteRequest) -> WriteOutcome:
+    """The outcome of the earlier commit, which is kept."""
+    assert request.existing is not None
+    assert request.write_try is not None
+    kept = request.existing.checkout_version(request.write_try.earlier[-1])
+    transaction = kept.read_transaction(kept.version)
+    return WriteOutcome(
+        dataset=kept,
+        operation="" if transaction is None else transaction.operation.name,
+        transaction_uuid="" if transaction is None else transaction.uuid,
+        read_version=0 if transaction is None else transaction.read_version,
+        deduplicated=True,
+    )
+
+
+def _only_of_earlier(
+    dataset: lance_core.LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
+) -> int:
+    """How many keys only earlier tries have brought."""
+    now = keys()
+    left = 0
+    for version in versions:
+        made = dataset.checkout_version(version)
+        transaction = made.read_transaction(version)
+        operation: Any = None if transaction is None else transaction.operation
+        brought = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
+        names = {file.path for fragment in brought for file in fragment.files}
+        mine = [f for f in made.get_fragments() if names & {file.path for file in f.data_files()}]
+        if mine:
+            tried = made.scanner(columns=list(key), fragments=mine).to_table()
+            wanted = now.cast(tried.schema) if now.schema != tried.schema else now
+            left += tried.join(wanted, keys=list(key), join_type="left anti").num_rows
+    return left

@@ -1,0 +1,146 @@
+"""`write_mode` merge: policies, partitions, tries, in one commit, for Arrow, pandas, polars and Spark."""
+
+import datetime as dt
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from tests.lance_dagster.lake import errors
+
+SCHEMA = pa.schema({"day": pa.date32(), "k": pa.int64(), "v": pa.string()})
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
+ONE, TWO = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
+
+
+def frame(*rows, kind="arrow"):
+    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+    if kind == "pandas":
+        return table.to_pandas()
+    if kind == "polars":
+        return pytest.importorskip("polars").from_arrow(table)
+    return table.to_reader() if kind == "reader" else table
+
+
+def merging(value, *, partitions=None, retries=0, **metadata):
+    metadata = {f"lance/{key}": entry for key, entry in {"write_mode": "merge", "merge_on": "k", **metadata}.items()}
+    if partitions is not None:
+        metadata["partition_expr"] = "day"
+
+    @dg.asset(name="t", metadata=metadata, partitions_def=partitions, retry_policy=dg.RetryPolicy(max_retries=retries))
+    def t(context):
+        return value(context) if callable(value) else value
+
+    return t
+
+
+@pytest.fixture
+def table(lake):
+    return lance_core.write_dataset(frame((ONE, 1, "a"), (ONE, 2, "b"), (TWO, 3, "c")), lake.uri("t"))
+
+
+NEW = ((ONE, 2, "B"), (TWO, 4, "D"))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "reader"])
+def test_rows_are_updated_and_inserted_in_one_commit(lake, table, kind):
+    result = lake.run(merging(lambda _: frame(*NEW, kind=kind), commit_message="hello"))
+    assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (TWO, 3, "c"), (TWO, 4, "D")]
+    assert lake.table("t").version == table.version + 1
+    properties = lake.properties("t")[-1]
+    assert properties["dagster.run_id"] == result.run_id
+    assert properties["__lance_commit_message"] == "hello"
+    assert properties["dagster.write_token"]
+    (event,) = result.asset_materializations_for_node("t")
+    said = {
+        key: event.metadata[f"lance/{key}"].value
+        for key in ("rows_inserted", "rows_updated", "rows_deleted", "operation")
+    }
+    assert said == {"rows_inserted": 1, "rows_updated": 1, "rows_deleted": 0, "operation": "Update"}
+
+
+def test_the_first_write_makes_the_table(lake):
+    lake.run(merging(frame(*NEW)))
+    assert lake.rows("t") == sorted(NEW)
+    assert "has no rows to merge" not in errors(lake.run(merging(frame(*NEW), when_not_matched="nothing")))
+    other = merging(frame(*NEW), when_not_matched="nothing", cluster=False)
+    lake.root += "/elsewhere"
+    assert "inserts nothing" in errors(lake.run(other, fails=True))
+
+
+@pytest.mark.parametrize(
+    ("policies", "rows"),
+    [
+        ({"when_matched": "nothing"}, "1a 2b 3c 4D"),
+        ({"when_matched": "delete", "when_not_matched": "nothing"}, "1a 3c"),
+        ({"when_not_matched": "nothing"}, "1a 2B 3c"),
+        ({"when_not_matched_by_source": "delete"}, "2B 4D"),
+        ({"merge_on": ["day", "k"]}, "1a 2B 3c 4D"),
+    ],
+)
+def test_policies(lake, table, policies, rows):
+    lake.run(merging(frame(*NEW), **policies))
+    assert " ".join(f"{k}{v}" for _, k, v in lake.rows("t")) == rows
+
+
+def test_only_the_runs_partitions_lose_what_the_source_lacks(lake, table):
+    asset = merging(frame((ONE, 2, "B")), partitions=DAYS, when_not_matched_by_source="delete")
+    lake.run(asset, partition="2024-01-01")
+    assert lake.rows("t") == [(ONE, 2, "B"), (TWO, 3, "c")]
+    said = errors(lake.run(merging(frame((TWO, 2, "B")), partitions=DAYS), partition="2024-01-01", fails=True))
+    assert "outside of the run's 1 partitions" in said
+
+
+@pytest.mark.parametrize(
+    ("asset", "said"),
+    [
+        (merging(frame((ONE, 1, "a"), (ONE, 1, "b"))), "several rows with the key {'k': 1}"),
+        (merging(frame(*NEW), merge_on="x"), "lance/merge_on names ['x']"),
+        (merging(frame(*NEW), merge_on=None), "must be a column"),
+        (merging(frame(*NEW), schema_mode="add_columns"), "keeps the columns of the table"),
+        (merging(frame(*NEW), write_mode="append"), "lance/merge_on is for write_mode merge"),
+        (merging(frame(*NEW), when_matched="replace"), "lance/when_matched must be one of update, nothing, delete"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(lake, table, asset, said):
+    assert said in errors(lake.run(asset, fails=True))
+    assert lake.table("t").version == table.version
+
+
+class TestRetries:
+    """The first try commits, and its check fails."""
+
+    def run(self, lake, first, second, **metadata):
+        @dg.asset(
+            name="t",
+            metadata={"lance/write_mode": "merge", "lance/merge_on": "k", **metadata},
+            retry_policy=dg.RetryPolicy(max_retries=1),
+        )
+        def t(context):
+            yield dg.Output(frame(*(second if context.retry_number else first)))
+            if not context.retry_number:
+                raise dg.Failure("after the write")
+
+        return lake.run(t, fails=None)
+
+    def test_merging_again_is_what_the_last_try_was_given(self, lake, table):
+        result = self.run(lake, [(ONE, 2, "bad"), (ONE, 9, "bad")], [(ONE, 2, "B"), (ONE, 9, "Z"), (TWO, 4, "D")])
+        assert result.success
+        assert lake.rows("t") == [(ONE, 1, "a"), (ONE, 2, "B"), (ONE, 9, "Z"), (TWO, 3, "c"), (TWO, 4, "D")]
+        event = result.asset_materializations_for_node("t")[-1]
+        assert event.metadata["lance/replaced_try"].value["version"] == 2
+
+    def test_keys_that_only_the_earlier_try_had_are_not_left_in_silence(self, lake, table):
+        result = self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")])
+        assert "merged 1 keys that this one has not" in errors(result)
+
+    def test_a_table_that_the_earlier_try_made(self, lake):
+        assert self.run(lake, [(ONE, 9, "bad")], [(ONE, 2, "B")]).success
+        assert lake.rows("t") == [(ONE, 2, "B")]
+
+    @pytest.mark.parametrize(("policy", "values"), [("append", "abcBx"), ("adopt", "abcx")])
+    def test_policies(self, lake, table, policy, values):
+        self.run(lake, [(ONE, 9, "x")], [(ONE, 2, "B")], **{"lance/on_earlier_try": policy})
+        found = "".join(sorted(v for _, _, v in lake.rows("t")))
+        assert found == "".join(sorted(values.replace("b", "") if policy == "append" else values))
