@@ -6,12 +6,13 @@ and arguments as written: which ones exist is told by `functions.py`, not by the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
 
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.expressions.sql.words import with_names
@@ -27,7 +28,12 @@ __all__ = [
     "unsupported",
 ]
 
-_OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR")
+_PARSER = parser.Parser
+_OWN_SYNTAX = frozenset({"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR"})
+_KNOWN = {*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS} - {*_OWN_SYNTAX, *_PARSER.NO_PAREN_FUNCTION_PARSERS}
+_MARK = " "
+"""Stands before the name of a function that the parser must not take for one that it knows."""
+_QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
 
 
 class LocatedError(InvalidInputError):
@@ -51,17 +57,6 @@ class _Lance(Dialect):
         COMMANDS: ClassVar[set[Any]] = set()
         HEX_STRINGS: ClassVar[list[str | tuple[str, str]]] = [("x'", "'"), ("X'", "'")]
 
-    class Parser(parser.Parser):
-        """Functions stay as they are written, but for those with a syntax of their own."""
-
-        FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
-        NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
-        # No text is a statement, whichever word it begins with.
-        STATEMENT_PARSERS: ClassVar[dict[Any, Any]] = {}
-        FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
-            name: how for name, how in parser.Parser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
-        }
-
 
 def parse(text: str) -> exp.Expr:
     """The tree of one expression.
@@ -71,13 +66,33 @@ def parse(text: str) -> exp.Expr:
     """
     dialect = _Lance()
     try:
-        words = with_names(dialect.tokenize(text))
-        found = [tree for tree in dialect.parser().parse(words, text) if tree is not None]
+        words = [*_as_written(with_names(dialect.tokenize(text)))]
+        # No text is a statement, whichever word it begins with.
+        kind = exp.Select if words and words[0].token_type in _QUERIES else exp.Expr
+        found = [tree for tree in dialect.parser().parse_into(kind, words, text) if tree is not None]
     except (ParseError, TokenError) as error:
         raise InvalidInputError(_syntax_message(text, error)) from error
     if len(found) != 1 or isinstance(found[0], exp.Block):
         raise InvalidInputError(f"expected one SQL expression in {text!r}")
+    for call in found[0].find_all(exp.Anonymous):
+        if isinstance(call.this, str):
+            call.set("this", call.this.removeprefix(_MARK))
     return found[0]
+
+
+def _as_written(words: Sequence[Token]) -> Iterator[Token]:
+    """Keep the parser from the functions that it knows: each has a meaning and arguments of its own.
+
+    A subclass could say so, but sqlglot's parser may be compiled (`sqlglot[c]`), and then it has no subclasses.
+    """
+    for index, token in enumerate(words):
+        kind, text = token.token_type, token.text
+        if index + 1 < len(words) and words[index + 1].token_type is TokenType.L_PAREN:
+            if text.upper() in _KNOWN and kind is not TokenType.IDENTIFIER:
+                text = _MARK + text
+        elif kind in _PARSER.NO_PAREN_FUNCTIONS:
+            kind = TokenType.VAR
+        yield Token(kind, text, token.line, token.col, token.start, token.end, token.comments)
 
 
 def position_of(node: exp.Expr) -> int | None:

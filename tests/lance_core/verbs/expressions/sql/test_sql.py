@@ -9,7 +9,7 @@ import pytest
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import schema_from_arrow
 from lance_core.verbs.expressions.arrow import evaluated
-from lance_core.verbs.expressions.sql import parse_column, parse_expression, parse_filter
+from lance_core.verbs.expressions.sql import dialect, parse_column, parse_expression, parse_filter
 
 NAN = float("nan")
 TABLE = pa.table({
@@ -201,3 +201,10 @@ def test_schemas_of_either_kind():
     for schema in (arrow, schema_from_arrow(arrow)):
         assert parse_column("a + 1", schema).type == pa.int64()
         assert parse_column("u", schema).type == pa.binary(16)
+
+
+def test_the_parser_is_sqlglots_own():
+    # A compiled one (sqlglot[c]) cannot have subclasses.
+    from sqlglot.parser import Parser
+
+    assert type(dialect._Lance().parser()) is Parser
