@@ -14,11 +14,13 @@ NOT_AGAIN = "not (schemas_are_refused or wrong_options or wrong_reads or dropped
 
 
 @pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
+@pytest.mark.timeout(900)  # all tests of two files
 def test_sessions_over_connect():
     pytest.importorskip("pyspark.sql.connect.session")
     done = processes.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, ("test_sessions.py", "test_compaction.py")))],
         cwd=Path(__file__).parents[2],
+        limit_s=800,
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},
     )  # fmt: skip

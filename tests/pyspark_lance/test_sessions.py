@@ -494,13 +494,13 @@ def test_a_filter_of_the_data_source_is_fixed_when_the_frame_is_made(spark, fram
     expected = [row.id for row in frame.where("id >= 990 and text is not null").collect()]
     assert sorted(row.id for row in filtered.collect()) == sorted(expected)
     with pytest.raises(Exception, match="cannot read SQL"):
-        spark.read.format("lance").option("filter", "id >").load(uri)
+        spark.read.format("lance").option("filter", "id >").load(uri).collect()
 
 
 def test_pushdown_is_refused_and_uses_of_one_frame_do_not_mix(spark, uri):
     pyspark_lance.write(spark.range(2000), uri)
     with pytest.raises(Exception, match="pushdown is not offered"):
-        spark.read.format("lance").option("pushdown", "true").load(uri)
+        spark.read.format("lance").option("pushdown", "true").load(uri).collect()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = spark.read.format("lance").load(uri)
