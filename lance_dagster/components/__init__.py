@@ -1,0 +1,13 @@
+"""Components for `dg`: tables and their upkeep, described in YAML.
+
+    lance_dagster.components.LanceLakehouseComponent       IO manager, checks, upkeep and branches of a folder of tables
+    lance_dagster.components.LanceMaintenanceComponent     upkeep alone
+
+`dg scaffold defs lance_dagster.components.LanceLakehouseComponent lake --root-uri s3://lake` writes the first.
+Every `dg` command imports this package: it loads neither lance_core nor pyspark.
+"""
+
+from lance_dagster.components.lakehouse import LanceLakehouseComponent
+from lance_dagster.components.maintenance import LanceMaintenanceComponent
+
+__all__ = ["LanceLakehouseComponent", "LanceMaintenanceComponent"]

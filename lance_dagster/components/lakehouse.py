@@ -1,0 +1,149 @@
+"""`LanceLakehouseComponent`: a folder of Lance tables, how assets are stored in it, checked and kept small."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict, Field
+
+from lance_dagster.branch_jobs import build_branch_jobs
+from lance_dagster.branch_sensor import build_branch_sensor
+from lance_dagster.branching import BranchPolicy
+from lance_dagster.checks import (
+    build_lance_drift_check,
+    build_lance_health_checks,
+    build_lance_integrity_checks,
+    build_lance_primary_key_check,
+)
+from lance_dagster.components.maintenance import maintenance_definitions
+from lance_dagster.components.models import MaintenanceFields, PolicyFields
+from lance_dagster.io_manager import LanceIOManager
+from lance_dagster.observation import build_lance_observation_sensor
+from lance_dagster.policy import MAINTENANCE_KEY
+
+__all__ = ["BranchingFields", "LakehouseTable", "LanceLakehouseComponent"]
+
+
+class LakehouseTable(dg.Model, dg.Resolvable):
+    """One table."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: dg.ResolvedAssetKey = Field(description="Key of the asset, such as nyc/flights.")
+    checks: Sequence[Literal["health", "integrity", "drift"]] = Field(default=(), description="Checks of the table.")
+    primary_key: Sequence[str] = Field(default=(), description="Columns that name each row once, to be checked.")
+    maintenance: PolicyFields | None = Field(default=None, description="What the policy says otherwise here.")
+    external: bool = Field(
+        default=False, description="Others write the table: declare the asset, tell of their commits."
+    )
+
+    def spec(self) -> dg.AssetSpec:
+        """The asset, as far as its table goes."""
+        overrides = {} if self.maintenance is None else self.maintenance.overrides()
+        return dg.AssetSpec(self.key, metadata={MAINTENANCE_KEY: overrides} if overrides else {}, kinds={"lance"})
+
+
+class BranchingFields(dg.Model, dg.Resolvable):
+    """Which runs write to a branch of their tables."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = Field(default="off", description="Which runs.")
+    name: str | None = Field(default=None, description="The tag, or the environment variable, that names the branch.")
+    auto_promote: bool = Field(default=False, description="Promote branches whose runs succeeded.")
+
+    def policy(self) -> BranchPolicy:
+        """The policy of the IO manager."""
+        return BranchPolicy(kind=self.mode, name=self.name)
+
+
+class LakehouseScaffoldParams(BaseModel):
+    """What `dg scaffold` asks for."""
+
+    root_uri: str = Field(default="lake", description="Folder or object-store prefix that holds the tables.")
+
+
+class LakehouseScaffolder(dg.Scaffolder[LakehouseScaffoldParams]):
+    """Writes a `defs.yaml`."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[LakehouseScaffoldParams]:
+        """The parameters of the command."""
+        return LakehouseScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[LakehouseScaffoldParams]) -> None:
+        """Write it."""
+        params = request.params or LakehouseScaffoldParams()
+        attributes = {
+            "root_uri": params.root_uri,
+            "maintenance": {"cron_schedule": "0 3 * * *", "cleanup_older_than": "7d"},
+            "tables": [{"key": "schema/table", "checks": ["health", "integrity"]}],
+        }
+        dg.scaffold_component(request, attributes)
+
+
+@dg.scaffold_with(LakehouseScaffolder)
+class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
+    """A folder of Lance tables: the IO manager that stores assets in it, checks, upkeep and branches.
+
+    The assets themselves are defined elsewhere in the project; `tables` says what else is done for them.
+    """
+
+    root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
+    storage_options: dict[str, str] = Field(
+        default_factory=dict, repr=False, description="How to reach it. Take secrets from {{ env.NAME }}."
+    )
+    default_schema: str | None = Field(default=None, description="Folder for assets that name none.")
+    default_load_type: Literal["spark", "pyarrow", "pandas", "polars"] = Field(
+        default="spark", description="What an input without a type becomes."
+    )
+    io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
+    tables: Sequence[LakehouseTable] = Field(default=(), description="What is done for which tables.")
+    maintenance: MaintenanceFields | None = Field(default=None, description="Upkeep of all of them.")
+    branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The IO manager, and what `tables`, `maintenance` and `branching` ask for; no table is looked at."""
+        del context
+        specs = [table.spec() for table in self.tables]
+        external = [spec for spec, table in zip(specs, self.tables, strict=True) if table.external]
+        manager = LanceIOManager(
+            root_uri=self.root_uri,
+            storage_options=self.storage_options,
+            schema=self.default_schema,
+            default_load_type=self.default_load_type,
+            branching=BranchPolicy.off() if self.branching is None else self.branching.policy(),
+        )
+        own = dg.Definitions(
+            assets=external,
+            asset_checks=[check for table in self.tables for check in self._checks(table)],
+            sensors=[build_lance_observation_sensor(external, io_manager_key=self.io_manager_key)] if external else [],
+            resources={self.io_manager_key: manager},
+        )
+        parts = [own]
+        if self.maintenance is not None and specs:
+            parts.append(maintenance_definitions(specs, self.maintenance, self.io_manager_key))
+        if self.branching is not None and self.branching.mode != "off" and specs:
+            parts.append(_branch_definitions(specs, self.branching, self.io_manager_key))
+        return dg.Definitions.merge(*parts)
+
+    def _checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:
+        key, spec, where = self.io_manager_key, table.spec(), f"table {table.key.to_user_string()}"
+        policy = (self.maintenance or PolicyFields()).policy(where)
+        made: list[dg.AssetChecksDefinition] = []
+        if "health" in table.checks:
+            made += build_lance_health_checks([spec], policy, io_manager_key=key)
+        if "integrity" in table.checks:
+            made += build_lance_integrity_checks([spec], io_manager_key=key)
+        if "drift" in table.checks:
+            made.append(build_lance_drift_check(spec, io_manager_key=key))
+        if table.primary_key:
+            made.append(build_lance_primary_key_check(spec, list(table.primary_key), io_manager_key=key))
+        return made
+
+
+def _branch_definitions(specs: Sequence[dg.AssetSpec], fields: BranchingFields, io_manager_key: str) -> dg.Definitions:
+    """The jobs that promote and discard branches, and their sensor."""
+    jobs = build_branch_jobs(specs, io_manager_key=io_manager_key)
+    sensor = build_branch_sensor(specs, jobs, auto_promote=fields.auto_promote, io_manager_key=io_manager_key)
+    return dg.Definitions(jobs=list(jobs), sensors=[sensor])

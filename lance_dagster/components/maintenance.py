@@ -1,0 +1,66 @@
+"""`LanceMaintenanceComponent`: upkeep of tables as a job, with its schedule and sensor."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel, Field
+
+from lance_dagster.components.models import MaintenanceFields
+from lance_dagster.maintenance import build_maintenance_job
+from lance_dagster.maintenance_triggers import build_maintenance_schedule, build_maintenance_sensor
+from lance_dagster.tables import TableLike
+
+__all__ = ["LanceMaintenanceComponent", "maintenance_definitions"]
+
+
+class MaintenanceScaffoldParams(BaseModel):
+    """What `dg scaffold` asks for."""
+
+    table: list[str] = Field(default=["schema/table"], description="Key of a table; can be repeated.")
+    cron_schedule: str = Field(default="0 3 * * *", description="When.")
+
+
+class MaintenanceScaffolder(dg.Scaffolder[MaintenanceScaffoldParams]):
+    """Writes a `defs.yaml`."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[MaintenanceScaffoldParams]:
+        """The parameters of the command."""
+        return MaintenanceScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[MaintenanceScaffoldParams]) -> None:
+        """Write it."""
+        params = request.params or MaintenanceScaffoldParams()
+        attributes = {
+            "tables": list(params.table),
+            "maintenance": {"cron_schedule": params.cron_schedule, "cleanup_older_than": "7d"},
+        }
+        dg.scaffold_component(request, attributes)
+
+
+@dg.scaffold_with(MaintenanceScaffolder)
+class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
+    """Keeps Lance tables small and fast. The tables are those of an IO manager that is defined elsewhere."""
+
+    tables: Sequence[dg.ResolvedAssetKey] = Field(description="Keys of the assets.")
+    maintenance: MaintenanceFields = Field(default_factory=MaintenanceFields, description="What to do, and when.")
+    io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Job, schedule and sensor."""
+        del context
+        return maintenance_definitions(list(self.tables), self.maintenance, self.io_manager_key)
+
+
+def maintenance_definitions(
+    tables: Sequence[TableLike], fields: MaintenanceFields, io_manager_key: str
+) -> dg.Definitions:
+    """Job, schedule and sensor of a description."""
+    policy = fields.policy(f"component of job {fields.job_name}")
+    job = build_maintenance_job(
+        tables, policy, name=fields.job_name, engine=fields.engine, io_manager_key=io_manager_key
+    )
+    timed: list[Any] = [build_maintenance_schedule(job, fields.cron_schedule)] if fields.cron_schedule else []
+    sensors = [build_maintenance_sensor(job, tables, policy, io_manager_key=io_manager_key)] if fields.sensor else []
+    return dg.Definitions(jobs=[job], schedules=timed, sensors=sensors)

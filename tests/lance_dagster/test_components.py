@@ -1,0 +1,146 @@
+"""Components: what YAML says becomes definitions; `dg` lists, scaffolds and accepts them."""
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+import yaml
+
+from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
+from tests import processes
+from tests.lance_dagster.lake import QUIET
+from tests.lance_dagster.test_maintenance import fill
+
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # Dagster warns of its own sensors
+
+LAKE = """
+root_uri: {root}
+default_load_type: pyarrow
+maintenance: {{cron_schedule: "0 3 * * *", sensor: true, cleanup_older_than: 14d}}
+branching: {{mode: per_backfill}}
+tables:
+  - key: nyc/flights
+    checks: [health, integrity, drift]
+    primary_key: [n]
+    maintenance: {{max_small_fragments: 10}}
+  - key: ext/boats
+    external: true
+"""
+
+
+@dg.asset(key_prefix="nyc")
+def flights() -> pa.Table:
+    return pa.table({"n": [0, 1]})
+
+
+def build(component, text):
+    """The definitions of a component from its YAML."""
+    return component.resolve_from_yaml(text).build_defs(None)
+
+
+def test_a_lakehouse_is_all_that_its_yaml_says(lake):
+    made = build(LanceLakehouseComponent, LAKE.format(root=lake.root))
+    defs = dg.Definitions.merge(made, dg.Definitions(assets=[flights]))
+    assert {job.name for job in defs.jobs} >= {"lance_maintenance", "lance_promote", "lance_discard"}
+    (schedule,) = defs.schedules
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    assert {sensor.name for sensor in defs.sensors} >= {"lance_maintenance_sensor", "lance_observation_sensor"}
+    assets = defs.resolve_implicit_global_asset_job_def()
+    result = assets.execute_in_process(instance=lake.instance, run_config=QUIET, asset_selection=[flights.key])
+    assert lake.rows("nyc/flights") == [(0,), (1,)]
+    names = {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
+    assert set(names) >= {"lance_integrity", "lance_drift", "lance_primary_key", "lance_versions"}
+    assert all(names.values())
+    fill(lake, "ext/boats", fragments=6)
+    job = defs.resolve_job_def("lance_maintenance")
+    assert job.execute_in_process(instance=lake.instance, run_config=QUIET).success
+    assert len(lake.table("ext/boats").get_fragments()) == 1
+
+
+def test_upkeep_alone(lake):
+    fill(lake, "ext/boats", fragments=6)
+    made = build(
+        LanceMaintenanceComponent,
+        "tables: [ext/boats]\nmaintenance: {job_name: small, retain_versions: 1, cleanup_older_than: never}",
+    )
+    defs = dg.Definitions.merge(made, dg.Definitions(resources={"io_manager": lake.manager()}))
+    assert defs.resolve_job_def("small").execute_in_process(instance=lake.instance, run_config=QUIET).success
+    assert len(lake.table("ext/boats").versions()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tables: [ext/boats]\nmaintenance: {retain: 1}",
+        "tables: [ext/boats]\nmaintenance: {retain_versions: 0}",
+        "tables: [ext/boats]\nmaintenance: {cleanup_older_than: soon}",
+    ],
+)
+def test_a_wrong_field_is_an_error_when_it_is_loaded(text):
+    with pytest.raises(Exception, match=r"retain|soon") as failure:
+        build(LanceMaintenanceComponent, text)
+    assert isinstance(failure.value, dg.DagsterError | ValueError)
+
+
+def test_they_are_registered_and_light():
+    (entry,) = [one for one in entry_points(group="dagster_dg_cli.registry_modules") if one.name == "lance_dagster"]
+    assert entry.value == "lance_dagster.components"
+    program = "import sys, lance_dagster.components; print([m for m in ('pyspark', 'lance_core') if m in sys.modules])"
+    assert processes.run([sys.executable, "-c", program], check=True).stdout.strip() == "[]"
+
+
+PROJECT = """
+[project]
+name = "project"
+version = "0.1"
+[tool.dg]
+directory_type = "project"
+[tool.dg.project]
+root_module = "project"
+registry_modules = ["lance_dagster.components"]
+"""
+DEFINITIONS = """
+from pathlib import Path
+import dagster as dg
+
+@dg.definitions
+def defs():
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+
+@pytest.mark.slow
+def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
+    pytest.importorskip("dagster_dg_cli")
+    package = tmp_path / "src" / "project"
+    (package / "defs").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (package / "__init__.py").write_text("")
+    (package / "defs" / "__init__.py").write_text("")
+    (package / "definitions.py").write_text(DEFINITIONS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'src'}:{processes.ROOT}")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    program = Path(sys.executable).with_name("dg")
+
+    def run(*arguments, fails=False):
+        done = processes.run([program, *arguments], cwd=tmp_path)
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    listed = run("list", "components", "--json")
+    assert "lance_dagster.components.LanceLakehouseComponent" in listed
+    assert "lance_dagster.components.LanceMaintenanceComponent" in listed
+    run("scaffold", "defs", "lance_dagster.components.LanceLakehouseComponent", "lake", "--root-uri", "s3://lake/x")
+    written = package / "defs" / "lake" / "defs.yaml"
+    assert yaml.safe_load(written.read_text())["attributes"]["root_uri"] == "s3://lake/x"
+    run("scaffold", "defs", "lance_dagster.components.LanceMaintenanceComponent", "upkeep", "--table", "a/b")
+    second = package / "defs" / "upkeep" / "defs.yaml"
+    second.write_text(second.read_text().replace("cron_schedule:", "job_name: other\n    cron_schedule:"))
+    run("check", "yaml")
+    run("check", "defs")
+    assert "lance_maintenance" in run("list", "defs", "--json")
+    written.write_text(written.read_text().replace("health", "wealth"))
+    assert "wealth" in run("check", "yaml", fails=True)
