@@ -26,7 +26,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 from lance_core._proto import table_pb2
-from lance_core.errors import CorruptFileError
+from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
 from lance_core.table import flags
@@ -265,6 +265,8 @@ class Manifest:
             if not message.HasField("writer_version"):
                 fragments = [_without_counts(raw) for raw in fragments]
             flags.check_readable(message.reader_feature_flags)
+            if message.fragment_tree:
+                raise UnsupportedError("a fragment tree, in which fragments may stand, is not read")
             flags.check_field_id_mark(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
             return cls._from_message(message, fragments, view, location)
         except (CorruptFileError, DecodeError, ValueError) as error:
