@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from sqlglot import exp, parser, tokens
+from sqlglot import exp, tokens
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -28,9 +28,7 @@ __all__ = [
     "unsupported",
 ]
 
-_PARSER = parser.Parser
 _OWN_SYNTAX = frozenset({"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR"})
-_KNOWN = {*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS} - {*_OWN_SYNTAX, *_PARSER.NO_PAREN_FUNCTION_PARSERS}
 _MARK = " "
 """Stands before the name of a function that the parser must not take for one that it knows."""
 _QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
@@ -56,6 +54,10 @@ class _Lance(Dialect):
         # No word makes the rest of the text a command for some server.
         COMMANDS: ClassVar[set[Any]] = set()
         HEX_STRINGS: ClassVar[list[str | tuple[str, str]]] = [("x'", "'"), ("X'", "'")]
+
+
+_PARSER = _Lance.parser_class
+_KNOWN = {*_PARSER.FUNCTIONS, *_PARSER.FUNCTION_PARSERS} - {*_OWN_SYNTAX, *_PARSER.NO_PAREN_FUNCTION_PARSERS}
 
 
 def parse(text: str) -> exp.Expr:
