@@ -14,7 +14,7 @@ from lance_core import udf as udf
 from lance_core.commit import WriteTry
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
-from lance_core.dataset.writing import CommitResult, commit_fragments, write_dataset
+from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, write_dataset
 from lance_core.store import canonical_uri
 from lance_core.table.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
@@ -58,6 +58,7 @@ __all__ = [
     "SliceWriter",
     "Slices",
     "Transaction",
+    "WriteResult",
     "WriteTry",
     "batch_udf",
     "canonical_uri",

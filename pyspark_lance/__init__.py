@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lance_core import WriteResult
     from pyspark_lance.change_job import ChangeResult
     from pyspark_lance.changes import delete, merge, update
     from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark_lance.datasource import register
     from pyspark_lance.reader import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
-    from pyspark_lance.write_job import WriteResult
     from pyspark_lance.writer import write
 
 __all__ = [
@@ -57,7 +57,7 @@ _HOMES: Final = {
     "CompactionReport": ("pyspark_lance.compaction", "CompactionReport"),
     "compact": ("pyspark_lance.compaction", "compact"),
     "DefaultSource": ("pyspark_lance.datasource", "LanceDataSource"),
-    "WriteResult": ("pyspark_lance.writer", "WriteResult"),
+    "WriteResult": ("lance_core", "WriteResult"),
     "ensure_java": ("pyspark_lance.session", "ensure_java"),
     "ensure_python": ("pyspark_lance.session", "ensure_python"),
     "execute_tasks": ("pyspark_lance.compaction", "execute_tasks"),

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Final
 
 import pyarrow as pa
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, WriteResult
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -36,54 +37,12 @@ from pyspark_lance.rule_commit import check_keys, partition_rows, replace_rows, 
 from pyspark_lance.write_options import WriteOptions
 from pyspark_lance.write_task import TaskReport, WriteTask
 
-__all__ = ["WriteJob", "WriteOptions", "WriteResult", "already_done", "prepare_write"]
+__all__ = ["WriteJob", "WriteOptions", "already_done", "prepare_write"]
 
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
 
 _LOGGER = logging.getLogger("pyspark_lance")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteResult:
-    """What a write did.
-
-    Attributes:
-        dataset: The table at the version that the write made.
-        version: That version.
-        read_version: The version that the write was based on, 0 for a new table.
-        operation: Name of the operation that was committed.
-        transaction_uuid: Id of the transaction.
-        attempts: How often the commit was tried.
-        deduplicated: Whether an earlier write had done it already (`once`), or the commit of an earlier try is kept;
-            then nothing was written now.
-        replaced_versions: What earlier tries of this write had committed, and what this one takes the place of.
-        rows_added: Rows that the commit added.
-        rows_deleted: Rows that it removed; None if it was an earlier write's.
-        fragments_added: Fragments that it added.
-        fragments_removed: Fragments that it removed; None if it was an earlier write's.
-        rows_written: Rows in the files that this write made.
-        bytes_written: Bytes of these files.
-        files: Number of these files.
-        slice_rows: Rows written by name of the slice; empty without slices.
-    """
-
-    dataset: LanceDataset
-    version: int
-    read_version: int
-    operation: str
-    transaction_uuid: str
-    attempts: int = 0
-    deduplicated: bool = False
-    replaced_versions: tuple[int, ...] = ()
-    rows_added: int = 0
-    rows_deleted: int | None = 0
-    fragments_added: int = 0
-    fragments_removed: int | None = 0
-    rows_written: int = 0
-    bytes_written: int = 0
-    files: int = 0
-    slice_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,29 +167,14 @@ def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
 
 
 def _result(committed: CommitResult, reports: Sequence[TaskReport], options: WriteOptions) -> WriteResult:
-    used = [] if committed.deduplicated else reports
-    fragments = [fragment for report in used for fragment in report.metadata()]
-    names = [] if options.slices is None or committed.deduplicated else options.slices.names
-    return WriteResult(
-        dataset=committed.dataset,
-        version=committed.version,
-        read_version=committed.read_version,
-        operation=committed.operation,
-        transaction_uuid=committed.transaction_uuid,
-        attempts=committed.attempts,
-        deduplicated=committed.deduplicated,
-        replaced_versions=committed.replaced_versions,
-        rows_added=committed.rows_added,
-        rows_deleted=committed.rows_deleted,
-        fragments_added=committed.fragments_added,
-        fragments_removed=committed.fragments_removed,
-        rows_written=sum(report.rows for report in used),
-        bytes_written=sum(fragment.num_bytes for fragment in fragments),
-        files=sum(len(fragment.files) for fragment in fragments),
-        slice_rows={
-            name: sum(report.slice_rows.get(position, 0) for report in used) for position, name in enumerate(names)
-        }
-        or partition_rows(used),
+    rows: Counter[int] = Counter()
+    for report in reports:
+        rows.update(report.slice_rows)
+    return WriteResult.of(
+        committed,
+        [fragment for report in reports for fragment in report.metadata()],
+        sum(report.rows for report in reports),
+        partition_rows(reports) if options.slices is None else options.slices.counted(rows),
     )
 
 
@@ -248,13 +192,15 @@ def already_done(uri: str | PathLike[str], options: WriteOptions) -> WriteResult
     version, transaction = found
     return WriteResult(
         dataset=latest.checkout_version(version),
-        version=version,
-        read_version=transaction.read_version,
         operation=transaction.operation.name,
         transaction_uuid=transaction.uuid,
-        deduplicated=True,
+        read_version=transaction.read_version,
+        rows_added=0,
         rows_deleted=None,
+        fragments_added=0,
         fragments_removed=None,
+        attempts=0,
+        deduplicated=True,
     )
 
 

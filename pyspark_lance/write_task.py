@@ -12,9 +12,7 @@ in place of Spark's account of a failed stage. Files of such an attempt are dele
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -22,20 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core import FragmentMetadata, FragmentWriter, Slices
+from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from lance_core.threads import ThreadPool
 from pyspark_lance.convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table
 
 __all__ = ["REPORTED", "TaskReport", "WriteTask", "unpinned"]
-
-_OUTSIDE: Final = -1
-"""The position that `Slices.assign` gives to rows outside of all slices."""
-
-_FINISHING_AT_A_TIME: Final = 4
-"""Finishing a writer waits for the storage: so many are finished side by side."""
 
 _PINNED_BYTES: Final = 1 << 20
 _PINNED_TIMES: Final = 4
@@ -122,6 +113,23 @@ class WriteTask:
     max_open: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def assign(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        """The position of the slice of each row.
+
+        Raises:
+            InvalidInputError: A row lies in none of the slices, and must.
+        """
+        assert self.slices is not None
+        positions = self.slices.assign(batch)
+        outside = np.flatnonzero(positions < 0)
+        if len(outside) and not self.allow_outside:
+            row = {name: batch.column(name)[int(outside[0])].as_py() for name in self.slices.columns}
+            raise InvalidInputError(
+                f"a row lies in none of the {len(self.slices.names)} slices that are written: it has "
+                + ", ".join(f"{name} = {value!r}" for name, value in row.items())
+            )
+        return positions
+
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
         """Write the batches of a partition; gives the report as bytes."""
         return self.run(partition, attempt, batches).to_bytes()
@@ -150,84 +158,41 @@ class WriteTask:
 
 
 class _Output:
-    """The open writers of a task, one per slice."""
+    """What a task writes, and notes of it."""
 
     def __init__(self, task: WriteTask, prefix: str) -> None:
-        self._task = task
-        self._prefix = prefix
-        self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
-        self._all: list[FragmentWriter] = []
-        self._pool = ThreadPool(_FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
-        self._finishing: deque[Future[list[FragmentMetadata]]] = deque()
-        self._fragments: list[dict[str, Any]] = []
-        self._rows: dict[int, int] = {}
-        rules = task.rules or RowRules()
-        self._rules = rules
-        self._values = None if rules.partition_by is None else PartitionValues(rules.partition_by)
+        self._rules = task.rules or RowRules()
+        self._values = None if self._rules.partition_by is None else PartitionValues(self._rules.partition_by)
         self._keys: list[pa.RecordBatch] = []
+        assign = task.assign if self._values is None else self._values.assign
+        self._has_slices = task.slices is not None or self._values is not None
+        self._writer = SliceWriter(
+            lambda: FragmentWriter(task.uri, task.stored, file_prefix=prefix, **task.options),
+            assign if self._has_slices else None,
+            max_open=task.max_open,
+        )
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write each row to the writer of its slice."""
         self._rules.check(batch)
         if self._rules.keys is not None:
             self._keys.append(unpinned(batch.select(list(self._rules.keys))))
-        slices = self._task.slices
-        if self._values is not None:
-            for position, part in _split(batch, self._values.assign(batch)):
-                self._write_to(position, part)
-            return
-        if slices is None:
-            self._write_to(0, batch)
-            return
-        positions = slices.assign(batch)
-        if not self._task.allow_outside:
-            _check_inside(positions, batch, slices)
-        for position, part in _split(batch, positions):
-            self._write_to(position, part)
+        self._writer.write(batch)
 
     def finish(self) -> TaskReport:
         """Close all files."""
-        for position in list(self._open):
-            self._finish(position)
-        self._settle(0)
-        self._pool.shutdown()
-        rows = sum(self._rows.values())
-        by_slice = self._rows if self._task.slices is not None or self._values is not None else {}
+        fragments = tuple(fragment.to_json() for fragment in self._writer.finish())
         return TaskReport(
-            fragments=tuple(self._fragments),
-            slice_rows=by_slice,
-            rows=rows,
+            fragments=fragments,
+            slice_rows=self._writer.rows if self._has_slices else {},
+            rows=self._writer.num_rows,
             values=None if self._values is None else self._values.table(),
             keys=pa.Table.from_batches(self._keys) if self._keys else None,
         )
 
     def discard(self) -> None:
         """Delete all files that this attempt wrote."""
-        self._pool.shutdown(cancel_futures=True)
-        for writer in self._all:
-            writer.discard()
-
-    def _write_to(self, position: int, batch: pa.RecordBatch) -> None:
-        writer = self._open.get(position)
-        if writer is None:
-            task = self._task
-            if task.max_open is not None and len(self._open) >= task.max_open:
-                self._finish(next(iter(self._open)))
-            writer = FragmentWriter(task.uri, task.stored, file_prefix=self._prefix, **task.options)
-            self._open[position] = writer
-            self._all.append(writer)
-        self._open.move_to_end(position)
-        writer.write(batch)
-        self._rows[position] = self._rows.get(position, 0) + batch.num_rows
-
-    def _finish(self, position: int) -> None:
-        self._finishing.append(self._pool.submit(self._open.pop(position).finish))
-        self._settle(_FINISHING_AT_A_TIME)
-
-    def _settle(self, most: int) -> None:
-        """Wait until at most so many writers are being finished."""
-        while len(self._finishing) > most:
-            self._fragments += [fragment.to_json() for fragment in self._finishing.popleft().result()]
+        self._writer.discard()
 
 
 def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -248,32 +213,3 @@ def _pins(column: pa.Array) -> bool:
 def _copied(column: pa.Array) -> pa.Array:
     """The column in memory of its own."""
     return pa.concat_arrays([column.slice(0, 0), column])
-
-
-def _check_inside(positions: npt.NDArray[np.int32], batch: pa.RecordBatch, slices: Slices) -> None:
-    outside = np.flatnonzero(positions == _OUTSIDE)
-    if len(outside):
-        row = {name: batch.column(name)[int(outside[0])].as_py() for name in slices.columns}
-        raise InvalidInputError(
-            f"a row lies in none of the {len(slices.names)} slices that are written: it has "
-            + ", ".join(f"{name} = {value!r}" for name, value in row.items())
-        )
-
-
-def _split(batch: pa.RecordBatch, positions: npt.NDArray[np.int32]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The parts of a batch by slice; rows keep their order, and are copied only if the slices are mixed."""
-    if not len(positions):
-        return
-    starts = _run_starts(positions)
-    if len(starts) > len(np.unique(positions)):
-        order = np.argsort(positions, kind="stable")
-        batch, positions = batch.take(pa.array(order)), positions[order]
-        starts = _run_starts(positions)
-    for start, end in zip(starts, [*starts[1:], len(positions)], strict=True):
-        yield int(positions[start]), batch.slice(start, end - start)
-
-
-def _run_starts(positions: npt.NDArray[np.int32]) -> list[int]:
-    """Where the position differs from that of the row before."""
-    starts: list[int] = np.flatnonzero(np.diff(positions, prepend=positions[0] - 1)).tolist()
-    return starts

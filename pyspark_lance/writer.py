@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from lance_core import Slices, WriteTry
+from lance_core import Slices, WriteResult, WriteTry
 from lance_core.errors import InvalidInputError
 from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.plan import Mode, SchemaMode
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.transports import Transport, run_on_partitions
-from pyspark_lance.write_job import WriteResult, already_done, prepare_write
+from pyspark_lance.write_job import already_done, prepare_write
 from pyspark_lance.write_options import Empty, Outside, PartitionOverwrite, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["WriteResult", "write", "write_with"]
+__all__ = ["write", "write_with"]
 
 
 def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a default

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from lance_core.verbs.write.commit_fragments import commit_fragments as commit_r
 from lance_core.verbs.write.prepare import WriteOptions
 from lance_core.verbs.write.write_dataset import write_dataset as write_version
 
-__all__ = ["CommitResult", "commit_fragments", "write_dataset"]
+__all__ = ["CommitResult", "WriteResult", "commit_fragments", "write_dataset"]
 
 
 def write_dataset(
@@ -117,6 +117,47 @@ class CommitResult(CommitFacts):
     def version(self) -> int:
         """Number of the version that was committed."""
         return self.dataset.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult(CommitResult):
+    """What a write did: its commit, and what was written for it.
+
+    Attributes:
+        rows_written: Rows in the files of this write; 0 if the commit of an earlier one was adopted, which is what the
+            other counters then say as well.
+        bytes_written: Bytes of these files.
+        files: Number of these files.
+        slice_rows: Rows written by name of the slice; empty without slices.
+    """
+
+    rows_written: int = 0
+    bytes_written: int = 0
+    files: int = 0
+    slice_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, committed: CommitResult, fragments: Sequence[FragmentMetadata], rows: int, slice_rows: Mapping[str, int]
+    ) -> Self:
+        """The result of a write of fragments.
+
+        Args:
+            committed: What the commit did.
+            fragments: What was written for it.
+            rows: Rows of the fragments.
+            slice_rows: Rows by name of the slice.
+        """
+        facts = {one.name: getattr(committed, one.name) for one in fields(committed)}
+        if committed.deduplicated:
+            return cls(**facts)
+        return cls(
+            **facts,
+            rows_written=rows,
+            bytes_written=sum(fragment.num_bytes for fragment in fragments),
+            files=sum(len(fragment.files) for fragment in fragments),
+            slice_rows=slice_rows,
+        )
 
 
 def commit_fragments(

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import lance_core
-from lance_core import SliceWriter
+from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, InvalidInputError
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, with_vectors
 from lance_dagster.handlers.base import WriteOutcome, WriteRequest
@@ -109,21 +109,8 @@ def _commit(
         raise
     if result.deduplicated:
         writer.discard()
-    return WriteOutcome(
-        dataset=result.dataset,
-        operation=result.operation,
-        transaction_uuid=result.transaction_uuid,
-        read_version=result.read_version,
-        attempts=result.attempts,
-        deduplicated=result.deduplicated,
-        replaced_versions=result.replaced_versions,
-        rows_written=None if result.deduplicated else writer.num_rows,
-        rows_deleted=result.rows_deleted,
-        fragments_added=result.fragments_added,
-        fragments_removed=result.fragments_removed,
-        bytes_written=None if result.deduplicated else sum(fragment.num_bytes for fragment in fragments),
-        slice_rows={} if result.deduplicated or request.slices is None else request.slices.counted(writer.rows),
-    )
+    rows = {} if request.slices is None else request.slices.counted(writer.rows)
+    return WriteOutcome.of(WriteResult.of(result, fragments, writer.num_rows, rows))
 
 
 def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from lance_core.errors import DatasetNotFoundError
 
@@ -112,6 +112,26 @@ class WriteOutcome:
     fragments_removed: int | None = None
     bytes_written: int | None = None
     slice_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: lance_core.WriteResult) -> Self:
+        """The outcome of a write that is no merge."""
+        adopted = result.deduplicated
+        return cls(
+            dataset=result.dataset,
+            operation=result.operation,
+            transaction_uuid=result.transaction_uuid,
+            read_version=result.read_version,
+            attempts=result.attempts,
+            deduplicated=adopted,
+            replaced_versions=result.replaced_versions,
+            rows_written=None if adopted else result.rows_written,
+            rows_deleted=result.rows_deleted,
+            fragments_added=result.fragments_added,
+            fragments_removed=result.fragments_removed,
+            bytes_written=None if adopted else result.bytes_written,
+            slice_rows=result.slice_rows,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,23 +72,7 @@ class SparkHandler(LanceTypeHandler):
             table_config=dict(request.table.table_config) or None,
             **request.file_options,
         )
-        if result is None:
-            return None
-        return WriteOutcome(
-            dataset=result.dataset,
-            operation=result.operation,
-            transaction_uuid=result.transaction_uuid,
-            read_version=result.read_version,
-            attempts=result.attempts,
-            deduplicated=result.deduplicated,
-            replaced_versions=result.replaced_versions,
-            rows_written=None if result.deduplicated else result.rows_written,
-            rows_deleted=result.rows_deleted,
-            fragments_added=result.fragments_added,
-            fragments_removed=result.fragments_removed,
-            bytes_written=None if result.deduplicated else result.bytes_written,
-            slice_rows={} if result.deduplicated else result.slice_rows,
-        )
+        return None if result is None else WriteOutcome.of(result)
 
     def load(self, request: ReadRequest) -> Any:
         """A lazy frame over the pinned version."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import Equals, FragmentWriter, Slice, Slices, commit_fragments, write_fragments
+from lance_core import Equals, FragmentWriter, Slice, Slices, WriteResult, commit_fragments, write_fragments
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError, SchemaError
 
 
@@ -230,3 +230,16 @@ def test_columns_are_not_added_to_a_dataset_that_changed(table):
     fragments = write_fragments(wider, table.uri, dataset_schema=schema)
     with pytest.raises(RetryableConflictError, match="columns"):
         commit_fragments(table.uri, fragments, wider.schema, read_version=table.version, add_columns=True)
+
+
+def test_what_was_written_counts_for_nothing_where_an_earlier_commit_was_adopted(tmp_path):
+    rows = pa.table({"a": [1, 2]})
+    fragments = write_fragments(rows, tmp_path / "t")
+    done = commit_fragments(tmp_path / "t", fragments, rows.schema, once=("key", "1"))
+    result = WriteResult.of(done, fragments, 2, {"one": 2})
+    assert (result.dataset, result.version, result.rows_added) == (done.dataset, 1, 2)
+    assert (result.rows_written, result.files, result.slice_rows) == (2, 1, {"one": 2})
+    assert result.bytes_written == fragments[0].num_bytes
+    again = commit_fragments(tmp_path / "t", fragments, rows.schema, once=("key", "1"), read_version=0)
+    adopted = WriteResult.of(again, fragments, 2, {"one": 2})
+    assert (adopted.deduplicated, adopted.rows_written, adopted.files, adopted.slice_rows) == (True, 0, 0, {})
