@@ -2,7 +2,8 @@
 
     lance info TABLE          lance versions TABLE        lance show TABLE VERSION    lance diff TABLE A B
     lance fragments TABLE     lance files TABLE           lance schema TABLE          lance head TABLE
-    lance tags TABLE          lance branches TABLE        lance verify TABLE          lance restore TABLE VERSION
+    lance tags TABLE          lance verify TABLE          lance restore TABLE VERSION
+    lance branches TABLE [B]  lance promote TABLE BRANCH  lance discard TABLE BRANCH
     lance compact TABLE       lance materialize-deletions TABLE                       lance cleanup TABLE
 
 A TABLE is a path or a URI such as s3://bucket/table. Every command takes `--json`. Exit codes:

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from lance_core.cli import look, upkeep
+from lance_core.cli import branching, look, upkeep
 
 __all__ = ["COMMANDS", "cli"]
 
@@ -20,7 +20,9 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     look.head,
     look.diff,
     look.tags,
-    look.branches,
+    branching.branches,
+    branching.promote,
+    branching.discard,
     upkeep.compact_command,
     upkeep.materialize_deletions,
     upkeep.cleanup,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -19,12 +18,10 @@ from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import FragmentList
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key
-from lance_core.table.refs import BranchRef
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.table.version_record import VersionRecord
 
-__all__ = ["branches", "diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
+__all__ = ["diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
 
 
 @command("info")
@@ -144,27 +141,6 @@ def tags(dataset: LanceDataset, output: Output) -> None:
     """List the tags of a table."""
     rows = [{"tag": name, **described} for name, described in dataset.tags.list().items()]
     output.rows(rows, ["tag", "version", "branch", "created_at", "updated_at"])
-
-
-@command("branches", versioned=False)
-def branches(dataset: LanceDataset, output: Output) -> None:
-    """List the branches of a table."""
-    store = dataset.source.store
-    rows = []
-    for meta in store.list(BRANCHES_PREFIX):
-        name = branch_of_ref_key(meta.key)
-        if name is not None:
-            ref = BranchRef.from_bytes(store.get(meta.key))
-            created = datetime.fromtimestamp(ref.created_at, UTC)
-            rows.append(
-                {
-                    "branch": name,
-                    "parent": ref.parent_branch or "main",
-                    "parent_version": ref.parent_version,
-                    "created": created,
-                }
-            )
-    output.rows(rows, ["branch", "parent", "parent_version", "created"])
 
 
 def _latest(dataset: LanceDataset) -> tuple[ObjectStore, Manifest]:

@@ -22,10 +22,10 @@ from lance_core.maintenance.verify import Problem
 from lance_core.maintenance.verify import verify as verify_version
 from lance_core.printing import printable
 
-__all__ = ["cleanup", "compact_command", "materialize_deletions", "restore", "verify"]
+__all__ = ["cleanup", "compact_command", "materialize_deletions", "parse_option_age", "restore", "verify"]
 
 
-def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+def parse_option_age(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
     """Read an age such as 14d or "1h 30m"."""
     try:
         return None if value is None else parse_age(value)
@@ -107,7 +107,10 @@ def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, 
 @command("cleanup", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option(
-    "--older-than", callback=_age, metavar="AGE", help='Versions older than this, such as 14d or "1h 30m".  [14d]'
+    "--older-than",
+    callback=parse_option_age,
+    metavar="AGE",
+    help='Versions older than this, such as 14d or "1h 30m".  [14d]',
 )
 @click.option("--retain-versions", type=int, help="Versions beyond the newest so many.")
 @click.option("--only", type=int, multiple=True, metavar="VERSION", help="Only this version; can be repeated.")

@@ -230,7 +230,7 @@ def test_it_is_installed_as_a_command(table):
 def test_help_names_every_command():
     text = call("--help")
     for name in (
-        "info", "versions", "show", "fragments", "files", "schema", "head", "diff", "tags", "branches", "compact",
+        "info", "versions", "show", "fragments", "files", "schema", "head", "diff", "tags", "branches", "promote", "discard", "compact",
         "materialize-deletions", "cleanup", "verify", "restore",
     ):  # fmt: skip
         assert re.search(rf"^  {name}\b", text, re.MULTILINE), name
@@ -263,3 +263,37 @@ def test_json_is_all_that_is_on_standard_output(table):
     program = Path(sys.executable).with_name("lance")
     done = processes.run([program, "compact", table, "--json"], check=True)
     assert json.loads(done.stdout)["fragments_removed"] == 3
+
+
+class TestBranches:
+    @pytest.fixture
+    def branch(self, table):
+        dataset = lance_core.dataset(table)
+        branch = dataset.create_branch("other")
+        branch.delete("true")
+        return branch
+
+    def test_what_they_changed(self, table, branch):
+        found = {row["branch"]: row for row in ask("branches", table)}["other"]
+        assert (found["commits"], found["rows"], found["added"], found["drift"]) == (1, 0, 0, 0)
+        told = ask("branches", table, "other")
+        assert told["rows"]["removed"] == lance_core.dataset(table).count_rows()
+        assert told["branch"] == "other"
+        Path(table, "_refs/branches/other.json").unlink()
+        assert ask("branches", table, "--zombies") == [{"name": "other"}]
+
+    def test_promote_and_discard(self, table, branch):
+        before = lance_core.dataset(table).version
+        done = ask("promote", table, "other", "--tag", "published", "-m", "empty it")
+        assert (done["version"], done["tag"], done["deduplicated"]) == (before + 1, "published", False)
+        assert ask("promote", table, "other", "--tag", "published")["deduplicated"] is True
+        assert lance.dataset(table, version="published").count_rows() == 0
+        assert ask("discard", table, "other") == {"branch": "other", "discarded": True}
+        assert ask("discard", table, "other") == {"branch": "other", "discarded": False}
+        assert "nope" in call("promote", table, "nope", "--json", code=1)
+
+    def test_idle_ones(self, table, branch):
+        assert ask("discard", table, "--older-than", "1d", "--dry-run")["stale"] == []
+        call("discard", table, code=2)
+        assert "Aborted" in CliRunner().invoke(cli, ["discard", table, "other"], input="n\n").output
+        assert "other" in lance_core.dataset(table).branches.list()

@@ -1,0 +1,109 @@
+"""Commands for branches: what they changed, promote one, throw it away."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from lance_core.cli.command import command
+from lance_core.cli.output import Output
+from lance_core.cli.upkeep import parse_option_age
+from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.errors import LanceError
+
+__all__ = ["branches", "discard", "promote"]
+
+
+@command("branches", versioned=False)
+@click.argument("branch", required=False)
+@click.option("--partition-by", multiple=True, metavar="COLUMN", help="With BRANCH: count changed rows by COLUMN.")
+@click.option("--zombies", is_flag=True, help="List what is left of branches that were not finished or not removed.")
+def branches(
+    dataset: LanceDataset, output: Output, branch: str | None, partition_by: tuple[str, ...], zombies: bool
+) -> None:
+    """List the branches of a table and what they changed; with BRANCH, say all that it changed."""
+    if branch is not None:
+        diff = dataset.branches.diff(branch, partition_by=list(partition_by) or None)
+        output.record({**dataclasses.asdict(diff), "drift": diff.drift})
+        return
+    if zombies:
+        output.rows([{"name": name} for name in dataset.branches.zombies(timedelta(0))], ["name"])
+        return
+    rows = [_row(dataset, name, described) for name, described in dataset.branches.list().items()]
+    columns = ["branch", "parent", "parent_version", "version", "commits", "rows", "added", "removed", "drift"]
+    output.rows(rows, [*columns, "promoted_version", "created", "committed"])
+
+
+@command("promote", versioned=False)
+@click.argument("branch")
+@click.option("--tag", help="Name of a tag for the new version.  [promoted.<branch>.<id>]")
+@click.option("--no-tag", is_flag=True, help="Do not tag the new version.")
+@click.option("-m", "--message", help="A text for the history.")
+@click.option("--discard", "then_discard", is_flag=True, help="Throw the branch away afterwards.")
+def promote(
+    dataset: LanceDataset,
+    output: Output,
+    branch: str,
+    tag: str | None,
+    no_tag: bool,
+    message: str | None,
+    then_discard: bool,
+) -> None:
+    """Let main have what BRANCH changed, in one version; again makes no second one."""
+    done = dataset.branches.promote(branch, tag=tag or not no_tag, commit_message=message)
+    if then_discard:
+        dataset.branches.discard(branch)
+    output.record(dataclasses.asdict(done))
+
+
+@command("discard", versioned=False)
+@click.argument("branch", required=False)
+@click.option("--older-than", callback=parse_option_age, metavar="AGE", help="Without BRANCH: all idle for so long.")
+@click.option("--dry-run", is_flag=True, help="With --older-than: only say what would go.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def discard(
+    dataset: LanceDataset,
+    output: Output,
+    branch: str | None,
+    older_than: timedelta | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Throw BRANCH away with all that it wrote, or all branches that nothing was committed to for a while."""
+    if (branch is None) == (older_than is None):
+        raise click.UsageError("give a BRANCH, or --older-than")
+    if not (yes or dry_run or output.as_json):
+        click.confirm(f"Throw away {branch or 'idle branches'} of {dataset.uri}?", abort=True)
+    if branch is not None:
+        output.record({"branch": branch, "discarded": dataset.branches.discard(branch)})
+        return
+    assert older_than is not None
+    output.record({**dataclasses.asdict(dataset.branches.sweep(older_than, dry_run=dry_run)), "dry_run": dry_run})
+
+
+def _row(dataset: LanceDataset, name: str, described: dict[str, Any]) -> dict[str, Any]:
+    row = {
+        "branch": name,
+        "parent": described["parent_branch"] or "main",
+        "parent_version": described["parent_version"],
+        "created": datetime.fromtimestamp(described["create_at"], UTC),
+        "promoted_version": described["metadata"].get("lance.promoted_version"),
+    }
+    try:
+        diff = dataset.branches.diff(name)
+    except LanceError as error:  # one that is broken must not hide the others
+        return {**row, "error": str(error)}
+    return {
+        **row,
+        "version": diff.branch_version,
+        "commits": diff.commits,
+        "rows": diff.rows.on_branch,
+        "added": diff.rows.added,
+        "removed": diff.rows.removed,
+        "partitions": list(diff.partitions),
+        "drift": diff.drift,
+        "committed": diff.committed,
+    }
