@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lance_dagster.audited import build_audited_job
     from lance_dagster.branch_jobs import build_branch_jobs
     from lance_dagster.branch_sensor import build_branch_sensor
     from lance_dagster.branching import BranchPolicy
@@ -46,6 +47,7 @@ __all__ = [
     "LanceMaintenancePolicy",
     "LanceSparkResource",
     "LanceTableResource",
+    "build_audited_job",
     "build_branch_jobs",
     "build_branch_sensor",
     "build_lance_drift_check",
@@ -63,6 +65,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "build_audited_job": "lance_dagster.audited",
     "build_branch_sensor": "lance_dagster.branch_sensor",
     "build_branch_jobs": "lance_dagster.branch_jobs",
     "BranchPolicy": "lance_dagster.branching",

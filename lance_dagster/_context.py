@@ -8,7 +8,7 @@ Dagster version, a context built by hand in a unit test) the answer is the caref
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "RunFacts",
     "add_metadata",
     "definition_metadata",
+    "facts_of",
     "input_annotation",
     "is_own_upstream",
     "job_beside_resources",
@@ -74,20 +75,26 @@ def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
     step = _step(context)
     if step is None:
         return None
-    run = step.dagster_run
-    tags = dict(getattr(run, "tags", {}))
-    parent = getattr(run, "parent_run_id", None) or tags.get("dagster/parent_run_id")
     record = step.instance.get_run_record_by_id(step.run_id)
-    root = getattr(run, "root_run_id", None) or tags.get("dagster/root_run_id") or parent or step.run_id
-    return RunFacts(
+    return replace(
+        facts_of(step.dagster_run),
         run_id=step.run_id,
-        root_run_id=root,
-        parent_run_id=parent,
-        job_name=getattr(run, "job_name", None),
         step_key=step.step.key,
         attempt=int(getattr(step, "previous_attempt_count", 0)),
-        tags=tags,
         number=0 if record is None else int(record.storage_id),
+    )
+
+
+def facts_of(run: dg.DagsterRun) -> RunFacts:
+    """What the record of a run tells, whatever its step."""
+    tags = dict(run.tags)
+    parent = run.parent_run_id or tags.get("dagster/parent_run_id")
+    return RunFacts(
+        run_id=run.run_id,
+        root_run_id=run.root_run_id or tags.get("dagster/root_run_id") or parent or run.run_id,
+        parent_run_id=parent,
+        job_name=run.job_name,
+        tags=tags,
     )
 
 

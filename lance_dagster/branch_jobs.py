@@ -9,17 +9,14 @@ tables that have no such branch are passed over: a promotion that was made is fo
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from lance_dagster._context import definition_metadata, job_beside_resources
+from lance_dagster._context import definition_metadata, facts_of, job_beside_resources
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
-
-if TYPE_CHECKING:
-    from lance_dagster._context import RunFacts
 
 __all__ = ["BranchConfig", "build_branch_jobs"]
 
@@ -174,18 +171,11 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
     """
     given = config.branch or context.run.tags.get(BRANCH_TAG)
     found = named_branch(
-        given, _facts(context), where="the configuration" if config.branch else f"run tag {BRANCH_TAG}"
+        given, facts_of(context.run), where="the configuration" if config.branch else f"run tag {BRANCH_TAG}"
     )
     if found is None:
         raise dg.Failure(f"which branch? Set the run tag {BRANCH_TAG}, or `branch` in the configuration of the op")
     return found
-
-
-def _facts(context: dg.OpExecutionContext) -> "RunFacts":
-    from lance_dagster._context import RunFacts  # noqa: PLC0415 -- its name is wanted here only
-
-    run = context.run
-    return RunFacts(run_id=run.run_id, root_run_id=run.root_run_id or run.run_id, tags=dict(run.tags))
 
 
 def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:

@@ -22,8 +22,11 @@ __all__ = ["begin_empty", "branch_for_reading", "branch_for_writing", "branch_me
 
 
 def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
-    """The latest version of a branch; any number of runs may ask for it at once."""
-    return main.ensure_branch(branch)
+    """The latest version of a branch; any number of runs may ask for it at once.
+
+    A branch that was promoted is begun anew: what is written to it later could not be promoted.
+    """
+    return main.ensure_branch(branch, renew_promoted=True)
 
 
 def branch_for_reading(

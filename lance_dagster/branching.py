@@ -30,6 +30,7 @@ __all__ = [
     "backfill_branch",
     "branch_of_run",
     "named_branch",
+    "run_branch",
 ]
 
 BRANCH_TAG = "lance/branch"
@@ -93,11 +94,11 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     if facts is None:
         return None
     if facts.tags.get(AUDITED_TAG) == "true":
-        return _run_branch(facts)
+        return run_branch(facts)
     if policy.kind == "off":
         return None
     if policy.kind == "per_run":
-        return _run_branch(facts)
+        return run_branch(facts)
     if policy.kind == "per_backfill":
         return _backfill_branch(facts)
     name = policy.name or (BRANCH_TAG if policy.kind == "from_tag" else "")
@@ -118,7 +119,7 @@ def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | N
     """
     if not value or value == MAIN:
         return None
-    return (_backfill_branch(facts) or _run_branch(facts)) if value == AUTO else check_name(value, where=where)
+    return (_backfill_branch(facts) or run_branch(facts)) if value == AUTO else check_name(value, where=where)
 
 
 def check_name(name: str, *, where: str) -> str:
@@ -141,7 +142,8 @@ def backfill_branch(backfill_id: str) -> str:
     return f"dagster/backfill/{backfill_id}"
 
 
-def _run_branch(facts: "RunFacts") -> str:
+def run_branch(facts: "RunFacts") -> str:
+    """What the branch of a run and its re-executions is called."""
     return f"dagster/run/{facts.root_run_id}"
 
 

@@ -54,12 +54,13 @@ class BranchingVerbs(Handle):
         options = self._options if storage_options is None else StorageOptions(storage_options)
         return type(self)(place.store_of(branch).root, storage_options=options, manifest=first)
 
-    def ensure_branch(self, branch: str, reference: Reference = None) -> Self:
+    def ensure_branch(self, branch: str, reference: Reference = None, *, renew_promoted: bool = False) -> Self:
         """Open the latest version of a branch, and begin it before if there is none; any number may do so at once.
 
         Args:
             branch: As for `create_branch`.
             reference: Where it begins if there is none: as for `create_branch`.
+            renew_promoted: Whether a branch that was promoted, and has not changed since, is begun anew there.
 
         Raises:
             InvalidInputError: The name is not allowed.
@@ -67,7 +68,7 @@ class BranchingVerbs(Handle):
             DatasetExistsError: Something is left of a branch of that name that was removed.
         """
         place = self._place
-        latest = ensure_branch(place, branch, reference, self._manifest)
+        latest = ensure_branch(place, branch, reference, self._manifest, renew_promoted=renew_promoted)
         return type(self)(place.store_of(branch).root, storage_options=self._options, manifest=latest)
 
     def shallow_clone(

@@ -15,7 +15,8 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
 from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import BranchRef, check_known_branch_name, new_identifier
-from lance_core.verbs.refs.branches import create_branch
+from lance_core.verbs.refs.branches import Branches, create_branch
+from lance_core.verbs.refs.promotion import MARK_BRANCH_VERSION
 from lance_core.verbs.refs.tags import manifest_size
 from lance_core.verbs.version.references import Place, Reference, load_branch
 
@@ -24,7 +25,9 @@ __all__ = ["ensure_branch"]
 ATTEMPTS: Final = 3
 
 
-def ensure_branch(place: Place, branch: str, reference: Reference, known: Manifest) -> Manifest:
+def ensure_branch(
+    place: Place, branch: str, reference: Reference, known: Manifest, *, renew_promoted: bool = False
+) -> Manifest:
     """The latest version of a branch, which is made if there is none.
 
     Args:
@@ -32,6 +35,7 @@ def ensure_branch(place: Place, branch: str, reference: Reference, known: Manife
         branch: Its name.
         reference: Where it begins if it is made.
         known: The version of the handle.
+        renew_promoted: Whether a branch that was promoted, and has not changed since, is begun anew.
 
     Raises:
         InvalidInputError: The name is not allowed.
@@ -42,8 +46,10 @@ def ensure_branch(place: Place, branch: str, reference: Reference, known: Manife
     for attempt in range(ATTEMPTS):
         latest = load_latest(place.store_of(branch))
         if latest is not None:
-            _make_known(place, branch)
-            return latest
+            ref = _make_known(place, branch)
+            if not renew_promoted or ref.metadata.get(MARK_BRANCH_VERSION) != str(latest.version):
+                return latest
+            Branches(place).delete(branch)
         try:
             return create_branch(place, branch, reference, known)
         except (InvalidInputError, DatasetExistsError):  # somebody else was faster
@@ -52,17 +58,17 @@ def ensure_branch(place: Place, branch: str, reference: Reference, known: Manife
     raise AssertionError("the last attempt returns or raises")
 
 
-def _make_known(place: Place, branch: str) -> None:
+def _make_known(place: Place, branch: str) -> BranchRef:
+    """The reference of a branch, which is written if there is none."""
     try:
-        load_branch(place.root, branch)
+        return load_branch(place.root, branch)
     except NotFoundError:
         ref = _reference_of(place, branch)
-    else:
-        return
     try:
         place.root.put_if_absent(branch_ref_key(branch), ref.to_bytes())
     except AlreadyExistsError:
-        return
+        return load_branch(place.root, branch)
+    return ref
 
 
 def _reference_of(place: Place, branch: str) -> BranchRef:

@@ -68,7 +68,7 @@ from lance_core.verbs.version.references import Place, load_tag
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
 
-__all__ = ["Promotion", "promote"]
+__all__ = ["MARK_BRANCH_VERSION", "Promotion", "promote"]
 
 REBASE_ATTEMPTS: Final = 5
 """How often a promotion follows a parent that is compacted again and again."""

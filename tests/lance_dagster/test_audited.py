@@ -1,0 +1,164 @@
+"""Write to a branch, audit it, publish it, and only then tell Dagster."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import StoreError
+from lance_dagster import build_audited_job, lance_eager, publishing
+from tests.lance_dagster.lake import QUIET, errors
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+
+
+@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+def events(context) -> pa.Table:
+    keys = sorted(context.partition_keys)
+    return pa.table({"day": keys, "n": [int(context.run.tags.get("n", 0))] * len(keys)})
+
+
+SEEN = []
+
+
+@dg.asset_check(asset=events, blocking=True)
+def positive(context, events: pa.Table) -> dg.AssetCheckResult:
+    SEEN.append(sorted(zip(*events.to_pydict().values(), strict=True)))
+    return dg.AssetCheckResult(passed=min(events.column("n").to_pylist()) >= 0)
+
+
+@dg.asset(partitions_def=DAYS, deps=[events], automation_condition=dg.AutomationCondition.eager())
+def late() -> None: ...
+
+
+@dg.asset(partitions_def=DAYS, deps=[events], automation_condition=lance_eager())
+def later() -> None: ...
+
+
+def location(lake, job, *, assets=(events,), checks=(positive,), **resources):
+    return dg.Definitions(
+        assets=list(assets),
+        asset_checks=list(checks),
+        jobs=[job],
+        resources={"io_manager": lake.manager(), **resources},
+    )
+
+
+def run(lake, *, partition=None, span=None, n="0", fails=False, job=None, **more):
+    job = job or build_audited_job([events, positive], name="audited")
+    tags = {"n": n}
+    if span is not None:
+        tags |= {"dagster/asset_partition_range_start": span[0], "dagster/asset_partition_range_end": span[1]}
+    result = (
+        location(lake, job, **more)
+        .resolve_job_def(job.name)
+        .execute_in_process(
+            instance=lake.instance, partition_key=partition, tags=tags, run_config=QUIET, raise_on_error=False
+        )
+    )
+    assert result.success is not fails, errors(result)
+    return result
+
+
+def told(lake, key="events"):
+    records = lake.instance.fetch_materializations(dg.AssetKey(key), limit=100).records
+    return [
+        (record.asset_materialization.partition, record.asset_materialization.metadata["lance/version"].value)
+        for record in reversed(records)
+    ]
+
+
+def test_what_passed_is_published_and_told_with_mains_version(lake):
+    SEEN.clear()
+    run(lake, partition="2024-01-01", n="5")
+    assert lake.rows("events") == [("2024-01-01", 5)]
+    assert SEEN == [[("2024-01-01", 5)]]
+    assert told(lake) == [("2024-01-01", 2)]
+    result = run(lake, span=("2024-01-01", "2024-01-02"), n="6")
+    assert lake.rows("events") == [("2024-01-01", 6), ("2024-01-02", 6)]
+    assert told(lake) == [("2024-01-01", 2), ("2024-01-01", 3), ("2024-01-02", 3)]
+    assert lake.table("events").branches.list() == {}
+    assert lake.properties("events")[-1]["promoted_from"] == f"dagster/run/{result.run_id}"
+
+
+def test_a_failed_check_leaves_main_and_events_alone(lake):
+    run(lake, partition="2024-01-01", n="5")
+    before, version = told(lake), lake.table("events").version
+    result = run(lake, partition="2024-01-01", n="-1", fails=True)
+    assert (told(lake), lake.table("events").version) == (before, version)
+    assert lake.rows("events") == [("2024-01-01", 5)]
+    branch = lake.table("events").checkout_version((f"dagster/run/{result.run_id}", None))
+    assert branch.to_table().to_pylist() == [{"day": "2024-01-01", "n": -1}]
+    (check,) = result.get_asset_check_evaluations()
+    assert not check.passed
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_downstream_is_woken_by_the_publication_alone(lake):
+    job = build_audited_job([events, positive], name="audited")
+    defs = location(lake, job, assets=(events, late, later))
+    run(lake, partition="2024-01-31", n="1")
+    first = dg.evaluate_automation_conditions(defs, instance=lake.instance)
+    run(lake, partition="2024-01-31", n="-1", fails=True, assets=(events, late, later))
+    second = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=first.cursor)
+    assert second.total_requested == 0
+    run(lake, partition="2024-01-31", n="2", assets=(events, late, later))
+    third = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=second.cursor)
+    assert third.total_requested == 2
+    fourth = dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=third.cursor)
+    assert fourth.total_requested == 0
+
+
+def test_a_publication_that_dies_is_finished_by_another_try(lake, monkeypatch):
+    real = publishing.materializations
+
+    def dying(*args):
+        raise StoreError("the process dies")
+
+    monkeypatch.setattr(publishing, "materializations", dying)
+    failed = run(lake, partition="2024-01-01", n="5", fails=True)
+    assert (lake.rows("events"), told(lake)) == ([("2024-01-01", 5)], [])
+    monkeypatch.setattr(publishing, "materializations", real)
+    job = build_audited_job([events, positive], name="audited")
+    again = (
+        location(lake, job)
+        .resolve_job_def("audited")
+        .execute_in_process(
+            instance=lake.instance,
+            partition_key="2024-01-01",
+            tags={"dagster/root_run_id": failed.run_id, "dagster/parent_run_id": failed.run_id},
+            run_config=QUIET,
+        )
+    )
+    assert again.success, errors(again)
+    assert told(lake) == [("2024-01-01", 3)]
+    assert lake.table("events").branches.list() == {}
+
+
+def test_without_partitions_and_with_several_tables(lake):
+    @dg.asset(check_specs=[dg.AssetCheckSpec("fine", asset="one", blocking=True)])
+    def one():
+        yield dg.Output(pa.table({"a": [1]}))
+        yield dg.AssetCheckResult(passed=True)
+
+    @dg.asset
+    def two(one: pa.Table) -> pa.Table:
+        return pa.table({"b": one.column("a")})
+
+    job = build_audited_job([one, two], name="both", keep_branch=True)
+    result = run(lake, job=job, assets=(one, two), checks=())
+    assert (lake.rows("one"), lake.rows("two")) == ([(1,)], [(1,)])
+    assert (told(lake, "one"), told(lake, "two")) == ([(None, 2)], [(None, 2)])
+    assert list(lake.table("two").branches.list()) == [f"dagster/run/{result.run_id}"]
+
+
+def test_what_is_refused(lake):
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a"]))
+    def other(): ...
+
+    for given, said in (([], "at least one asset"), ([positive], "at least one asset"), ([events, "x"], "made of")):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match=said):
+            build_audited_job(given, name="bad")
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"resources=\{'lake'"):
+        build_audited_job([events], name="bad", io_manager_key="lake")
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="different partitions"):
+        build_audited_job([events, other], name="bad")
