@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core._proto.table_pb2 import ZoneMapIndexDetails
+from lance_core.errors import UnsupportedError
 from lance_core.index import addresses, bitmap, btree, zonemap
 from lance_core.index.conditions import Test
 from lance_core.index.files import open_file, read_columns, read_table, write_table
@@ -125,6 +126,7 @@ class Kind:
         only: The part of a content that is about some fragments.
         merge: Puts contents together, at least one, with parameters.
         write: Writes a content.
+        is_built: Whether indices of the kind are built here, rather than only read.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Kind:
     merge: Callable[[Sequence[Any], Mapping[str, int]], Any]
     write: Callable[[Any, Target], Written]
     parameters: Mapping[str, int] = field(default_factory=dict)
+    is_built: bool = True
 
 
 def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata) -> Content:
@@ -189,6 +192,10 @@ def _write_btree(content: btree.BTree, target: Target) -> Written:
     return Written(files=files, index_version=int(target.stable_row_ids))
 
 
+def _not_built(*_: object) -> NoReturn:
+    raise UnsupportedError("building an index of type LABEL_LIST")
+
+
 KINDS: Final[Mapping[str, Kind]] = {
     "ZoneMap": Kind(
         name="ZONEMAP",
@@ -225,6 +232,19 @@ KINDS: Final[Mapping[str, Kind]] = {
         merge=lambda contents, parameters: btree.BTree.concat(contents, parameters["zone_size"]),
         write=_write_btree,
     ),
+    "LabelList": Kind(
+        name="LABEL_LIST",
+        type_url="/lance.table.LabelListIndexDetails",
+        # Of version 0 the entries of lists with nulls are not sure.
+        versions=frozenset({1}),
+        accepts=lambda _: False,
+        read=lambda store, prefix, index: _read_bitmap(store, prefix, index, of_lists=True),
+        build=_not_built,
+        only=_not_built,
+        merge=_not_built,
+        write=_not_built,
+        is_built=False,
+    ),
 }
 
-BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS.values()}
+BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS.values() if kind.is_built}

@@ -24,7 +24,7 @@ from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["IndexConfig", "create_scalar_index", "kind_and_parameters", "write_segment"]
 
-_ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
+_ELSEWHERE: Final = ("LABEL_LIST", "BLOOMFILTER", "NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
 
 
 @dataclass

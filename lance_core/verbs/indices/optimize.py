@@ -94,7 +94,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
 
 def _is_known(index: IndexMetadata) -> bool:
     kind = KINDS.get(index.kind)
-    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
+    return kind is not None and kind.is_built and (index.index_version or 0) in kind.versions and len(index.fields) == 1
 
 
 def _view_of_live_rows(source: Source) -> View:

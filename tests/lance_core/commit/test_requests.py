@@ -172,3 +172,31 @@ def test_a_lost_answer_is_told_by_the_manifest(place, monkeypatch):
     monkeypatch.setattr(S3Client, "_once", once)
     dataset.insert(rows(10))
     assert (dataset.version, dataset.count_rows(), lost) == (2, 11, [1])
+
+
+def test_requests_for_one_partition_do_not_grow_with_the_table(s3, requests):
+    uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    table = pa.table({"day": [i // 5 for i in range(200)], "n": range(200)})
+    dataset = lance_core.write_dataset(table, uri, storage_options=options, max_rows_per_file=5)
+    dataset.create_scalar_index("day", "ZONEMAP")
+    requests()
+    dataset = lance_core.dataset(uri, storage_options=options)
+    assert dataset.to_table(filter="day = 7")["n"].to_pylist() == list(range(35, 40))
+    assert requests() == [
+        "list_objects_v2 _versions",
+        "get_object _versions",
+        "get_object _indices",
+        "get_object data",
+    ]
+    dataset = lance_core.dataset(uri, storage_options=options)
+    made = lance_core.write_fragments(table.slice(35, 5), dataset)
+    slices = lance_core.Slices([lance_core.Slice(name="7", conditions={"day": lance_core.Equals(7)})])
+    lance_core.commit_fragments(dataset, made, table.schema, mode="replace", slices=slices)
+    assert sorted(requests()) == [
+        "get_object _indices",
+        "get_object _versions",
+        "list_objects_v2 _versions",
+        "list_objects_v2 _versions",
+        "put_object _versions",
+        "put_object data",
+    ]
