@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["input_properties", "remember_input"]
+__all__ = ["INPUT_PREFIX", "input_entry", "input_properties", "remember_input"]
 
 INPUT_PREFIX: Final = "dagster.input."
 _MOST_STEPS: Final = 1000
@@ -32,13 +32,18 @@ def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDatas
     """Remember that a step reads a version of an asset's table; without a step, nothing."""
     if step is None:
         return
+    with _lock:
+        _read.setdefault(step, {})[asset] = input_entry(dataset)
+        while len(_read) > _MOST_STEPS:
+            _read.popitem(last=False)
+
+
+def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
+    """What is recorded of a table that was read."""
     entry: dict[str, Any] = {"uri": dataset.root_uri, "version": dataset.version}
     if dataset.branch is not None:
         entry["branch"] = dataset.branch
-    with _lock:
-        _read.setdefault(step, {})[asset] = entry
-        while len(_read) > _MOST_STEPS:
-            _read.popitem(last=False)
+    return entry
 
 
 def input_properties(step: Step | None) -> dict[str, str]:

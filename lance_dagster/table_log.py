@@ -110,7 +110,8 @@ def partitions_text(partitions: Any) -> str:
     if partitions is None:
         return ""
     if isinstance(partitions, dict):
-        return f"{partitions.get('count')} keys, {partitions.get('first')} .. {partitions.get('last')}"
+        count = f"{partitions['count']} keys, " if "count" in partitions else ""
+        return f"{count}{partitions.get('first')} .. {partitions.get('last')}"
     if len(partitions) <= _KEYS_SHOWN:
         return ", ".join(map(str, partitions))
     return f"{len(partitions)} keys, {partitions[0]} .. {partitions[-1]}"

@@ -1,0 +1,115 @@
+"""Commits of processes that Dagster started elsewhere, such as a Spark job, through Dagster Pipes.
+
+    with open_dagster_pipes() as pipes:
+        table = pyspark_lance.write(df, uri, transaction_properties=commit_properties(pipes)).dataset
+        report_commit(pipes, table)
+
+The commit then tells of its run as those of `LanceIOManager` do, and the materialization of the asset of its version,
+rows and history. The process needs `dagster-pipes` and no Dagster (`pip install 'lance-dagster[pipes]'`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import lance_core
+from lance_core.errors import InvalidInputError
+from lance_dagster.history import data_version_of
+from lance_dagster.read_inputs import INPUT_PREFIX, input_entry
+from lance_dagster.table_log import history_page, recent
+
+if TYPE_CHECKING:
+    from dagster_pipes import PipesContext
+
+__all__ = ["commit_properties", "report_commit"]
+
+
+def commit_properties(
+    context: PipesContext,
+    *,
+    asset_key: str | None = None,
+    inputs: Mapping[str, lance_core.LanceDataset] | None = None,
+) -> dict[str, str]:
+    """What a commit tells of the run that it is made for: its transaction properties.
+
+    Args:
+        context: From `open_dagster_pipes`, or `PipesContext.get()`.
+        asset_key: The asset, parts joined by slashes; needed if the session is for several.
+        inputs: The tables that were read, each at its version, by asset key.
+
+    Raises:
+        InvalidInputError: the session is for several assets, and none was named.
+    """
+    asset = _asset(context, asset_key)
+    known: dict[str, str | None] = {
+        "run_id": context.run_id,
+        "job_name": context.job_name,
+        "asset_key": asset,
+        "attempt": str(context.retry_number),
+        "code_version": context.code_version_by_asset_key.get(asset) if asset and context.is_asset_step else None,
+        **_partitions(context),
+    }
+    properties = {f"dagster.{name}": value for name, value in known.items() if value is not None}
+    entries = {INPUT_PREFIX + key: json.dumps(input_entry(table)) for key, table in (inputs or {}).items()}
+    return {**properties, **entries}
+
+
+def report_commit(
+    context: PipesContext,
+    dataset: lance_core.LanceDataset,
+    *,
+    asset_key: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Report a commit as the materialization of an asset.
+
+    Args:
+        context: From `open_dagster_pipes`, or `PipesContext.get()`.
+        dataset: The table at the version that was made.
+        asset_key: The asset; needed if the session is for several.
+        metadata: Further entries.
+
+    Raises:
+        InvalidInputError: the session is for several assets, and none was named.
+    """
+    live, deleted = dataset.count_rows(), dataset.count_deleted_rows()
+    versions = recent(dataset)
+    entries: dict[str, Any] = {
+        "dagster/row_count": live,
+        "dagster/size_bytes": dataset.total_bytes,
+        "dagster/uri": dataset.uri,
+        "lance/version": dataset.version,
+        "lance/branch": dataset.branch or "main",
+        "lance/operation": versions[0].operation or "" if versions else "",
+        "lance/fragments": len(dataset.fragment_ids()),
+        "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
+        "lance/history": {"raw_value": history_page(versions), "type": "md"},
+    }
+    context.report_asset_materialization(
+        metadata={**entries, **(metadata or {})},
+        data_version=data_version_of(dataset),
+        asset_key=_asset(context, asset_key),
+    )
+
+
+def _asset(context: PipesContext, asset_key: str | None) -> str | None:
+    """The asset that is meant; None in an op that makes none."""
+    if asset_key is not None or not context.is_asset_step:
+        return asset_key
+    keys = list(context.asset_keys)
+    if len(keys) != 1:
+        raise InvalidInputError(f"the session is for the assets {', '.join(keys)}: say which by asset_key")
+    return str(keys[0])
+
+
+def _partitions(context: PipesContext) -> dict[str, str | None]:
+    if not context.is_partition_step:
+        return {}
+    span = context.partition_key_range
+    if span["start"] != span["end"]:
+        return {"partition_keys": json.dumps({"first": span["start"], "last": span["end"]})}
+    keys = json.dumps([span["start"]])
+    return {"partition_keys": keys, "partition_hash": hashlib.sha256(keys.encode()).hexdigest()}
