@@ -1,0 +1,36 @@
+"""The page about the specification names tests and modules that there are, and no statement without a test."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "specification.md"
+STATEMENTS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.read_text().splitlines()
+    if line.startswith("| ") and not line.startswith("| |")
+]
+
+
+def _tests_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda cells: f"{cells[0]} {cells[1]}"[:60])
+def test_a_statement_is_done_and_held_where_the_page_says(statement):
+    _, _, module, held, _ = statement
+    for name in re.findall(r"`([^`]+)`", module):
+        place = ROOT / "lance_core" / Path(*name.split("."))
+        assert place.with_suffix(".py").is_file() or (place / "__init__.py").is_file(), name
+    tests = re.findall(r"`([^`]+?)::([^`]+)`", held)
+    assert tests, "no test holds it"
+    for path, name in tests:
+        assert name in _tests_of(ROOT / "tests" / path), f"{path}::{name}"
+
+
+def test_the_page_has_the_five_pages():
+    assert len(re.findall(r"^## ", PAGE.read_text(), re.MULTILINE)) == 5
