@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,15 +36,24 @@ from typing import Any
 import dagster as dg
 
 import lance_core
-from lance_core.errors import EarlierTryError, SupersededError
+from lance_core.errors import (
+    CommitConflictError,
+    EarlierTryError,
+    IncompatibleConflictError,
+    NotFoundError,
+    RetryableConflictError,
+    SupersededError,
+)
 from lance_dagster._context import RunFacts, run_created_at, run_succeeded
+from lance_dagster.settings import TableSettings
 
-__all__ = ["CommitTags", "EarlierTries", "commit_tags", "find_earlier_tries", "refuse_missing"]
+__all__ = ["CommitTags", "EarlierTries", "commit_tags", "find_earlier_tries", "made_by", "named", "refuse_missing"]
 
 PREFIX = "dagster."
 TOKEN_KEY = "dagster.write_token"  # noqa: S105 - the name of a property
 _MAX_PARTITION_KEYS_BYTES = 4096
 _LONGEST_SHOWN_KEY = 200
+_SHOWN_KEYS = 3
 # How far the clocks of the Dagster instance and of the committing machine may differ.
 _CLOCK_SKEW = timedelta(hours=1)
 
@@ -170,6 +180,37 @@ def refuse_missing(tries: EarlierTries, uri: str) -> None:
             'it is not known. Look, and then say by on_earlier_try ("append", "adopt"), or the metadata '
             "lance/on_earlier_try of the asset, that the rows of this try are to be added"
         )
+
+
+def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
+    """Who committed a version: the run and its partitions, as far as the commit says."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except NotFoundError:
+        transaction = None
+    properties = (transaction.transaction_properties if transaction is not None else None) or {}
+    run_id = properties.get("dagster.run_id")
+    if run_id is None:
+        return "a writer that is no run of Dagster"
+    keys = properties.get("dagster.partition_keys")
+    return f"run {run_id}" + ("" if keys is None else f" (partitions {keys})")
+
+
+def named(
+    error: CommitConflictError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
+) -> CommitConflictError:
+    """A conflict with the asset, its partitions, the table, and who was in the way."""
+    listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
+    partitions = "" if keys is None else f", partition {listed}"
+    found = re.search(r"\bversion (\d+)", str(error))
+    other = ""
+    if found is not None:
+        dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
+        other = f". Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
+    kinds = (SupersededError, EarlierTryError, IncompatibleConflictError, RetryableConflictError, CommitConflictError)
+    kind = next(kind for kind in kinds if isinstance(error, kind))
+    text = str(error).removeprefix(f"{uri}: ").rstrip(".")
+    return kind(f"{where}{partitions}, table {uri}: {text}{other}")
 
 
 def _prefixed(properties: dict[str, str | None]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
     RunFacts,
@@ -28,7 +28,15 @@ from lance_dagster._context import (
 )
 from lance_dagster.branch_tables import begin_empty, branch_for_writing, branch_metadata
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
-from lance_dagster.commits import CommitTags, EarlierTries, commit_tags, find_earlier_tries, refuse_missing
+from lance_dagster.commits import (
+    CommitTags,
+    EarlierTries,
+    commit_tags,
+    find_earlier_tries,
+    made_by,
+    named,
+    refuse_missing,
+)
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
@@ -101,7 +109,10 @@ class LanceTableIOManager(dg.IOManager):
         handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
         if output.branch is not None and output.existing is None:
             output = self._begun(output, handler, obj)
-        outcome = self._write(output, handler, obj)
+        try:
+            outcome = self._write(output, handler, obj)
+        except CommitConflictError as error:
+            raise named(error, output.where, output.keys, output.uri, self._settings) from error
         if outcome is None:
             _refuse_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
@@ -112,6 +123,15 @@ class LanceTableIOManager(dg.IOManager):
                 "%s: version %s was committed by an earlier try of this write; its rows are replaced in version %s",
                 output.where,
                 ", ".join(map(str, outcome.replaced_versions)),
+                outcome.dataset.version,
+            )
+        for version in outcome.overruled_versions:
+            context.log.warning(
+                "%s: version %s was committed meanwhile by %s; this run is the later one; its rows take their place "
+                "in version %s",
+                output.where,
+                version,
+                made_by(outcome.dataset, version),
                 outcome.dataset.version,
             )
         if outcome.deduplicated:
@@ -250,7 +270,11 @@ class LanceTableIOManager(dg.IOManager):
             may_insert(request)
         whole = settings.out_of_partition == "allow"
         attempt = output.tags.write_try(
-            earlier=output.tries.versions, on_earlier_try=settings.on_earlier_try, whole=whole, alone=alone
+            earlier=output.tries.versions,
+            on_earlier_try=settings.on_earlier_try,
+            whole=whole,
+            alone=alone,
+            overrules=True,
         )
         return handler.write(obj, replace(request, write_try=attempt))
 

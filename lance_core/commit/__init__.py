@@ -5,7 +5,14 @@ from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
-from lance_core.commit.tries import REPLACES_KEY, EarlierTryLandedError, OnEarlierTry, WriteTry, refuse_superseded
+from lance_core.commit.tries import (
+    REPLACES_KEY,
+    EarlierTryLandedError,
+    OnEarlierTry,
+    WriteTry,
+    refuse_overruled,
+    refuse_superseded,
+)
 from lance_core.commit.versions import (
     check_identity,
     existing_versions,
@@ -54,5 +61,6 @@ __all__ = [
     "locate_latest",
     "migrate_to_v2_names",
     "on_commit",
+    "refuse_overruled",
     "refuse_superseded",
 ]

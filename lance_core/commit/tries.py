@@ -18,7 +18,16 @@ from typing import Final, Literal, get_args
 from lance_core.errors import InvalidInputError, RetryableConflictError, SupersededError
 from lance_core.table.transaction import Transaction
 
-__all__ = ["REPLACES_KEY", "TRY_KEY", "EarlierTryLandedError", "OnEarlierTry", "WriteTry", "meet", "refuse_superseded"]
+__all__ = [
+    "REPLACES_KEY",
+    "TRY_KEY",
+    "EarlierTryLandedError",
+    "OnEarlierTry",
+    "WriteTry",
+    "meet",
+    "refuse_overruled",
+    "refuse_superseded",
+]
 
 TRY_KEY: Final = "lance.write_try"
 """Property with the number of the try that made a commit."""
@@ -41,6 +50,8 @@ class WriteTry:
         on_earlier_try: What an append does about an earlier try whose rows cannot be told from others any more:
             "replace" raises, "adopt" keeps the earlier commit and adds nothing, "append" adds the rows beside them.
         whole: Whether rows of earlier tries can lie outside of the slices that a replacement takes out.
+        overrules: Whether an overwrite or a replacement takes the place of what other writes with a lower number have
+            put into the same rows meanwhile, instead of reporting a conflict: the later write wins.
         alone: Whether the commit is only right as long as nobody but tries of this write has committed since the
             version that it is made from: an overwrite that is to take out nothing but earlier tries.
 
@@ -53,6 +64,7 @@ class WriteTry:
     earlier: tuple[int, ...] = ()
     on_earlier_try: OnEarlierTry = "replace"
     whole: bool = False
+    overrules: bool = False
     alone: bool = False
 
     def __post_init__(self) -> None:
@@ -122,6 +134,21 @@ def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> No
         )
     if earlier:
         raise EarlierTryLandedError(f"{root}: version {max(earlier)} is an earlier try of the same write", max(earlier))
+
+
+def refuse_overruled(write: WriteTry, root: str, others: Mapping[int, Transaction]) -> None:
+    """Stop a write whose rows a later write has filled meanwhile.
+
+    Raises:
+        SupersededError: One of the commits is that of a later write.
+    """
+    for version, other in others.items():
+        if number_of(other.properties) > write.number:
+            raise SupersededError(
+                f"{root}: version {version} was committed by a later write of the same rows (its number is "
+                f"{other.properties[TRY_KEY]}, this one's {write.properties[TRY_KEY]}); nothing of this one was "
+                "committed"
+            )
 
 
 def refuse_superseded(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> None:

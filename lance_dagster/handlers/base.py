@@ -87,6 +87,7 @@ class WriteOutcome:
         deduplicated: The commit is that of an earlier try of the same write, which is kept; nothing of this one is in
             the table.
         replaced_versions: What earlier tries of the same write had committed, and this one took the place of.
+        overruled_versions: What other runs had put into the same partitions meanwhile, and this one took the place of.
         rows_written: Rows that the writers counted; None when another try wrote them.
         rows_deleted: Rows that the commit took out; None when unknown.
         rows_inserted: Rows with a new key; None unless it was a merge.
@@ -104,6 +105,7 @@ class WriteOutcome:
     attempts: int = 1
     deduplicated: bool = False
     replaced_versions: tuple[int, ...] = ()
+    overruled_versions: tuple[int, ...] = ()
     rows_written: int | None = None
     rows_deleted: int | None = None
     rows_inserted: int | None = None
@@ -125,6 +127,7 @@ class WriteOutcome:
             attempts=result.attempts,
             deduplicated=adopted,
             replaced_versions=result.replaced_versions,
+            overruled_versions=result.overruled_versions,
             rows_written=None if adopted else result.rows_written,
             rows_deleted=result.rows_deleted,
             fragments_added=result.fragments_added,

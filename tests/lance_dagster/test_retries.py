@@ -451,18 +451,40 @@ class TestTwoAtOnce:
         assert lake.rows("events") == [("a", 1), ("b", 1), ("c", 0)]
 
     @pytest.mark.parametrize("there", [False, True])
-    def test_the_same_partition_lands_once_and_the_loser_fails_by_name(self, lake, there):
+    @pytest.mark.parametrize("older_commits", [False, True])
+    def test_the_later_run_wins_a_partition(self, lake, there, older_commits):
         if there:
             lake.run(ready(("a", 0), ("c", 0)), span=("a", "c"))
-        barrier = threading.Barrier(2)
+        begun, written = threading.Barrier(2), threading.Event()
 
-        def run(own, n):
-            return own.run(partitioned(barrier, n), partition="a", fails=None)
+        def run(own, value, first):
+            @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"})
+            def events() -> pa.RecordBatchReader:
+                def batches():
+                    begun.wait(timeout=60)
+                    assert first or written.wait(timeout=60)
+                    yield pa.RecordBatch.from_pylist([{"p": "a", "n": value}], schema=SCHEMA)
 
-        results = side_by_side(lake, lambda own: run(own, 1), lambda own: run(own, 2))
-        (lost,) = [result for result in results if not result.success]
-        assert "RetryableConflictError" in errors(lost)
-        assert lake.rows("events") == [("a", 2 if lost is results[0] else 1), *([("c", 0)] if there else [])]
+                return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+            if value == 2:
+                self.count_up(own)
+            result = own.run(events, partition="a", fails=None)
+            if first:
+                written.set()
+            return result
+
+        older, newer = side_by_side(
+            lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits)
+        )
+        assert newer.success
+        assert older.success is older_commits
+        assert lake.rows("events") == [("a", 2), *([("c", 0)] if there else [])]
+        if not older_commits:
+            said = errors(older)
+            assert "SupersededError" in said
+            assert "asset events, partition 'a', table" in said
+            assert f'was committed by run {newer.run_id} (partitions ["a"])' in said
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     @pytest.mark.parametrize("there", [False, True])

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -34,8 +34,15 @@ from lance_core.commit import (
     load_latest,
     load_manifest,
     load_transaction,
+    refuse_overruled,
 )
-from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError, RetryableConflictError
+from lance_core.errors import (
+    CommitConflictError,
+    DatasetExistsError,
+    InvalidInputError,
+    RetryableConflictError,
+    SupersededError,
+)
 from lance_core.file import FileVersion
 from lance_core.schema import Field, Schema, schema_to_bytes
 from lance_core.store import ObjectStore, StorageOptions, canonical_uri
@@ -105,6 +112,8 @@ class CommitFacts:
         deduplicated: Whether an earlier commit carried the `once` property, or is that of an earlier try of the same
             write, and was adopted.
         replaced_versions: What earlier tries of the same write had committed, and what this commit takes the place of.
+        overruled_versions: What other writes had put into the same rows meanwhile, and what this commit takes the place
+            of (`WriteTry.overrules`).
     """
 
     operation: str
@@ -117,6 +126,7 @@ class CommitFacts:
     attempts: int
     deduplicated: bool
     replaced_versions: tuple[int, ...] = ()
+    overruled_versions: tuple[int, ...] = ()
 
 
 def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manifest, CommitFacts]:
@@ -184,6 +194,7 @@ class _Commit:
     properties: Mapping[str, str]
     table_config: Mapping[str, str]
     commit_options: CommitOptions
+    overruled: set[int] = field(default_factory=set)
 
     @property
     def mode(self) -> str:
@@ -254,7 +265,7 @@ class _Commit:
         own = _field_ids(self._new_schema())
         if own != _field_ids(lance_schema(self.request.schema, schema_to_bytes(latest.schema))):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with columns in another order")
-        if self.mode == "replace" and self._clashes(0, latest, tries):
+        if self.mode == "replace" and not self._may_follow(0, latest, tries):
             raise RetryableConflictError(f"{self.uri} was created meanwhile, with rows in the same slices")
 
     def _create(self) -> _Outcome:
@@ -290,13 +301,15 @@ class _Commit:
             except CommitConflictError as error:
                 files.discard()
                 latest = load_following(self.store, base)
-                if attempt + 1 == REPLACE_ATTEMPTS or not error.retryable:
+                final = isinstance(error, SupersededError) or not (error.retryable or self._overrules)
+                if attempt + 1 == REPLACE_ATTEMPTS or final:
                     raise
                 landed = landed_tries(self.store, self.write, base.version, latest)
                 alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
-                if alone or (removal is None and not isinstance(error, EarlierTryLandedError)):
+                moved = removal is not None or isinstance(error, EarlierTryLandedError)
+                if alone or not (moved or self._overrules):
                     raise
-                if self._clashes(base.version, latest, tries | landed):
+                if not self._may_follow(base.version, latest, tries | landed):
                     raise
                 self._check_columns(base, latest)
                 base, tries = latest, tries | landed
@@ -343,14 +356,36 @@ class _Commit:
         done = commit(self.store, transaction, base=base, options=options, affected_rows=affected)
         return self._result(base, done, removal, replaced)
 
-    def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> bool:
-        """Whether a commit after a version, other than an earlier try, replaced one of our slices."""
+    @property
+    def _overrules(self) -> bool:
+        """Whether what other writes have put into the same rows meanwhile is replaced."""
+        return self.write is not None and self.write.overrules and self.mode in ("overwrite", "replace")
+
+    def _may_follow(self, since: int, latest: Manifest, tries: set[int]) -> bool:
+        """Whether nobody else has filled the same rows after a version, or somebody whose rows may be replaced.
+
+        Raises:
+            SupersededError: A later write has filled them, which is not to be replaced.
+        """
+        clashes = self._clashes(since, latest, tries)
+        if clashes and self._overrules:
+            assert self.write is not None
+            refuse_overruled(self.write, self.uri, clashes)
+            self.overruled.update(clashes)
+        return not clashes or self._overrules
+
+    def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> dict[int, Transaction]:
+        """The commits after a version, other than those of earlier tries, that filled the same rows."""
         own = set(json.loads(self.properties.get(SLICES_KEY, "[]")))
-        for version in range(since + 1, latest.version + 1) if own else ():
+        found = {}
+        for version in range(since + 1, latest.version + 1) if own or self._overrules else ():
             other = recorded(self.store, version) if version not in tries else None
-            if other is not None and not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]"))):
-                return True
-        return False
+            if other is None:
+                continue
+            same = not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
+            if same or (not own and isinstance(other.operation, Overwrite)):
+                found[version] = other
+        return found
 
     def _check_columns(self, base: Manifest, latest: Manifest) -> None:
         """Make sure that fragments that were written for a version fit a later one.
@@ -436,6 +471,7 @@ class _Commit:
             attempts=done.attempts,
             deduplicated=done.deduplicated,
             replaced_versions=replaced,
+            overruled_versions=tuple(sorted(self.overruled)),
         )
 
 

@@ -330,3 +330,45 @@ def test_a_try_says_what_can_be_used(wrong):
 def test_once_and_tries_are_two_things(table):
     with pytest.raises(InvalidInputError, match="once"):
         commit_fragments(table.uri, [], table.schema, once=TOKEN, write_try=attempt(0))
+
+
+class TestOverruling:
+    """Two writes of the same rows at a time: the later one wins, whichever commits first."""
+
+    def replace(self, table, number, part="a", **options):
+        slices = Slices([Slice(name=part, conditions={"p": Equals(part)})])
+        own = attempt(number, token=("t", str(number)), overrules=True)
+        return write(table.uri, rows(number, part=part), own, base=table, mode="replace", slices=slices, **options)
+
+    @pytest.mark.parametrize("part", ["a", "new"])
+    def test_replacements(self, table, part):
+        first = self.replace(table, 1, part)
+        second = self.replace(table, 2, part)
+        assert second.overruled_versions == (first.version,)
+        with pytest.raises(SupersededError, match="version 3 was committed by a later write of the same rows"):
+            self.replace(table, 1, part)
+        assert values(table.uri) == ([2] if part == "a" else [2, 100, 101])
+
+    def test_other_slices_are_left_alone(self, table):
+        self.replace(table, 2, "b")
+        assert self.replace(table, 1, "c").overruled_versions == ()
+        assert values(table.uri) == [1, 2, 100, 101]
+
+    @pytest.mark.parametrize("config", [None, {"a": "b"}])
+    def test_overwrites(self, table, config):
+        for number, overruled in ((1, ()), (2, (2,))):
+            own = attempt(number, token=("t", str(number)), overrules=True)
+            done = write(table.uri, rows(number), own, base=table, mode="overwrite", table_config=config)
+            assert done.overruled_versions == overruled
+        own = attempt(1, token=("t", "0"), overrules=True)
+        with pytest.raises(SupersededError):
+            write(table.uri, rows(0), own, base=table, mode="overwrite", table_config=config)
+        assert values(table.uri) == [2]
+
+    def test_two_that_create_the_table(self, tmp_path):
+        uri = str(tmp_path / "t")
+        slices = Slices([Slice(name="a", conditions={"p": Equals("a")})])
+        for number in (1, 2):
+            own = attempt(number, token=("t", str(number)), overrules=True)
+            write(uri, rows(number), own, mode="replace", slices=slices)
+        assert values(uri) == [2]
