@@ -19,6 +19,7 @@ from lance_core.errors import CorruptFileError
 __all__ = ["checked_stream"]
 
 _MAGIC = b"ARROW1\0\0"
+_END = b"ARROW1"
 _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
 
 
@@ -36,6 +37,8 @@ def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> p
     """
     if bytes(file[: len(_MAGIC)]) != _MAGIC:
         raise CorruptFileError("no Arrow file")
+    if bytes(file[-len(_END) :]) != _END:
+        raise CorruptFileError("an Arrow file that is cut off")
     start = len(_MAGIC)
     while bytes(file[start : start + 8]) == bytes(8):  # arrow-rs pads the magic to 64 bytes
         start += 8
