@@ -4,6 +4,7 @@
     pyspark_lance.read(spark, uri, columns=["id"])         -> DataFrame, lazy, of one version
     pyspark_lance.merge(df, uri, on="id")                  -> ChangeResult: version, rows inserted, updated, deleted
     pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
+    pyspark_lance.convert(folder, uri)                     -> ConvertResult: from Parquet, Delta, Iceberg
     pyspark_lance.compact(spark, uri)                      -> CompactionReport: metrics, failed tasks
     df.write.format("lance").mode("append").save(uri)
     spark.read.format("lance").load(uri)
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark_lance.change_job import ChangeResult
     from pyspark_lance.changes import delete, merge, update
     from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
+    from pyspark_lance.conversion import ConvertResult, convert, to_parquet
     from pyspark_lance.datasource import LanceDataSource as DefaultSource
     from pyspark_lance.datasource import register
     from pyspark_lance.reader import read
@@ -33,9 +35,11 @@ __all__ = [
     "ChangeResult",
     "CompactionFailure",
     "CompactionReport",
+    "ConvertResult",
     "DefaultSource",
     "WriteResult",
     "compact",
+    "convert",
     "delete",
     "ensure_java",
     "ensure_python",
@@ -44,11 +48,15 @@ __all__ = [
     "merge",
     "read",
     "register",
+    "to_parquet",
     "update",
     "write",
 ]
 
 _HOMES: Final = {
+    "ConvertResult": ("pyspark_lance.conversion", "ConvertResult"),
+    "convert": ("pyspark_lance.conversion", "convert"),
+    "to_parquet": ("pyspark_lance.conversion", "to_parquet"),
     "ChangeResult": ("pyspark_lance.change_job", "ChangeResult"),
     "delete": ("pyspark_lance.changes", "delete"),
     "merge": ("pyspark_lance.changes", "merge"),

@@ -27,7 +27,7 @@ from pyroaring import BitMap
 
 from lance_core import FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
-from pyspark_lance.convert import BatchConverter
+from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.write_task import REPORTED, unpinned
 

@@ -35,7 +35,7 @@ from pyspark_lance.writer import write
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "update"]
+__all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "session_of", "update"]
 
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
@@ -179,7 +179,7 @@ def delete(
         return _retrying(dataset, partial(_merged, clauses, options), options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
-    session = _session(spark)
+    session = session_of(spark)
 
     def change(base: LanceDataset) -> Change:
         rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
@@ -231,7 +231,7 @@ def update(
     unknown = [name for name in set if name not in dataset.schema.names]
     if unknown or not set:
         raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
-    session = _session(spark)
+    session = session_of(spark)
 
     def change(base: LanceDataset) -> Change:
         from pyspark.sql import functions
@@ -302,7 +302,12 @@ def _retrying(dataset: LanceDataset, change: Callable[[LanceDataset], Change], o
         dataset = lance_core.dataset(dataset.uri, storage_options=options.storage_options)
 
 
-def _session(given: SparkSession | None) -> SparkSession:
+def session_of(given: SparkSession | None) -> SparkSession:
+    """The session that was given, or the active one.
+
+    Raises:
+        LanceError: There is none.
+    """
     from pyspark.sql import SparkSession
 
     session = given or SparkSession.getActiveSession()

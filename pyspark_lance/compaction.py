@@ -33,6 +33,7 @@ from lance_core.maintenance import (
     commit_what_fits,
 )
 from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.jobs import run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,7 +200,7 @@ def _run(
     count = len(tasks.fragment_ids)
     frame = spark.range(0, count, 1, count).mapInArrow(tasks, "task long not null, result binary, error string")
     with contextlib.nullcontext() if progress is None else _watched(spark, count, progress):
-        answers = {row.task: row for row in frame.collect()}
+        answers = {row.task: row for row in run_job(spark, frame.collect)}
     if progress is not None:
         progress(count, count)
     if sorted(answers) != list(range(count)):

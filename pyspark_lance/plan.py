@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
-from pyspark_lance.convert import converter
+from pyspark_lance.batch_convert import converter
 from pyspark_lance.spark_types import spark_view, stored_field, vector_width
 
 __all__ = ["Mode", "SchemaMode", "WritePlan", "plan_write"]

@@ -24,7 +24,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.arrow_types import to_arrow
-from pyspark_lance.convert import BatchConverter
+from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.spark_types import spark_schema
 

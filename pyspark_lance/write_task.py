@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
-from pyspark_lance.convert import BatchConverter
+from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table
 

@@ -31,9 +31,9 @@ NAMES = {
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
     ],
     pyspark_lance: [
-        "ChangeResult", "CompactionFailure", "CompactionReport", "DefaultSource", "WriteResult", "compact", "delete",
-        "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge", "read", "register", "update",
-        "write",
+        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "WriteResult",
+        "compact", "convert", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
+        "read", "register", "to_parquet", "update", "write",
     ],
     lance_dagster: lance_dagster.__all__,
 }  # fmt: skip

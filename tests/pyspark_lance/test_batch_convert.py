@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError
-from pyspark_lance.convert import BatchConverter, converter
+from pyspark_lance.batch_convert import BatchConverter, converter
 
 ELEMENTS = pa.list_(pa.field("element", pa.float32()))
 VECTORS = pa.list_(pa.field("item", pa.float32()), 2)
