@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pyarrow import fs
@@ -230,14 +229,15 @@ def _format_of(source: str) -> SourceFormat:
 
 
 def _exists(path: str) -> bool:
-    filesystem, place = _filesystem(path)
+    filesystem, place, _ = _filesystem(path)
     return bool(filesystem.get_file_info(place).type.name == "Directory")
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
+def _filesystem(path: str) -> tuple[Any, str, str]:
+    """The file system of a place, the place in it, and the place's URI."""
     uri = lance_core.canonical_uri(path)
-    found: tuple[Any, str] = fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), uri)
-    return found
+    filesystem, place = fs.FileSystem.from_uri(uri)
+    return filesystem, place, uri
 
 
 def _files(spark: SparkSession, source: str, form: SourceFormat) -> tuple[str, dict[str, int]] | None:
@@ -260,19 +260,19 @@ def _files(spark: SparkSession, source: str, form: SourceFormat) -> tuple[str, d
 
 
 def _listed(source: str) -> tuple[str, dict[str, int]]:
-    filesystem, place = _filesystem(source)
+    filesystem, place, uri = _filesystem(source)
     info = filesystem.get_file_info(place)
     if info.type == fs.FileType.NotFound:
         raise InvalidInputError(f"there is nothing at {source}")
-    scheme = source.partition("://")[0] + "://" if "://" in source else ""
     if info.type == fs.FileType.File:
-        return str(Path(source).parent), {source: info.size}
+        return uri.rpartition("/")[0], {uri: info.size}
     found = {}
     for one in filesystem.get_file_info(fs.FileSelector(place, recursive=True)):
-        parts = one.path.removeprefix(place).split("/")
-        if one.type == fs.FileType.File and not any(part.startswith(("_", ".")) for part in parts):
-            found[f"{scheme if scheme != 'file://' else ''}{one.path}"] = one.size
-    return source, dict(sorted(found.items()))
+        below = one.path.removeprefix(place)
+        hidden = any(part.startswith(("_", ".")) for part in below.split("/"))
+        if one.type == fs.FileType.File and not hidden:
+            found[uri + below] = one.size
+    return uri, dict(sorted(found.items()))
 
 
 def _spark_reads(spark: SparkSession, form: str) -> bool:
