@@ -78,8 +78,20 @@ test-ceph: setup ## Run the tests with Ceph's S3 gateway, from the system's pack
 
 LOWEST := .venv-lowest
 
+LOWEST_CORE := numpy==1.26.0 pyarrow==20.0.0 protobuf==6.31.0 pyroaring==1.0.1 fsspec==2025.3.1 s3fs==2025.3.1 \
+  sqlglot==30.0.0
+
+.PHONY: test-lowest-core
+test-lowest-core: setup ## Run the core's tests with the lowest versions, then its SQL with a compiled parser
+	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
+	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet $(LOWEST_CORE) "pylance==14.0.2" "moto[server,s3]" boto3 hypothesis \
+	  pytest pytest-benchmark pytest-timeout click rich pandas polars duckdb
+	$(LOWEST)/bin/python -m pytest tests/lance_core tests/hostile
+	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet "sqlglot[c]"
+	$(LOWEST)/bin/python -m pytest tests/lance_core/verbs/expressions tests/interop/test_sql_filters.py
+
 .PHONY: test-lowest
-test-lowest: java setup ## Run the Dagster and Spark tests with the lowest versions that are supported
+test-lowest: java setup test-lowest-core ## Run the Dagster and Spark tests with the lowest versions that are supported
 	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --group dev -e . \
 	  "dagster==$(LOWEST_DAGSTER)" "dagster-webserver==$(LOWEST_DAGSTER)" "pyspark[connect]==$(LOWEST_SPARK)"

@@ -92,7 +92,14 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "dagster":
+            raise
+        raise ModuleNotFoundError(
+            f"lance_dagster.{name} needs Dagster: pip install 'lance-dagster[dagster]'", name=error.name
+        ) from None
     globals()[name] = value
     return value
 

@@ -82,7 +82,14 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home[0]), home[1])
+    try:
+        value = getattr(import_module(home[0]), home[1])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise ModuleNotFoundError(
+            f"pyspark_lance.{name} needs pyspark: pip install 'lance-dagster[spark]'", name=error.name
+        ) from None
     globals()[name] = value
     return value
 

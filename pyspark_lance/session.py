@@ -104,7 +104,14 @@ def local_session(
     Raises:
         JavaMissingError: There is no Java to run on.
     """
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise ModuleNotFoundError(
+            "a Spark session needs pyspark: pip install 'lance-dagster[spark]'", name=error.name
+        ) from None
 
     ensure_java()
     ensure_python()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lance_core.errors import OutcomeUnknownError, StoreError, UnsupportedError
+from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
 from lance_core.store.options import StorageOptions
 
 __all__ = ["DynamoDbIndex"]
@@ -94,9 +94,9 @@ class DynamoDbIndex:
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Make a request; an empty answer stands for a condition that was not met."""
+        client = self._client()  # says if botocore is not there
         import botocore.exceptions as errors
 
-        client = self._client()
         place = f"DynamoDB table {self._table}"
         try:
             answer: dict[str, Any] = getattr(client, method)(TableName=self._table, **parameters)
@@ -123,15 +123,25 @@ def _new_client(settings: dict[str, str]) -> Any:
     try:
         import botocore.session
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, NoRegionError
     except ImportError:
         raise UnsupportedError("s3+ddb:// needs s3fs: install lance-dagster[s3]") from None
     endpoint = settings.get("dynamodb_endpoint")
-    return botocore.session.Session(profile=settings.get("aws_profile")).create_client(
-        "dynamodb",
-        region_name=settings.get("aws_region", "us-east-1" if endpoint else None),
-        endpoint_url=endpoint,
-        aws_access_key_id=settings.get("aws_access_key_id"),
-        aws_secret_access_key=settings.get("aws_secret_access_key"),
-        aws_session_token=settings.get("aws_session_token"),
-        config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 5, "mode": "standard"}),
-    )
+    # botocore itself looks for AWS_DEFAULT_REGION only.
+    region = settings.get("aws_region") or os.environ.get("AWS_REGION") or ("us-east-1" if endpoint else None)
+    try:
+        return botocore.session.Session(profile=settings.get("aws_profile")).create_client(
+            "dynamodb",
+            region_name=region,
+            endpoint_url=endpoint,
+            aws_access_key_id=settings.get("aws_access_key_id"),
+            aws_secret_access_key=settings.get("aws_secret_access_key"),
+            aws_session_token=settings.get("aws_session_token"),
+            config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 5, "mode": "standard"}),
+        )
+    except NoRegionError:
+        raise InvalidInputError(
+            "s3+ddb:// needs to know the region of the DynamoDB table: set the storage option aws_region, or AWS_REGION"
+        ) from None
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidInputError(f"no client of DynamoDB can be made: {type(error).__name__}") from None

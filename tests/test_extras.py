@@ -1,0 +1,65 @@
+"""What one is told who lacks an extra."""
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+for name in {missing!r}:
+    del sys.modules[name]
+sys.meta_path.insert(0, Finder())
+try:
+    {statement}
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "statement", "told"),
+    [
+        (["pyspark"], "from pyspark_lance import DefaultSource", "lance-dagster[spark]"),
+        (["pyspark"], "import pyspark_lance; pyspark_lance.local_session()", "lance-dagster[spark]"),
+        (["dagster"], "from lance_dagster import LanceIOManager", "lance-dagster[dagster]"),
+        (["botocore", "s3fs"], "import lance_core; lance_core.dataset('s3://b/t')", "lance-dagster[s3]"),
+        (
+            ["botocore", "s3fs", "aiobotocore"],
+            "import lance_core; lance_core.dataset('s3+ddb://b/t?ddbTableName=x')",
+            "lance-dagster[s3]",
+        ),
+        (
+            ["psycopg"],
+            "import lance_core; lance_core.dataset('/x', storage_options={'manifest_store': 'postgresql://h/x'})",
+            "lance-dagster[postgres]",
+        ),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(missing, statement, told):
+    program = WITHOUT.format(missing=missing, statement=statement)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert told in done.stdout, done.stdout + done.stderr
+
+
+def test_dynamodb_without_a_region_is_no_riddle(monkeypatch, tmp_path):
+    from lance_core.errors import InvalidInputError, LanceError
+    from lance_core.store import open_store
+    from lance_core.store.dynamodb import _new_client
+
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(InvalidInputError, match="aws_region"):
+        _new_client({})
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert _new_client({}).meta.region_name == "eu-west-1"
+    with pytest.raises(LanceError):
+        _new_client({"aws_profile": "none"})
+    assert open_store("s3+ddb://b/t?ddbTableName=x").root.startswith("s3+ddb://")
