@@ -1,9 +1,10 @@
 """What one is told who lacks an extra."""
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.processes import run
 
 WITHOUT = """
 import sys
@@ -44,7 +45,7 @@ except Exception as error:
 )
 def test_an_extra_that_is_missing_is_named(missing, statement, told):
     program = WITHOUT.format(missing=missing, statement=statement)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run([sys.executable, "-c", program])
     assert told in done.stdout, done.stdout + done.stderr
 
 
