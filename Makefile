@@ -55,6 +55,10 @@ ui: java setup ## Open the Dagster UI on the example project
 test: java setup ## Run the tests
 	$(RUN)/pytest -n 2 --dist loadfile
 
+.PHONY: coverage
+coverage: java setup ## Run the tests and tell which lines they leave out
+	$(RUN)/pytest -n 2 --dist loadfile --cov --cov-report=term --cov-report=html:.coverage_html
+
 .PHONY: test-slow
 test-slow: java setup ## Run the tests that take minutes
 	$(RUN)/pytest -m slow --timeout 3600 --hypothesis-profile anew
@@ -118,6 +122,10 @@ docs: setup ## Build the documentation into .site, without the network
 docs-serve: setup ## Show the documentation on a loopback port
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs serve
 
+.PHONY: module-table
+module-table: setup ## Write the table of tests in CONTRIBUTING.md again
+	$(RUN)/python -m tests.module_table
+
 .PHONY: protos
 protos: setup ## Generate lance_core/_proto again
 	$(RUN)/python protos/generate.py
@@ -128,4 +136,4 @@ bench: java setup ## Time against pylance and parquet, side by side
 
 .PHONY: clean
 clean: ## Remove what the targets made
-	rm -rf .venv $(UV_HOME) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .site
+	rm -rf .coverage .coverage_html .venv $(UV_HOME) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .site
