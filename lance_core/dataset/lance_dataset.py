@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
+from lance_core.commit import load_manifest
 from lance_core.dataset.columns import EvolvingVerbs
 from lance_core.dataset.commits import CommittingVerbs
 from lance_core.dataset.configuration import ConfiguringVerbs
@@ -16,8 +17,9 @@ from lance_core.dataset.reading import ReadingVerbs
 from lance_core.dataset.refs import BranchingVerbs
 from lance_core.dataset.rows import ChangingVerbs
 from lance_core.dataset.upkeep import MaintainingVerbs
-from lance_core.errors import InvalidInputError
-from lance_core.store import CommitLock
+from lance_core.errors import InvalidInputError, VersionNotFoundError
+from lance_core.store import CommitLock, StorageOptions, open_store
+from lance_core.table.manifest import Manifest
 from lance_core.verbs.version.references import Reference
 from lance_core.verbs.version.unsupported import refuse
 
@@ -69,9 +71,24 @@ def dataset(
         UnsupportedError: An argument is not offered.
     """
     refuse("dataset", others)
-    opened = LanceDataset(uri, storage_options=storage_options, commit_lock=commit_lock)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")
+    known = _numbered(uri, storage_options, version)
+    opened = LanceDataset(uri, storage_options=storage_options, commit_lock=commit_lock, manifest=known)
+    if known is not None:
+        return opened
     if asof is not None:
         return opened.checkout_version(opened.version_as_of(asof))
     return opened if version is None else opened.checkout_version(version)
+
+
+def _numbered(
+    uri: str | PathLike[str], storage_options: Mapping[str, str] | None, version: Reference
+) -> Manifest | None:
+    """A version by its number, whatever has become of the latest one; None if there is none of that number."""
+    if not isinstance(version, int) or isinstance(version, bool):
+        return None
+    try:
+        return load_manifest(open_store(uri, StorageOptions(storage_options)), version)
+    except VersionNotFoundError:
+        return None

@@ -265,7 +265,10 @@ class ExternallyCommittedStore:
         except ObjectNotFoundError:
             if not self._exists(final):
                 if self._has_manifests():
-                    raise
+                    raise ObjectNotFoundError(
+                        f"{self._root}: version {version} was committed, but its manifest {current} is gone; older "
+                        "versions can be opened by their numbers"
+                    ) from None
                 return  # there is no dataset any more whose commit could be finished
         self._index.finalize(version, final, self._store.head(final).size)
         self._store.delete(current)

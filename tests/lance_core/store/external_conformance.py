@@ -10,7 +10,13 @@ import pytest
 import lance_core
 from lance_core import LanceDataset
 from lance_core.commit import commit, latest_version, list_versions, load_manifest
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, StoreError, VersionNotFoundError
+from lance_core.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    ObjectNotFoundError,
+    StoreError,
+    VersionNotFoundError,
+)
 from lance_core.store import open_store
 from lance_core.table.paths import branch_ref_key
 from tests.lance_core.commit.tables import appending, creation
@@ -80,6 +86,24 @@ class ExternalCommitConformance:
         assert latest_version(store) == 2
         assert load_manifest(store, 2).version == 2
         assert commit(store, appending(2)).manifest.version == 3
+
+    def test_older_versions_open_by_number_where_the_newest_is_lost(self, place, monkeypatch):
+        place.write(1, mode="create")
+        place.write(2)
+        store = place.store
+        with monkeypatch.context() as patch:
+            owner = type(store._store)
+            patch.setattr(owner, "put", failing(owner.put, lambda key, *_: key.endswith(".manifest")))
+            place.write(3)
+        (staged,) = [meta.key for meta in store._store.list("_versions/") if ".manifest-" in meta.key]
+        store._store.delete(staged)
+        with pytest.raises(ObjectNotFoundError, match="older versions can be opened by their numbers"):
+            place.open()
+        for version in (1, 2):
+            opened = lance_core.dataset(place.uri, version=version, storage_options=place.options)
+            assert (opened.version, opened.count_rows()) == (version, version)
+        with pytest.raises(ObjectNotFoundError):
+            lance_core.dataset(place.uri, version=3, storage_options=place.options)
 
     def test_racing_writers_lose_nothing(self, place):
         store = place.store
