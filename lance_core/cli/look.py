@@ -23,6 +23,12 @@ from lance_core.table.version_record import VersionRecord
 
 __all__ = ["diff", "files", "fragments", "head", "info", "schema", "show", "tags", "versions"]
 
+_RUN_KEY = "dagster.run_id"
+"""Property by which commits of lance_dagster name their run."""
+
+_SHORT_RUN = 8
+"""So many characters tell runs apart, as in the Dagster UI."""
+
 
 @command("info")
 def info(dataset: LanceDataset, output: Output) -> None:
@@ -58,7 +64,13 @@ def versions(dataset: LanceDataset, output: Output, limit: int) -> None:
         found = load_version_record(store, number)
         counts = _counts(found) if isinstance(found, Manifest) else {}
         rows.append({**_commit(dataset, found), **counts})
-    output.rows(rows, ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"])
+    columns = ["version", "committed", "operation", "rows", "deleted_rows", "fragments", "bytes", "message"]
+    if any(row["run"] for row in rows):
+        columns.insert(3, "run")
+        shown = rows if output.as_json else [{**row, "run": (row["run"] or "")[:_SHORT_RUN]} for row in rows]
+    else:
+        shown = rows
+    output.rows(shown, columns)
     if len(chosen) < len(numbers):
         output.line(f"{len(numbers) - len(chosen)} older versions are not shown (--limit 0 shows all)")
 
@@ -124,7 +136,7 @@ def schema(dataset: LanceDataset, output: Output) -> None:
 def head(dataset: LanceDataset, output: Output, count: int, column: tuple[str, ...]) -> None:
     """Show the first rows of a version."""
     table: pa.Table = dataset.head(count, columns=list(column) or None)
-    output.rows(table.to_pylist(), table.column_names)
+    output.rows(table.to_pylist(), table.column_names, are_data=True)
 
 
 @command("diff", versioned=False)
@@ -187,6 +199,7 @@ def _commit(dataset: LanceDataset, manifest: Manifest | VersionRecord) -> dict[s
         "version": manifest.version,
         "committed": manifest.timestamp,
         "operation": transaction.operation.name if transaction is not None else None,
+        "run": transaction.properties.get(_RUN_KEY) if transaction is not None else None,
         "message": transaction.properties.get(COMMIT_MESSAGE_KEY) if transaction is not None else None,
     }
 

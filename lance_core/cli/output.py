@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +20,10 @@ from lance_core.printing import printable
 __all__ = ["Output", "human_bytes"]
 
 Row = Mapping[str, Any]
+
+_WIDE: Final = 160
+_UNCUT: Final = 10_000
+"""Columns of what is no terminal, and of data there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +36,32 @@ class Output:
 
     as_json: bool
 
-    def rows(self, rows: Sequence[Row], columns: Sequence[str], *, title: str = "") -> None:
-        """Print things of one kind: an array of objects, or a table with these columns of them."""
+    def rows(self, rows: Sequence[Row], columns: Sequence[str], *, title: str = "", are_data: bool = False) -> None:
+        """Print things of one kind: an array of objects, or a table with these columns of them.
+
+        Args:
+            rows: The things.
+            columns: What of each is shown in the table.
+            title: Above the table.
+            are_data: Whether they are rows of a table, whose names and values are shown as they are: a year is not
+                a count.
+        """
         if self.as_json:
             self._json(list(rows))
             return
         table = Table(title=_shown(title) if title else None, title_justify="left", header_style="bold")
         for column in columns:
             numeric = any(_is_number(row.get(column)) for row in rows)
-            table.add_column(_shown(column.replace("_", " ")), justify="right" if numeric else "left", overflow="fold")
+            justify: JustifyMethod = "right" if numeric else "left"
+            name = column if are_data else column.replace("_", " ")
+            # Words of data are cut at the terminal's edge rather than broken in two.
+            table.add_column(
+                _shown(name), justify=justify, overflow="ellipsis" if are_data else "fold", no_wrap=are_data
+            )
         for row in rows:
-            table.add_row(*(_shown(_text(column, row.get(column))) for column in columns))
-        self._console().print(table)
+            cells = (_datum(row.get(column)) if are_data else _text(column, row.get(column)) for column in columns)
+            table.add_row(*map(_shown, cells))
+        self._console(_UNCUT if are_data else _WIDE).print(table)
 
     def record(self, values: Row, *, title: str = "") -> None:
         """Print one thing: an object, or a list of names and values."""
@@ -80,12 +98,12 @@ class Output:
     def _json(self, value: object) -> None:
         click.echo(json.dumps(value, indent=2, default=_plain))
 
-    def _console(self) -> Console:
-        # Lines are not cut where nobody sees a terminal's edge.
+    def _console(self, width: int = _WIDE) -> Console:
+        """Where to print to; lines are not cut where nobody sees a terminal's edge."""
         console = Console(highlight=False, markup=False, emoji=False)
         if console.is_terminal:
             return console
-        return Console(highlight=False, markup=False, emoji=False, width=max(console.width, 160))
+        return Console(highlight=False, markup=False, emoji=False, width=max(console.width, width))
 
 
 def _shown(text: str) -> Text:
@@ -118,8 +136,22 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return "\n".join(f"{key} = {_text(key, item)}" for key, item in value.items() if item not in ([], {}))
     if isinstance(value, list | tuple):
-        return _runs(value) if value and all(isinstance(item, int) for item in value) else ", ".join(map(str, value))
+        return (
+            _numbered(value) if value and all(isinstance(item, int) for item in value) else ", ".join(map(str, value))
+        )
     return str(value)
+
+
+def _datum(value: object) -> str:
+    """A value of a table, as it is."""
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    return "" if value is None else str(value)
+
+
+def _numbered(ids: Sequence[int]) -> str:
+    """How many things there are, and their ids: 7 (ids 1-5, 8-9)."""
+    return f"{len(ids):,} (id{'' if len(ids) == 1 else 's'} {_runs(ids)})"
 
 
 def _runs(numbers: Sequence[int]) -> str:

@@ -45,8 +45,18 @@ def parse_option_age(context: click.Context, parameter: click.Parameter, value: 
 @click.option("--max-rows", type=int, help="Rewrite at most so many rows.")
 @click.option("--max-bytes", type=int, help="Rewrite at most so many bytes.")
 @click.option("--processes", type=int, help="Processes to use.")
-def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, **arguments: Any) -> None:
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Do what is left again so often when writers change fragments meanwhile.",
+)
+def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retries: int, **arguments: Any) -> None:
     """Merge small fragments and drop deleted rows.
+
+    Fragments that writers change meanwhile are left for another try. What is still left in the end is no failure: the
+    next compaction finds it.
 
     Options that are not given come from the table's configuration (lance.compaction.*).
     """
@@ -62,7 +72,7 @@ def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, **argu
         "max_source_bytes": arguments["max_bytes"],
         "num_threads": arguments["processes"],
     }
-    _compact(dataset, output, options, dry_run=dry_run)
+    _compact(dataset, output, options, dry_run=dry_run, retries=retries)
 
 
 @command("materialize-deletions", versioned=False)
@@ -77,7 +87,9 @@ def materialize_deletions(
     _compact(dataset, output, options, dry_run=dry_run)
 
 
-def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, dry_run: bool) -> None:
+def _compact(
+    dataset: LanceDataset, output: Output, options: dict[str, Any], *, dry_run: bool, retries: int = 0
+) -> None:
     if dry_run:
         plan = Compaction.plan(dataset, options)
         rows = [
@@ -96,9 +108,12 @@ def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, 
         return
     version, size = dataset.version, dataset.total_bytes
     with output.progress("rows rewritten") as progress:
-        metrics = compact(dataset, options, progress=progress)
+        metrics = compact(dataset, options, progress=progress, retries=retries)
     if not output.as_json and not metrics.fragments_removed:
-        output.line("There is nothing to do.")
+        busy = (
+            f"Writers changed all fragments meanwhile, {retries + 1} times: {metrics.tasks_skipped} task(s) are left."
+        )
+        output.line(busy if metrics.tasks_skipped else "There is nothing to do.")
         return
     values = {**dataclasses.asdict(metrics), "from_version": version, "version": dataset.version}
     output.record({**values, "bytes_before": size, "bytes_after": dataset.total_bytes})

@@ -12,6 +12,8 @@ by stable row ids goes on covering them.
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -156,21 +158,49 @@ def compact(
     *,
     transaction_properties: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    retries: int = 0,
 ) -> CompactionMetrics:
     """Plan, run all tasks on this machine, and commit; the handle moves to the version that was made.
 
     A task whose fragments were changed meanwhile is dropped, and the others are committed: the next run will find
-    what is left. If a task fails, the others are committed as well before its error is raised.
+    what is left, or with `retries` this one does. If a task fails, the others are committed as well before its error is
+    raised.
 
     Args:
         dataset: The dataset; its latest version is compacted.
         options: Fields of `CompactionOptions`.
         transaction_properties: Texts for the history, by key.
         progress: Is called with the rows that are done and those that there are.
+        retries: How often what is left is planned and done again. If writers were faster each time even so, that is no
+            error: `tasks_skipped` of the result counts the tasks that are left.
 
     Raises:
-        RetryableConflictError: The fragments of all tasks were changed meanwhile.
+        RetryableConflictError: The fragments of all tasks were changed meanwhile, and `retries` is 0.
     """
+    done = CompactionMetrics()
+    for attempt in range(retries + 1):
+        if attempt:
+            time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))  # noqa: S311 - writers that meet spread out
+        try:
+            metrics = _compact_once(dataset, options, transaction_properties or {}, progress)
+        except RetryableConflictError as error:
+            if not retries:
+                raise
+            _logger.warning("try %d: %s", attempt + 1, error)
+            metrics = CompactionMetrics(tasks_skipped=1)
+        done = replace(done + metrics, tasks_skipped=metrics.tasks_skipped)
+        if not metrics.tasks_skipped:
+            break
+    return done
+
+
+def _compact_once(
+    dataset: Handle,
+    options: Mapping[str, Any] | None,
+    properties: Mapping[str, str],
+    progress: Callable[[int, int], None] | None,
+) -> CompactionMetrics:
+    """One plan, its tasks, and its commit."""
     _follow(dataset)
     plan = plan_of(dataset.source, options)
     total, finished = sum(task.num_rows for task in plan.tasks), 0
@@ -185,7 +215,7 @@ def compact(
             progress(finished, total)
     results.sort(key=lambda result: result.original_records[0].id)
     deferred = plan.options.defer_index_remap
-    metrics = commit_what_fits(dataset, results, transaction_properties or {}, deferred=deferred)
+    metrics = commit_what_fits(dataset, results, properties, deferred=deferred)
     if errors:
         raise errors[0]
     return metrics

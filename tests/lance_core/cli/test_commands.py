@@ -216,7 +216,58 @@ def test_a_lost_race_is_exit_code_3(table, monkeypatch):
         return original(*arguments, **options)
 
     monkeypatch.setattr(compaction, "commit_what_fits", late)
-    assert ask("compact", table, code=3)["error"]["code"] == "commit-conflict-retryable"
+    assert ask("compact", table, "--retries", 0, code=3)["error"]["code"] == "commit-conflict-retryable"
+
+
+def test_compact_does_what_writers_have_left_it(table, monkeypatch):
+    from lance_core.maintenance import compaction
+
+    original, times = compaction.commit_what_fits, iter(range(100))
+    busy = [2]
+
+    def late(*arguments, **options):
+        turn = next(times)
+        if turn < busy[0]:
+            lance.dataset(table).delete(f"n = {6 + turn}")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(compaction, "commit_what_fits", late)
+    told = ask("compact", table)
+    assert (told["tasks_skipped"], told["fragments_added"]) == (0, 1)
+    busy[0] = 1000
+    lance_core.dataset(table).insert(pa.table({"day": [dt.date(2024, 1, 9)], "n": [1]}))
+    said = call("compact", table, "--retries", 1)
+    assert lance_core.dataset(table).count_rows() == 22
+    assert "Writers changed all fragments meanwhile, 2 times: 1 task(s) are left." in said
+
+
+def test_head_shows_values_as_they_are(tmp_path):
+    path = str(tmp_path / "t")
+    words = "a sentence of several words that is longer than a terminal is wide, " * 4
+    lance_core.write_dataset(pa.table({"year_of": [2013], "text": [words], "f": [1234.5]}), path)
+    said = call("head", path)
+    assert "year_of" in said
+    assert "2013" in said
+    assert "2,013" not in said
+    assert "1234.5" in said
+    assert words.strip() in said
+
+
+def test_ids_do_not_read_like_counts(table):
+    lance_core.dataset(table).optimize.compact_files()
+    said = call("show", table, lance_core.dataset(table).version)
+    assert "fragments_removed = 3 (ids 0-2)" in said
+    assert "fragments_added = 1 (id " in said
+
+
+def test_versions_name_their_run(table):
+    run = "0cf0d93e-0c91-4fda-b53d-827f194898c7"
+    assert "run" not in call("versions", table)
+    rows = pa.table({"day": [dt.date(2024, 1, 9)], "n": [1]})
+    lance_core.write_dataset(rows, table, mode="append", transaction_properties={"dagster.run_id": run})
+    assert ask("versions", table)[0]["run"] == run
+    assert ask("versions", table)[1]["run"] is None
+    assert "0cf0d93e " in call("versions", table)
 
 
 def test_it_is_installed_as_a_command(table):
