@@ -91,7 +91,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
 
     root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
     storage_options: dict[str, str] = Field(
-        default_factory=dict, repr=False, description="How to reach it. Take secrets from {{ env.NAME }}."
+        default={}, repr=False, description="How to reach it. Take secrets from {{ env.NAME }}."
     )
     default_schema: str | None = Field(default=None, description="Folder for assets that name none.")
     default_load_type: Literal["spark", "pyarrow", "pandas", "polars"] = Field(

@@ -44,7 +44,7 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
     """Keeps Lance tables small and fast. The tables are those of an IO manager that is defined elsewhere."""
 
     tables: Sequence[dg.ResolvedAssetKey] = Field(description="Keys of the assets.")
-    maintenance: MaintenanceFields = Field(default_factory=MaintenanceFields, description="What to do, and when.")
+    maintenance: MaintenanceFields = Field(default=MaintenanceFields(), description="What to do, and when.")
     io_manager_key: str = Field(default="io_manager", description="The resource that knows where the tables are.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
