@@ -1,7 +1,8 @@
 """`make demo`: real flights through Spark into Lance tables, by Dagster; then the tables tell what happened.
 
 Four runs: the four reference tables; `flights` for a range of days at once; one of these days again, which replaces
-exactly that day; what is made of the flights. The history that is printed comes from the tables alone.
+exactly that day; what is made of the flights. Then a week is made again on a branch, and the branch is promoted into
+main by one commit. The history that is printed comes from the tables alone.
 
     python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
 """
@@ -15,7 +16,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - in the main thread
 from contextlib import contextmanager
-from typing import Literal
+from datetime import date, timedelta
+from typing import Any, Literal
 
 import dagster as dg
 from rich.console import Console
@@ -39,6 +41,7 @@ _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "partition keys": "left",
 }
 _PARTITION = "dagster/partition"
+BRANCH = "backfill/week"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 
 
@@ -65,7 +68,14 @@ def main() -> None:
     with dg.DagsterInstance.get() as instance, _bar(console) as bar:
         for title, (job, tags) in runs.items():
             _run(job, tags, title, instance, bar)
+        before = _flights().version
+        week = _week(chosen.again)
+        tags = {**_span(*week), "lance/branch": BRANCH}
+        _run("flight_days", tags, f"{week[0]} .. {week[1]} on a branch", instance, bar)
+        diff = _flights().branches.diff(BRANCH)
+        _run("lance_promote", {"lance/branch": BRANCH}, "promote the branch", instance, bar)
     _print_histories(console)
+    _print_branch(console, diff, before, _flights().version)
     console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
 
 
@@ -80,6 +90,27 @@ def _arguments() -> argparse.Namespace:
 def _span(first: str, last: str) -> dict[str, str]:
     """The tags that make one run of a range of partitions."""
     return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+
+
+def _week(first: str) -> tuple[str, str]:
+    """The first and last day of the week that begins with a day."""
+    start = date.fromisoformat(first)
+    return first, (start + timedelta(days=6)).isoformat()
+
+
+def _flights() -> lance_core.LanceDataset:
+    return lance_core.dataset(str(example_home() / "lake" / "nyc" / "flights.lance"))
+
+
+def _print_branch(console: Console, diff: Any, before: int, after: int) -> None:
+    """What the branch changed, and what became of it."""
+    days = f"{len(diff.partitions)} days, {diff.partitions[0]} .. {diff.partitions[-1]}"
+    shown = Table(title=f"branch {diff.branch}: a week beside main, then one commit", title_justify="left")
+    for heading in ("forked from", "days", "rows added", "rows removed", "main before", "main after"):
+        shown.add_column(heading)
+    rows = (f"{diff.rows.added:,}", f"{diff.rows.removed:,}")
+    shown.add_row(f"version {diff.fork_version}", days, *rows, f"version {before}", f"version {after}")
+    console.print(shown)
 
 
 def _check_java(console: Console) -> None:

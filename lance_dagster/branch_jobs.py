@@ -18,7 +18,7 @@ from lance_dagster._context import definition_metadata, facts_of, job_beside_res
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
-__all__ = ["BranchConfig", "build_branch_jobs"]
+__all__ = ["BranchConfig", "build_branch_jobs", "jobs_of"]
 
 
 class BranchConfig(dg.Config):
@@ -88,10 +88,25 @@ def build_branch_jobs(
         "max_row_ratio": max_row_ratio,
     }
     job = _Job(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
-    return (
+    made = (
         _job(job, promote_name, _promote, "Promotes the branch of these tables into main."),
         _job(job, discard_name, _discard, "Throws the branch of these tables away."),
     )
+    _made[_names(job.refs), io_manager_key] = made
+    return made
+
+
+_Jobs = tuple[dg.JobDefinition, dg.JobDefinition]
+_made: dict[tuple[tuple[str, ...], str], _Jobs] = {}
+
+
+def jobs_of(tables: Sequence[TableRef], io_manager_key: str) -> _Jobs | None:
+    """The jobs that were made last for the same tables: one code location takes a job of one name once only."""
+    return _made.get((_names(tables), io_manager_key))
+
+
+def _names(refs: Sequence[TableRef]) -> tuple[str, ...]:
+    return tuple(sorted(ref.name for ref in refs))
 
 
 def _job(job: _Job, name: str, work: Any, description: str) -> dg.JobDefinition:

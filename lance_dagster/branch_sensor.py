@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import dagster as dg
 
 from lance_dagster._context import definition_metadata
-from lance_dagster.branch_jobs import build_branch_jobs
+from lance_dagster.branch_jobs import build_branch_jobs, jobs_of
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.tables import TableLike, TableRef, table_refs, table_root
 
@@ -74,7 +74,7 @@ def build_branch_sensor(  # noqa: PLR0913 -- each is a choice of its own, most b
 
     Args:
         tables: Assets, specs or keys.
-        jobs: From `build_branch_jobs`, for these tables; made if not given.
+        jobs: From `build_branch_jobs`; if not given those that were made last for these tables, or new ones.
         auto_promote: Whether branches are promoted; if not, one that is ready is reported.
         require_checks: Whether the checks of the asset must have passed on the branch.
         on_failure: What becomes of the branch of a failed backfill or run, or of one with a failed check.
@@ -93,7 +93,8 @@ def build_branch_sensor(  # noqa: PLR0913 -- each is a choice of its own, most b
         if ending not in get_args(Ending):
             raise ValueError(f"what becomes of a branch is one of {get_args(Ending)}, not {ending!r}")
     refs = table_refs(tables)
-    promote, discard = jobs or build_branch_jobs(_as_tables(refs), io_manager_key=io_manager_key)
+    made = jobs or jobs_of(refs, io_manager_key)
+    promote, discard = made or build_branch_jobs(_as_tables(refs), io_manager_key=io_manager_key)
     rules = _Rules(
         promote=promote.name if auto_promote else None,
         discard=discard.name,

@@ -115,9 +115,20 @@ class TestTables:
         assert np.allclose(vectors[:, 0], np.sin(angle), atol=1e-6)
 
 
-def test_the_history_of_flights_is_a_range_and_a_day(demo):
+def test_a_week_on_a_branch_is_promoted_by_one_commit(demo, source):
     table = lance_core.dataset(uri(demo, "flights"))
-    assert [version["version"] for version in table.versions()] == [1, 2]
+    made = table.read_transaction(3).transaction_properties
+    assert made["promoted_from"] == "backfill/week"
+    assert table.branches.list()["backfill/week"]["parent_version"] == 2
+    branch = table.checkout_version(("backfill/week", None))
+    assert ordered(branch.to_table()) == ordered(table.checkout_version(3).to_table())
+    assert "branch backfill/week: a week beside main, then one commit" in demo[1]
+    assert "7 days, 2013-01-15 .. 2013-01-21" in demo[1]
+
+
+def test_the_history_of_flights_is_a_range_a_day_and_a_week(demo):
+    table = lance_core.dataset(uri(demo, "flights"))
+    assert [version["version"] for version in table.versions()] == [1, 2, 3]
     first, second = (table.read_transaction(version) for version in (1, 2))
     assert second.operation.name == "Update"
     assert first.transaction_properties["dagster.partition_keys"].count("2013-01-") == RANGE

@@ -9,7 +9,7 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor
-from tests.lance_dagster.lake import QUIET, errors
+from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 BACKFILL = {"lance/branch": "auto", "dagster/backfill": "b7"}
@@ -226,8 +226,22 @@ class TestSensor:
 
     @pytest.mark.filterwarnings("ignore:.*`owners`")  # Dagster's own, about a parameter that it passes itself
     def test_in_a_code_location(self, lake):
-        sensor = build_branch_sensor([events], jobs=build_branch_jobs([events]), name="mine")
-        defs = dg.Definitions(assets=[events], sensors=[sensor], resources={"io_manager": lake.manager()})
+        jobs = build_branch_jobs([events], max_commit_drift=7)
+        sensor = build_branch_sensor([events], name="mine")  # it takes the jobs that there are
+        defs = dg.Definitions(assets=[events], jobs=jobs, sensors=[sensor], resources={"io_manager": lake.manager()})
         assert {"lance_promote", "lance_discard"} <= {job.name for job in defs.resolve_all_job_defs()}
         with pytest.raises(ValueError, match="what becomes of a branch"):
             build_branch_sensor([events], on_failure="nope")
+
+
+def test_on_object_storage(s3):
+    with dg.DagsterInstance.ephemeral() as instance:
+        lake = Lake(root=f"s3://{s3.new_bucket()}/lake", instance=instance, storage_options=s3.storage_options)
+        for day in ("2024-01-01", "2024-01-02"):
+            lake.run(events, partition=day, tags={**BACKFILL, "n": "7"}, **TAGGED)
+        assert lake.rows("events") == []
+        promote, discard = build_branch_jobs([events])
+        for job in (promote, discard, promote):
+            run(lake, job, tags={"lance/branch": BRANCH})
+        assert lake.rows("events") == [("2024-01-01", 7), ("2024-01-02", 7)]
+        assert (lake.table("events").version, lake.table("events").branches.list()) == (2, {})
