@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "read_frame"]
 
+_NAMED: Final = 16
+"""Columns that `explain` names."""
 _NUMBER_BYTES: Final = 8
 _MOST_NUMBERS: Final = 1 << 28
 """Numbers that a frame is estimated by, at most: 2 GB, which no join broadcasts, in a second of processor time."""
@@ -85,13 +86,23 @@ def read_frame(spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schem
     step = min(estimated_bytes(dataset, plan.expected), _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
     numbers = spark.range(0, count * step, 1, count)
     ids = numbers if step == 1 else numbers.where(f"id % {step} = 0")
-    return ids.mapInArrow(partial(_read_tasks, plan, tasks, step), schema)
+    return ids.mapInArrow(_ReadTasks(plan, tasks, step), schema)
 
 
-def _read_tasks(
-    plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Runs in a task: the input says which of the tasks it is."""
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield from plan.read(tasks[number // step])
+class _ReadTasks:
+    """The function that reads; the input says which of the tasks. Its name is what `explain` shows."""
+
+    def __init__(self, plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int) -> None:
+        self._plan = plan
+        self._tasks = tasks
+        self._step = step
+        more = f" and {len(plan.columns) - _NAMED} more" if len(plan.columns) > _NAMED else ""
+        condition = "" if plan.filter is None else f" where {plan.filter}"
+        columns = ", ".join(plan.columns[:_NAMED]) + more
+        self.__name__ = f"lance {plan.uri} version {plan.version} columns {columns}{condition}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Runs in a task."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._plan.read(self._tasks[number // self._step])

@@ -290,6 +290,13 @@ def test_a_read_is_lazy_pinned_and_pruned(spark, frame, uri, lance):
     assert first.join(pyspark_lance.read(spark, uri), "id").count() == 1000
 
 
+def test_explain_names_table_version_columns_and_filter(spark, uri, capsys):
+    pyspark_lance.write(spark.sql("select id, 'x' as s from range(3)"), uri)
+    pyspark_lance.read(spark, uri, columns=["id"], filter="id > 1").explain()
+    said = capsys.readouterr().out
+    assert f"lance {uri} version 1 columns id where (id > 1)" in said
+
+
 def test_a_filter_in_sql(spark, frame, uri):
     pyspark_lance.write(frame, uri)
     wanted = pyspark_lance.read(spark, uri, columns=["id"], filter="i32 >= 10 AND id < 20 AND text IS NOT NULL")
