@@ -139,6 +139,16 @@ def test_a_branch_with_an_unknown_writer_flag_is_not_deleted(uri):
     assert files_below(uri) == before
 
 
+def test_a_branch_with_an_unknown_writer_flag_is_not_promoted(uri):
+    branch = lance_core.dataset(uri).create_branch("work").uri
+    lance_core.write_dataset(rows(9), branch, mode="append")
+    flag(branch, 2)
+    before = files_below(uri)
+    with pytest.raises(UnsupportedError, match="1048576"):
+        lance_core.dataset(uri).branches.promote("work")
+    assert files_below(uri) == before
+
+
 def test_the_sentence_of_an_unknown_reader_flag(uri):
     edit_latest(uri, lambda message: setattr(message, "reader_feature_flags", UNKNOWN))
     with pytest.raises(UnsupportedError, match="the dataset cannot be read by this version of lance_core"):

@@ -139,8 +139,11 @@ def promote(
         IncompatibleConflictError: The fork version, or one since then, is gone.
         SchemaError: The branch has other columns than its parent.
         InvalidInputError: The tag exists, or the branch was promoted and changed since then.
+        UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
     """
     branch = load_branch_ends(place, name)
+    for end in (branch.parent, branch.head):
+        end.manifest.check_writable()
     work = _Promotion(
         place=place,
         branch=branch,
