@@ -95,7 +95,9 @@ class BTree:
         count = int(possible.sum())
         if count > _FEW_PAGES and count > len(self.pages) * _SHARE:
             return None  # reading the rows themselves is cheaper
-        rows = np.flatnonzero(np.repeat(possible, self.page_rows)[: self.num_rows])
+        starts = np.flatnonzero(possible) * self.page_rows
+        rows = (starts[:, np.newaxis] + np.arange(self.page_rows)).ravel()
+        rows = rows[rows < self.num_rows]
         numbers = np.zeros(0, np.uint64)
         if len(rows):
             values, ids = self.load(rows)

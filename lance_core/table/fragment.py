@@ -18,10 +18,9 @@ from google.protobuf.message import DecodeError
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.table.deletion import DeletionFile
+from lance_core.table.sizes import fragment_sizes
 
 __all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version"]
-
-_MOST_ROWS = 2**32
 
 TOMBSTONE = -2
 """Stands in a data file's fields for a column that a later file replaces."""
@@ -321,10 +320,7 @@ class FragmentList(Sequence[Fragment]):
     def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The ids, and the physical rows of each; 0 where the manifest does not tell them."""
         if self._sizes is None:
-            # A fragment of more rows than an offset can name is damaged: who reads it says so.
-            found = [(m.id, m.physical_rows if m.physical_rows <= _MOST_ROWS else 0) for m in self.messages()]
-            ids, rows = np.array(found, np.int64).reshape(-1, 2).T
-            self._sizes = (np.ascontiguousarray(ids), np.ascontiguousarray(rows))
+            self._sizes = fragment_sizes(self._raw)
         return self._sizes
 
     def check_row_ids(self) -> None:

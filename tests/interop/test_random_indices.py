@@ -100,7 +100,7 @@ class History:
     def filters(self):
         some = self.random
         p, q = (f"d{some.randrange(7)}" for _ in range(2))
-        i, j = (some.randrange(60) for _ in range(2))
+        i, j = sorted(some.randrange(60) for _ in range(2))
         day = f"date '2024-01-0{some.randrange(1, 9)}'"
         f = some.choice(("0.0", "1.5", "-2.5", "7.0", "3.3"))
         tag = some.choice("abcx")

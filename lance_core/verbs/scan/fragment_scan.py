@@ -51,6 +51,9 @@ RUN_GAP: Final = 1024
 RUN_SHARE: Final = 8
 """... unless that reads more than this many times the rows that can."""
 
+NEAR_RUN_SHARE: Final = 2048
+"""The same where bytes cost nothing but decoding, which is done by chunks of thousands of rows."""
+
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
 _Found = tuple[pa.RecordBatch, Rows, pa.Array]
@@ -200,6 +203,9 @@ class FragmentScan:
             offsets = offsets[keep[offsets]]
         if not len(offsets):
             return []
+        span = range(int(offsets[0]), int(offsets[-1]) + 1)
+        if self.is_near and len(span) <= len(offsets) * NEAR_RUN_SHARE:
+            return [span]
         breaks = np.flatnonzero(np.diff(offsets) > RUN_GAP) + 1
         starts, stops = offsets[np.concatenate([[0], breaks])], offsets[np.concatenate([breaks - 1, [-1]])] + 1
         if int((stops - starts).sum()) > len(offsets) * RUN_SHARE:
@@ -221,7 +227,9 @@ class FragmentScan:
         self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield those of the rows that match, or as many as are enough."""
-        reads = filter_reads(self.source.manifest.schema, self.options, expression)
+        # Of single rows that an index names most match: all columns are read at once.
+        options = self.options if isinstance(rows, range) else replace(self.options, late_materialization=False)
+        reads = filter_reads(self.source.manifest.schema, options, expression)
         scan = self._needing(reads.row_names)
         found = (
             (batch, where, self._matches(expression, batch, where))

@@ -59,6 +59,8 @@ def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) 
     known = decide(source, options.filter) if may_ask and options.filter is not None else Decided(None)
     parts = selected(source, fragments, known.selection)
     own = source.manifest.fragments
+    if fragments is own:
+        return Chosen(source, options, parts, known.selection, known.whole)
     strange = frozenset(
         fragment.id for fragment, _ in parts if fragment.id in known.whole and not _is_of(own, fragment)
     )
