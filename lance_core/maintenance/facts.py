@@ -16,7 +16,6 @@ from lance_core._proto import table_pb2
 from lance_core.errors import SchemaError
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
-from lance_core.table.fragment import Fragment
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
@@ -72,17 +71,17 @@ def _with_partitions(source: Source, facts: Sequence[FragmentFacts], options: Co
         raise SchemaError(f"partition_by: no column {missing[0]!r}; the columns are {list(names)}")
 
     def look(fact: FragmentFacts) -> FragmentFacts:
-        return replace(fact, partition=_partition_of(source, source.manifest.fragments[fact.position], options))
+        return replace(fact, partition=_partition_of(source, fact, options))
 
     with ThreadPool(READ_AHEAD) as pool:
         return list(pool.map(look, facts))
 
 
-def _partition_of(source: Source, fragment: Fragment, options: CompactionOptions) -> Hashable:
+def _partition_of(source: Source, fact: FragmentFacts, options: CompactionOptions) -> Hashable:
     """The one value that the partition columns have in all live rows; something unique if there are several."""
     schema = source.manifest.schema.project(list(options.partition_by))
-    num_rows = physical_rows(source, fragment)
-    deletions = source.deletions(fragment)
+    fragment, num_rows = source.manifest.fragments[fact.position], fact.physical_rows
+    deletions = source.deletions(fragment) if fact.deleted_rows else None
     live = None if deletions is None else deletions.live_rows(num_rows)
     found: set[tuple[Any, ...]] = set()
     position = 0

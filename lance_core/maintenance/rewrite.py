@@ -28,7 +28,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.paths import DATA_PREFIX, data_key, new_data_file_name
 from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, encode_row_ids, encode_versions
 from lance_core.verbs.files.dictionaries import check_dictionaries
-from lance_core.verbs.scan.read_fragment import Opened, read_fragment
+from lance_core.verbs.scan.read_fragment import read_fragment
 from lance_core.verbs.version.source import Source
 
 __all__ = ["discard", "rewrite"]
@@ -175,16 +175,17 @@ class _Rewriter:
                     mask = fragment.live[position:end]
                     yield batch if mask.all() else batch.filter(pa.array(mask))
                 position = end
+            fragment.opened.clear()  # small files are in memory as a whole
 
     def _batches(self, fragment: SourceFragment) -> Iterator[pa.RecordBatch]:
         """All rows of a fragment, deleted ones included, `READ_BYTES` at a time."""
-        schema, opened = self.source.manifest.schema, Opened()
+        schema = self.source.manifest.schema
         start, count = 0, FIRST_ROWS
         while start < fragment.num_rows:
             rows = range(start, min(start + count, fragment.num_rows))
             num_bytes = 0
             for batch in read_fragment(
-                self.source, fragment.record, schema, rows, batch_rows=self.options.batch_size, opened=opened
+                self.source, fragment.record, schema, rows, batch_rows=self.options.batch_size, opened=fragment.opened
             ):
                 num_bytes += batch.nbytes
                 yield batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.read_fragment import Opened, opened_reader, physical_rows
 from lance_core.verbs.version.source import Source
 
 __all__ = ["SourceFragment", "cut", "open_fragment", "open_pages"]
@@ -27,11 +27,13 @@ class SourceFragment:
         record: The fragment.
         num_rows: Rows in its files.
         live: Whether each of them is still there; None if all are.
+        opened: Its files that are open, so that each is opened once.
     """
 
     record: Fragment
     num_rows: int
     live: npt.NDArray[np.bool_] | None
+    opened: Opened = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_live(self) -> int:
@@ -56,7 +58,7 @@ def open_pages(source: Source, fragment: SourceFragment) -> PageSource:
     columns: dict[int, tuple[ObjectStore, str, DataFileReader, int]] = {}
     for file in reversed(fragment.record.files):
         store, key = source.data_file(file)
-        reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+        reader = opened_reader(source, file, fragment.opened)
         for field_id, column in file.columns():
             if field_id >= 0:
                 columns.setdefault(field_id, (store, key, reader, column))
