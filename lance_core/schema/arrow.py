@@ -304,4 +304,7 @@ def _extension_metadata(kind: pa.BaseExtensionType, path: str) -> dict[str, byte
 
 
 def _decode_keys(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
-    return {k.decode(): v for k, v in (metadata or {}).items()}
+    try:
+        return {k.decode(): v for k, v in (metadata or {}).items()}
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"a key of Arrow metadata is no UTF-8: {error.object!r:.100}") from None

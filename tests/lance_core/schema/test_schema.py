@@ -116,3 +116,9 @@ def test_paths_quote_and_split_back() -> None:
 def test_bytes_round_trip() -> None:
     schema = schema_from_arrow(pa.schema([("a", pa.int8()), ("l", pa.list_(pa.int8()))], {"k": "v"}))
     assert schema_from_bytes(schema_to_bytes(schema)) == schema
+
+
+def test_keys_of_metadata_that_are_no_text_are_refused() -> None:
+    for schema in (pa.schema([], {b"\xff": b""}), pa.schema([pa.field("a", pa.int8(), metadata={b"\xff": b""})])):
+        with pytest.raises(SchemaError, match="no UTF-8"):
+            schema_from_arrow(schema)
