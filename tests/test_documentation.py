@@ -40,4 +40,9 @@ def test_pages_name_pages_that_exist():
     assert missing == []
 
 
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r"(?:- |: )([\w/-]+\.md)", (processes.ROOT / "mkdocs.yml").read_text()))
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed
+
+
 MADE = {"format.md", "architecture.md", "architecture.svg"}
