@@ -210,14 +210,14 @@ FOREIGN_OUTPUT_KEYS: Mapping[str, str] = {
 }
 """Keys of other table IO managers in the metadata of an asset, and what does it here."""
 
-FOREIGN_INPUT_KEYS: Mapping[str, str] = {"filter": "lance/filter", "version": "lance/version", "tag": "lance/tag"}
+FOREIGNINPUT_KEYS: Mapping[str, str] = {"filter": "lance/filter", "version": "lance/version", "tag": "lance/tag"}
 """The same in the metadata of an input."""
 
 
 INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
 """What says which version of its table an input is; at most one of them."""
 
-_INPUT_KEYS = {*INPUT_PINS, "lance/filter"}
+INPUT_KEYS = {*INPUT_PINS, "lance/filter"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
@@ -226,8 +226,8 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     Raises:
         DagsterInvalidDefinitionError: there is one.
     """
-    refuse_unknown(metadata, _INPUT_KEYS, where=where, plain=("columns",))
-    refuse_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
+    refuse_unknown(metadata, INPUT_KEYS, where=where, plain=("columns",))
+    refuse_foreign(metadata, FOREIGNINPUT_KEYS, where=where)
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")

@@ -291,6 +291,7 @@ class LanceTableIOManager(dg.IOManager):
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties={**output.tags.properties, **input_properties(step_of(output.context))},
             write_try=None,
+            known=known_schema(output.context.definition_metadata, output.where),
         )
 
     @property

@@ -24,7 +24,7 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.settings import SchemaMode, plain_metadata
 
-__all__ = ["fit_batch", "known_schema", "target_schema", "with_vectors"]
+__all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_types", "with_vectors"]
 
 
 def known_schema(metadata: Mapping[str, object], where: str) -> pa.Schema:
@@ -62,6 +62,32 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
             raise SchemaError(f"vector column {name!r} is of type {field.type}, not a list")
         schema = schema.set(position, field.with_type(pa.list_(field.type.value_field, width)))
     return schema
+
+
+def with_known_types(frame: pa.Schema, known: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
+    """A frame's columns with types for those of which it has only nulls, or no row at all.
+
+    Args:
+        frame: The frame's columns.
+        known: What the asset's metadata says of columns.
+        table: The table's columns; None when there is no table yet.
+        without_rows: Whether the frame has no row: then its types say nothing, and without columns it has all.
+    """
+    told = {field.name: field for field in [*known, *(table or ())]}
+    if without_rows and not len(frame):
+        return table if table is not None else known
+    return pa.schema(
+        [
+            told[field.name] if field.name in told and (without_rows or pa.types.is_null(field.type)) else field
+            for field in frame
+        ]
+    )
+
+
+def widened(frame: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:
+    """The columns of a table that are null so far, with the types that a frame gives them."""
+    nulls = {field.name for field in table if pa.types.is_null(field.type)}
+    return {field.name: field.type for field in frame if field.name in nulls and not pa.types.is_null(field.type)}
 
 
 def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, schema_mode: SchemaMode) -> pa.Schema:
@@ -111,6 +137,8 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     Raises:
         SchemaError: a value cannot be kept exactly, or is null where the table allows none; names the column.
     """
+    if not batch.num_rows:
+        return schema.empty_table()
     columns = []
     given = set(batch.schema.names)
     for field in schema:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, InvalidInputError
-from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, with_vectors
+from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widened, with_known_types, with_vectors
 from lance_dagster.handlers.base import WriteOutcome, WriteRequest
 from lance_dagster.handlers.merging import adopted, check_keys, merge_arrow, undo_is_exact
 
@@ -40,8 +40,12 @@ def write_arrow(
     Raises:
         LanceError: nothing was committed, and the files that were written are gone.
     """
+    without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     existing = None if request.existing is None else request.existing.schema
-    wanted = with_vectors(schema, request.output.vector_columns)
+    wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
+    wanted = with_vectors(wanted, request.output.vector_columns)
+    if existing is not None and request.output.schema_mode != "overwrite":
+        existing = _widened(request, wanted, existing)
     target = target_schema(wanted, existing, request.mode, request.output.schema_mode)
     if request.output.write_mode == "merge":
         table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
@@ -62,6 +66,21 @@ def write_arrow(
         writer.discard()
         raise
     return _commit(fragments, target, writer, request)
+
+
+def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """The table's columns after those that were null so far have the types that a frame gives them.
+
+    An overwrite brings them along; else they are changed in a version of their own.
+    """
+    types = widened(frame, table)
+    if not types:
+        return table
+    if request.mode == "overwrite":
+        return pa.schema([field.with_type(types.get(field.name, field.type)) for field in table])
+    assert request.existing is not None
+    request.existing.alter_columns(*({"path": name, "data_type": kind} for name, kind in types.items()))
+    return request.existing.schema
 
 
 def _merge(table: pa.Table, request: WriteRequest) -> WriteOutcome | None:

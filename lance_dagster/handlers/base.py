@@ -23,6 +23,13 @@ CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
 the policies of the output say about keys."""
 
 
+def no_columns() -> pa.Schema:
+    """The columns of which nothing is known."""
+    import pyarrow as pa  # noqa: PLC0415 -- where it is used, it is loaded
+
+    return pa.schema([])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
     """One write, fully decided.
@@ -36,6 +43,7 @@ class WriteRequest:
         table: Storage options and file options.
         properties: Transaction properties of the commit.
         write_try: Which try of which write this is; None outside of a run.
+        known: The columns that the asset's metadata `lance/schema` tells.
     """
 
     uri: str
@@ -46,6 +54,7 @@ class WriteRequest:
     table: TableSettings
     properties: Mapping[str, str]
     write_try: lance_core.WriteTry | None
+    known: pa.Schema = field(default_factory=no_columns)
 
     @property
     def read_version(self) -> int:

@@ -1,13 +1,14 @@
 """What can be said to the IO manager, where tables are, and that nothing said is ignored."""
 
 import sys
+from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from lance_dagster import LanceIOManager, LanceTableResource, stamp_lance_metadata
+from lance_dagster import LanceIOManager, LanceTableResource, settings_page, stamp_lance_metadata
 from lance_dagster.location import locate_table
 from lance_dagster.settings import OutputSettings
 from tests import processes
@@ -315,3 +316,19 @@ class TestWhenTheLocationLoads:
             key: spec.metadata[key] for key in ("dagster/table_name", "dagster/uri") if key in spec.metadata
         } == left
         assert "lance" in spec.kinds
+
+
+class TestPageOfSettings:
+    """`docs/settings.md` is what the code says: run `python -m lance_dagster.settings_page > docs/settings.md`."""
+
+    def test_it_is_up_to_date(self):
+        page = Path(__file__).parents[2] / "docs" / "settings.md"
+        assert page.read_text() == settings_page.settings_page()
+
+    def test_it_has_every_key_that_is_read(self):
+        assets, inputs = settings_page.documented_keys()
+        assert {key for key in settings_page.ASSET_KEYS if key.startswith("lance/")} == assets
+        assert {key for key in settings_page.INPUT_ENTRIES if key.startswith("lance/")} == inputs
+
+    def test_every_setting_has_a_meaning(self):
+        assert not [line for line in settings_page.settings_page().splitlines() if line.endswith("|  |")]

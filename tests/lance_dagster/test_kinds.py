@@ -224,3 +224,39 @@ def test_handlers_of_a_users_own(lake):
     assert seen == [Rows([{"n": 3}])]
     said = errors(lake.run(giving(3), resources=resources, fails=True))
     assert "it can store tests.lance_dagster.test_kinds.Rows, pyspark" in said
+
+
+class TestNulls:
+    """A column of which only nulls are known binds nobody."""
+
+    def asset(self, value, **metadata):
+        return giving(value, metadata=metadata)
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_the_first_typed_write_gives_it_its_type(self, lake, mode):
+        lake.run(self.asset(pa.table({"n": [1], "s": pa.nulls(1)})), write_mode=mode)
+        lake.run(self.asset(pa.table({"n": [2], "s": ["b"]})), write_mode=mode)
+        table = lake.table("numbers").to_table()
+        assert table.schema.field("s").type == pa.string()
+        assert table.to_pydict() == ({"n": [1, 2], "s": [None, "b"]} if mode == "append" else {"n": [2], "s": ["b"]})
+        assert lance.dataset(lake.uri("numbers")).to_table() == table
+
+    def test_the_metadata_tells_its_type(self, lake):
+        lake.run(self.asset(pd.DataFrame({"n": [1], "s": [None]}), **{"lance/schema": {"n": "int64", "s": "string"}}))
+        assert lake.table("numbers").schema.field("s").type == pa.string()
+
+    @pytest.mark.parametrize("frame", [pd.DataFrame({"n": [], "s": []}), pd.DataFrame()])
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_a_frame_without_rows_fits_the_table(self, lake, frame, mode):
+        lake.run(self.asset(ROWS))
+        lake.run(self.asset(frame), write_mode=mode)
+        table = lake.table("numbers")
+        assert table.schema == ROWS.schema
+        assert table.count_rows() == (2 if mode == "append" else 0)
+
+    def test_a_frame_without_rows_makes_the_table_that_the_metadata_tells(self, lake):
+        known = {"lance/schema": {"n": "int64", "s": "string"}}
+        lake.run(self.asset(pd.DataFrame({"n": [], "s": []}), **known))
+        assert lake.table("numbers").schema == ROWS.schema
+        lake.run(self.asset(ROWS), write_mode="append")
+        assert lake.table("numbers").to_table() == ROWS

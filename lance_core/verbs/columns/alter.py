@@ -187,6 +187,8 @@ def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema
 
 def _cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Cast by position inside structs, whose children may have new names."""
+    if pa.types.is_null(column.type):
+        return pa.chunked_array([pa.nulls(len(column), kind)])
     if not pa.types.is_struct(kind):
         return _cast_values(column, kind)
     return pa.chunked_array([_cast_struct(chunk, kind) for chunk in column.chunks], kind)
@@ -209,7 +211,12 @@ def _cast_values(values: Any, kind: pa.DataType) -> Any:
 
 
 def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether two types are of one kind: integers, floats, texts, bytes, lists of such, decimals, or points in time."""
+    """Whether two types are of one kind: integers, floats, texts, bytes, lists of such, decimals, or points in time.
+
+    A column of nulls can become anything.
+    """
+    if pa.types.is_null(old):
+        return True
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return True
     if pa.types.is_temporal(old) and pa.types.is_temporal(new):

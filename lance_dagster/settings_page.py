@@ -1,0 +1,135 @@
+"""`docs/settings.md`, all settings, made from the code: `python -m lance_dagster.settings_page` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic_core import PydanticUndefined
+
+from lance_dagster import settings
+from lance_dagster.io_manager import LanceIOManager
+from lance_dagster.settings import INPUT_KEYS, INPUT_PINS, READ_ELSEWHERE, OutputSettings
+
+__all__ = ["settings_page"]
+
+ASSET_KEYS: Final[Mapping[str, str]] = {
+    "partition_expr": "the partition column; for several dimensions a mapping from each to its column",
+    "schema": "folder of the table",
+    "table": "name of the table",
+    "lance/write_mode": "as the setting; `write_mode` is understood too",
+    "lance/schema_mode": "as the setting",
+    "lance/empty_output": "as the setting",
+    "lance/out_of_partition": "as the setting",
+    "lance/cluster": "as the setting",
+    "lance/on_earlier_try": "as the setting",
+    "lance/merge_on": "the key of a merge: a column, or a list of columns",
+    "lance/when_matched": "a merge's rows that are in the output and in the table",
+    "lance/when_not_matched": "those that are in the output only",
+    "lance/when_not_matched_by_source": "those that are in the table only; in a run of partitions only theirs count",
+    "lance/commit_message": "text for the table's history",
+    "lance/vector_columns": '`{"column": width}`: lists that are stored as vectors',
+    "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "
+    "only nulls, and the columns of a table that is not there yet",
+    "lance/maintenance": "fields of a `LanceMaintenancePolicy`",
+    "lance/column_lineage": "where each column comes from",
+}
+"""Definition metadata of an asset, and what it says."""
+
+INPUT_ENTRIES: Final[Mapping[str, str]] = {
+    "columns": "a list of columns, in the order wanted",
+    "lance/filter": "SQL text, `lance_filter(expression)`, or a list of `[column, operator, value]`",
+    "lance/version": "a version's number",
+    "lance/tag": "a tag",
+    "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
+}
+"""Definition metadata of an input, and what it says."""
+
+_UNDESCRIBED: Final = {
+    "spark": "The resource with the Spark session; without it the active session serves.",
+    "max_rows_per_file": "Rows after which a task begins another data file.",
+    "max_bytes_per_file": "Bytes after which a task begins another data file.",
+}
+
+
+def settings_page() -> str:
+    """The page, as Markdown."""
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            "Made from the code. What is not listed here is refused by name, never ignored.",
+            "",
+            "## `LanceIOManager`",
+            "",
+            *_table(["setting", "values", "default", "meaning"], _manager_rows()),
+            "",
+            "## Metadata of assets",
+            "",
+            "In the definition, and for `lance/...` entries that are settings also in the metadata of one output.",
+            "",
+            *_table(["key", "values", "meaning"], _asset_rows()),
+            "",
+            "## Metadata of inputs",
+            "",
+            f"`dg.AssetIn(metadata={{...}})`. {', '.join(f'`{key}`' for key in INPUT_PINS)} exclude each other.",
+            "",
+            *_table(["key", "meaning"], ([f"`{key}`", text] for key, text in INPUT_ENTRIES.items())),
+            "",
+        ]
+    )
+
+
+def documented_keys() -> tuple[set[str], set[str]]:
+    """The `lance/...` keys of assets and of inputs that the code reads."""
+    return {settings.PREFIX + one.name for one in fields(OutputSettings)} | READ_ELSEWHERE, set(INPUT_KEYS)
+
+
+def _manager_rows() -> Iterable[list[str]]:
+    for name, field in LanceIOManager.model_fields.items():
+        if name.startswith("_"):
+            continue
+        default = "required" if field.is_required() else _default(field)
+        text = field.description or _UNDESCRIBED.get(name, "")
+        yield [f"`{field.alias or name}`", _values(field.annotation), default, text]
+
+
+def _asset_rows() -> Iterable[list[str]]:
+    hints = get_type_hints(OutputSettings)
+    for key, text in ASSET_KEYS.items():
+        kind = hints.get(key.removeprefix(settings.PREFIX)) if key.startswith(settings.PREFIX) else None
+        yield [f"`{key}`", "" if kind is None else _values(kind), text]
+
+
+def _default(field: Any) -> str:
+    value = field.default
+    if value is PydanticUndefined or value is None:
+        return ""
+    return f"`{value}`"
+
+
+def _values(kind: Any) -> str:
+    """A type for readers: the values of a choice, else its name."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if origin in (Union, UnionType):
+        return " or ".join(shown for one in get_args(kind) if one is not NoneType and (shown := _values(one)))
+    if kind in (bool, int, str):
+        return {bool: "true, false", int: "a number", str: "text"}[kind]
+    if origin is dict:
+        return "a mapping"
+    return "a resource" if kind is Any or "Resource" in str(kind) else ""
+
+
+def _table(columns: list[str], rows: Iterable[list[str]]) -> Iterable[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+
+
+if __name__ == "__main__":
+    print(settings_page(), end="")  # noqa: T201 -- what the command is for
