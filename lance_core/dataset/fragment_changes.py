@@ -22,7 +22,7 @@ from lance_core.verbs.columns.makers import ColumnMaker, Joined, column_maker, j
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
-from lance_core.verbs.inspect.statistics import validate_fragment
+from lance_core.verbs.inspect.validation import validate_fragment
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.rows.removal import bitmap_of, matching_rows, with_deletions
 from lance_core.verbs.scan.conditions import to_condition

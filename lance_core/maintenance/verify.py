@@ -16,7 +16,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
-from lance_core.verbs.inspect.statistics import check_columns
+from lance_core.verbs.inspect.validation import check_columns
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 

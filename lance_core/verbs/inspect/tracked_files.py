@@ -1,0 +1,106 @@
+"""The files that versions refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from lance_core.commit import list_versions, load_manifest
+from lance_core.errors import VersionNotFoundError
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import transaction_key
+from lance_core.verbs.version.source import Source
+
+__all__ = ["all_files", "tracked_files"]
+
+TRACKED_SCHEMA = pa.schema(
+    [
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("base_uri", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("type", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+    ]
+)
+
+ALL_SCHEMA = pa.schema(
+    [
+        pa.field("base_uri", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+
+
+def tracked_files(
+    source: Source, min_version: int | None, progress: Callable[[int, int | None], object] | None
+) -> pa.RecordBatchReader:
+    """All files that versions refer to: a batch per version, newest first.
+
+    Args:
+        source: A version of the dataset.
+        min_version: Leave out older versions.
+        progress: Called after each version with how many were looked at, and of how many.
+    """
+    versions = [number for number in list_versions(source.store) if min_version is None or number >= min_version]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for done, number in enumerate(reversed(versions), start=1):
+            try:
+                manifest = load_manifest(source.store, number)
+            except VersionNotFoundError:
+                continue  # cleaned up meanwhile
+            yield _tracked(Source(source.store, manifest, source.options))
+            if progress is not None:
+                progress(done, len(versions))
+
+    return pa.RecordBatchReader.from_batches(TRACKED_SCHEMA, batches())
+
+
+def all_files(store: ObjectStore) -> pa.RecordBatchReader:
+    """All files below the dataset's root, with size and time."""
+    found = list(store.list(""))
+    columns = [
+        pa.array([store.root] * len(found), pa.string()).dictionary_encode(),
+        pa.array([meta.key for meta in found], pa.string()),
+        pa.array([meta.size for meta in found], pa.int64()),
+        pa.array([round(meta.modified * 1_000_000) for meta in found], pa.timestamp("us", "UTC")),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=ALL_SCHEMA)
+    return pa.RecordBatchReader.from_batches(ALL_SCHEMA, [batch])
+
+
+def _tracked(source: Source) -> pa.RecordBatch:
+    rows = list(_files(source, source.manifest))
+    kinds = pa.array([kind for _, _, kind in rows], pa.string()).dictionary_encode().cast(TRACKED_SCHEMA.field(3).type)
+    columns = [
+        pa.array([source.manifest.version] * len(rows), pa.int64()),
+        pa.array([base for base, _, _ in rows], pa.string()).dictionary_encode(),
+        pa.array([path for _, path, _ in rows], pa.string()),
+        kinds,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=TRACKED_SCHEMA)
+
+
+def _files(source: Source, manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yield root, key and kind of the files that a version refers to."""
+    own = source.store.root
+    if manifest.location is not None:
+        yield own, manifest.location.key, "manifest"
+    if manifest.transaction_file:
+        yield own, transaction_key(manifest.transaction_file), "transaction file"
+    for fragment in manifest.fragments:
+        for file in fragment.files:
+            store, key = source.data_file(file)
+            yield store.root, key, "data file"
+        if fragment.deletion_file is not None:
+            store, key = source.deletion_file(fragment)
+            yield store.root, key, "deletion file"
+    for index in manifest.indices:
+        store, folder = source.index_folder(index)
+        names = [file.path for file in index.files]
+        keys = [folder + name for name in names] if names else [meta.key for meta in store.list(folder)]
+        for key in keys:
+            yield store.root, key, "index file"

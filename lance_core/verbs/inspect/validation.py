@@ -1,0 +1,102 @@
+"""Whether a version is sound, as far as its manifest and the metadata of its files tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.file.reader import DataFileReader
+from lance_core.file.version import FileVersion
+from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.index import IndexMetadata
+from lance_core.table.rowids import row_record_problems
+from lance_core.verbs.version.source import Source
+
+__all__ = ["check_columns", "validate", "validate_fragment"]
+
+
+def validate(source: Source) -> None:
+    """Check that a version is sound: ids, files, row counts and deletions fit together.
+
+    Raises:
+        CorruptFileError: They do not; the error names the first thing that is wrong.
+    """
+    manifest = source.manifest
+    field_ids = [node.id for node, _ in manifest.schema.walk()]
+    if len(set(field_ids)) < len(field_ids):
+        raise CorruptFileError(f"Duplicate field id in schema: {sorted(field_ids)}")
+    ids = list(manifest.fragments.ids)
+    if ids != sorted(set(ids)):
+        raise CorruptFileError(f"Fragment ids are not unique and ascending: {ids[:20]}")
+    if manifest.max_fragment_id is not None and ids and ids[-1] > manifest.max_fragment_id:
+        raise CorruptFileError(f"Fragment id {ids[-1]} is above the highest that is recorded")
+    uuids = [index.uuid for index in manifest.indices]
+    if len(set(uuids)) < len(uuids):
+        raise CorruptFileError("Duplicate index id")
+    _validate_coverage(manifest.indices, BitMap(ids))
+    for fragment in manifest.fragments:
+        validate_fragment(source, fragment)
+
+
+def _validate_coverage(indices: Sequence[IndexMetadata], live: BitMap) -> None:
+    """Check that no live fragment is covered by two segments of an index."""
+    covered: dict[str, BitMap] = {}
+    for index in indices:
+        own = (index.covered_fragments() or BitMap()) & live
+        others = covered.get(index.name, BitMap())
+        if own & others:
+            raise CorruptFileError(f"index {index.name!r} has several segments over fragments {list(own & others)}")
+        covered[index.name] = others | own
+
+
+def validate_fragment(source: Source, fragment: Fragment) -> None:
+    """Check that the files, row counts and deletions of a fragment fit together.
+
+    Raises:
+        CorruptFileError: They do not.
+    """
+    taken: set[int] = set()
+    rows = None
+    for file in fragment.files:
+        live = [i for i in file.fields if i >= 0]
+        if taken.intersection(live):
+            raise CorruptFileError(f"Fragment {fragment.id}: field {min(taken & set(live))} lies in two files")
+        if len(set(live)) < len(live):
+            raise CorruptFileError(f"data file {file.path}: a field id stands in it twice, of {live[:20]}")
+        taken.update(live)
+        store, key = source.data_file(file)
+        reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+        reader.check()
+        check_columns(file, reader)
+        if rows is not None and reader.num_rows != rows:
+            raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
+        rows = reader.num_rows
+    for message in row_record_problems(fragment):
+        raise CorruptFileError(f"Fragment {fragment.id}: {message}")
+    if rows is not None and fragment.physical_rows not in (0, rows):
+        raise CorruptFileError(f"Fragment {fragment.id}: {fragment.physical_rows} rows are recorded, {rows} are there")
+    deletions = source.deletions(fragment)
+    if deletions is None:
+        return
+    recorded = fragment.num_deleted_rows
+    if recorded and recorded != len(deletions):
+        raise CorruptFileError(f"Fragment {fragment.id}: {recorded} deletions are recorded, {len(deletions)} are there")
+    if rows is not None and deletions.bitmap.max() >= rows:
+        raise CorruptFileError(f"Fragment {fragment.id}: deletion vector contains an offset that is out of range")
+
+
+def check_columns(file: DataFile, reader: DataFileReader) -> None:
+    """Check that the columns that a manifest names are in the file.
+
+    Raises:
+        CorruptFileError: One is not, or they are misnamed.
+    """
+    pairs = file.columns()
+    if reader.version is FileVersion.V0_1:
+        return
+    count = len(reader.metadata.columns)
+    for field_id, index in pairs:
+        if index >= count:
+            raise CorruptFileError(f"data file {file.path}: field {field_id} is said to be column {index} of {count}")
