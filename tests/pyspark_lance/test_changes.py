@@ -20,7 +20,7 @@ def contents(lance, uri):
     return sorted(lance.dataset(uri).to_table().to_pylist(), key=lambda row: (row["id"] is None, row["id"]))
 
 
-@pytest.fixture(params=[False, True], ids=["addresses", "stable ids"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["addresses", "stable ids"])
 def table(request, uri, lance):
     rows = pa.table(
         {"id": pa.array(range(100)), "x": pa.array([i * 10 for i in range(100)]), "s": [f"s{i}" for i in range(100)]}
@@ -102,6 +102,7 @@ def test_a_key_that_the_source_has_twice_is_an_error(spark, table, lance, keys):
         pyspark_lance.merge(twice, f"{table}-new", on="id")
 
 
+@pytest.mark.slow
 def test_two_column_keys(spark, uri, lance):
     lance.write_dataset(pa.table({"id": [1, 1, 2], "k": ["a", "b", "a"], "x": [1, 2, 3]}), uri)
     pyspark_lance.merge(
@@ -200,6 +201,7 @@ def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table
         pyspark_lance.merge(source(spark), table, on="id", conflict_retries=0)
 
 
+@pytest.mark.slow
 def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lance):
     pyspark_lance.merge(source(spark), table, on="id", transaction_properties={"run": "7"}, commit_message="hello")
     properties = lance.dataset(table).read_transaction(2).transaction_properties

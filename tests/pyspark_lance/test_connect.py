@@ -13,12 +13,27 @@ NOT_AGAIN = "not (schemas_are_refused or wrong_options or wrong_reads or dropped
 """What is decided before a session has a part in it."""
 
 
-@pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
+IS_THAT = pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason="this is that process")
+
+
+@IS_THAT
 @pytest.mark.timeout(900)  # all tests of two files
 def test_sessions_over_connect():
+    run(["test_sessions.py", "test_compaction.py"], 25)
+
+
+@IS_THAT
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_changes_streams_and_conversion_over_connect():
+    run(["test_changes.py", "test_source.py", "test_conversion.py"], 20)
+
+
+def run(names, least):
+    """Run some files, and see that at least so many tests were there."""
     pytest.importorskip("pyspark.sql.connect.session")
     done = processes.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, ("test_sessions.py", "test_compaction.py")))],
+        [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, names))],
         cwd=Path(__file__).parents[2],
         limit_s=800,
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
@@ -27,4 +42,4 @@ def test_sessions_over_connect():
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed, done.stdout
-    assert int(passed.group(1)) > 25
+    assert int(passed.group(1)) > least

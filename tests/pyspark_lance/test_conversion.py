@@ -35,6 +35,7 @@ def test_hive_partitions_become_columns_and_every_row_is_there(spark, folder, ur
     assert spark.read.parquet(str(back)).where("day = 1").count() == 33
 
 
+@pytest.mark.slow
 def test_a_conversion_that_was_cut_short_goes_on(spark, folder, uri, lance, monkeypatch):
     done = []
 

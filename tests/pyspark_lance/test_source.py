@@ -87,6 +87,7 @@ def test_schemas_and_times_by_sparks_names(spark, uri, lance):
     assert lance.dataset(uri).read_transaction(lance.dataset(uri).version).transaction_properties["RunId"] == "7"
 
 
+@pytest.mark.slow
 def test_branches_and_columns_about_rows(spark, uri, lance):
     save(spark.sql("select id from range(3)"), uri)
     lance_core.dataset(uri).create_branch("dev")
@@ -100,6 +101,7 @@ def test_branches_and_columns_about_rows(spark, uri, lance):
     assert pyspark_lance.read(spark, uri, columns=["_rowid"]).count() == 3
 
 
+@pytest.mark.slow
 def test_tables_of_sql(spark, uri, lance):
     save(spark.sql(DAYS.format(2, 4)), uri)
     spark.sql(f"create or replace temporary view days using lance options (path '{uri}', version '1')")
@@ -170,6 +172,7 @@ def test_a_batch_that_spark_repeats_after_its_commit_is_not_written_twice(spark,
     assert lance.dataset(uri).count_rows() == 11
 
 
+@pytest.mark.slow
 def test_complete_mode_takes_the_place_of_all_rows(spark, uri, tmp_path, lance):
     source = tmp_path / "source"
     source.mkdir()
@@ -199,6 +202,7 @@ def test_a_stream_of_a_table(spark, uri, tmp_path, lance):
     assert sorted(lance.dataset(copy).to_table().column("id").to_pylist()) == list(range(22))
 
 
+@pytest.mark.slow
 def test_where_a_stream_begins_and_how_much_it_takes(spark, uri, tmp_path, lance):
     for start in range(0, 40, 10):
         lance.write_dataset(pa.table({"id": range(start, start + 10)}), uri, mode="append" if start else "create")
