@@ -37,6 +37,7 @@ class TableHealth:
         bytes: Bytes of the data files.
         versions: Versions of the branch that there are; 0 if they were not counted.
         unindexed: For each index, the share of the live rows that it does not cover.
+        oldest: The oldest version that there is; 0 if they were not counted.
     """
 
     version: int
@@ -47,6 +48,7 @@ class TableHealth:
     bytes: int
     versions: int
     unindexed: dict[str, float]
+    oldest: int = 0
 
     @property
     def deleted_fraction(self) -> float:
@@ -115,6 +117,7 @@ def measure(
     target = policy.target_rows_per_fragment or int(dataset.config().get(_TARGET_KEY, DEFAULT_TARGET))
     stats = dataset.stats.dataset_stats(target)
     rows = dataset.count_rows()
+    versions = dataset.version_refs() if count_versions else []
     return TableHealth(
         version=dataset.version,
         fragments=stats["num_fragments"],
@@ -122,7 +125,8 @@ def measure(
         rows=rows,
         deleted_rows=stats["num_deleted_rows"],
         bytes=dataset.total_bytes,
-        versions=len(dataset.version_refs()) if count_versions else 0,
+        versions=len(versions),
+        oldest=versions[0]["version"] if versions else 0,
         unindexed=_unindexed(dataset, rows),
     )
 

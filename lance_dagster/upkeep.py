@@ -139,9 +139,8 @@ def _cleanup_is_due(dataset: lance_core.LanceDataset, found: TableHealth, policy
         return False
     if policy.age is None:
         return True
-    oldest = dataset.version_refs()[0]["version"]
     try:
-        return dataset.checkout_version(oldest).timestamp < datetime.now(UTC) - policy.age
+        return dataset.checkout_version(found.oldest).timestamp < datetime.now(UTC) - policy.age
     except VersionNotFoundError:
         return False  # somebody else cleans up
 

@@ -235,6 +235,28 @@ class TestManyTables:
         assert len(lake.table("nyc/flights").get_fragments()) == 1
 
 
+def test_a_healthy_table_costs_four_requests(monkeypatch):
+    from lance_core.store.memory import MemoryStore
+
+    for i in range(3):
+        table = pa.table({"n": [i]})
+        lance_core.write_dataset(table, "memory://counted/t.lance", mode="overwrite" if i else "create")
+    asked = []
+    for verb in ("get", "get_range", "get_tail", "get_ranges", "head", "list"):
+        real = getattr(MemoryStore, verb)
+        monkeypatch.setattr(
+            MemoryStore,
+            verb,
+            lambda self, *a, _real=real, _verb=verb, **o: asked.append((_verb, a)) or _real(self, *a, **o),
+        )
+    dataset = lance_core.dataset("memory://counted/t.lance")
+    found, tasks = upkeep.survey(dataset, "t", LanceMaintenancePolicy())
+    assert not found.is_due
+    assert tasks == []
+    # A listing of the memory store asks for the head of each key, which S3 tells along with the keys.
+    assert len([verb for verb, _ in asked if verb != "head"]) <= 4, asked
+
+
 class TestRaces:
     def test_a_writer_that_is_always_faster_wins_and_nothing_fails(self, lake, monkeypatch):
         fill(lake, "nyc/flights")
