@@ -96,6 +96,16 @@ def flights(context: dg.AssetExecutionContext, spark: LocalSpark) -> DataFrame:
     key_prefix="nyc",
     group_name="derived",
     kinds={"pyspark"},
+    metadata={
+        "lance/column_lineage": {
+            "date": "nyc/flights.date",
+            "carrier": "nyc/flights.carrier",
+            "cancelled": "nyc/flights.dep_delay",
+            "mean_dep_delay": "nyc/flights.dep_delay",
+            "mean_arr_delay": "nyc/flights.arr_delay",
+            "max_dep_delay": "nyc/flights.dep_delay",
+        }
+    },
     ins={
         "flights": dg.AssetIn(["nyc", "flights"], metadata={"columns": ["date", "carrier", "dep_delay", "arr_delay"]})
     },

@@ -74,8 +74,12 @@ def main() -> None:
         _run("flight_days", tags, f"{week[0]} .. {week[1]} on a branch", instance, bar)
         diff = _flights().branches.diff(BRANCH)
         _run("lance_promote", {"lance/branch": BRANCH}, "promote the branch", instance, bar)
-    _print_histories(console)
-    _print_branch(console, diff, before, _flights().version)
+        promoted = _flights().version
+        _print_histories(console)
+        _run("lance_maintenance", {}, "upkeep", instance, bar)
+        upkeep = _observed(instance)
+    _print_branch(console, diff, before, promoted)
+    _print_upkeep(console, upkeep)
     console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
 
 
@@ -100,6 +104,29 @@ def _week(first: str) -> tuple[str, str]:
 
 def _flights() -> lance_core.LanceDataset:
     return lance_core.dataset(str(example_home() / "lake" / "nyc" / "flights.lance"))
+
+
+def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:
+    """What upkeep told of each table: the metadata of the newest observation."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in TABLES:
+        (record,) = instance.fetch_observations(dg.AssetKey(["nyc", name]), limit=1).records
+        assert record.asset_observation is not None
+        found[name] = {key: entry.value for key, entry in record.asset_observation.metadata.items()}
+    return found
+
+
+def _print_upkeep(console: Console, upkeep: Mapping[str, Mapping[str, Any]]) -> None:
+    """Fragments and bytes before and after."""
+    shown = Table(title="upkeep: small fragments become large ones, no row changes", title_justify="left")
+    for heading in ("table", "", "rows", "fragments before", "after", "MB before", "after", "seconds"):
+        shown.add_column(heading, justify="left" if heading in ("table", "") else "right")
+    for name, told in upkeep.items():
+        sizes = (f"{told[f'lance/bytes_{when}'] / 1e6:.1f}" for when in ("before", "after"))
+        fragments = (f"{told[f'lance/fragments_{when}']:,}" for when in ("before", "after"))
+        seconds = f"{told['lance/seconds']:.1f}"
+        shown.add_row(name, told["lance/maintenance"], f"{told['lance/rows_after']:,}", *fragments, *sizes, seconds)
+    console.print(shown)
 
 
 def _print_branch(console: Console, diff: Any, before: int, after: int) -> None:
