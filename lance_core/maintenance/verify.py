@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pyroaring import BitMap
+
 from lance_core.errors import LanceError, ObjectNotFoundError
 from lance_core.file.reader import DataFileReader
+from lance_core.index.conditions import IsNull
+from lance_core.index.kinds import KINDS
+from lance_core.index.selection import view_of
+from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
@@ -124,6 +130,22 @@ def _check_index(source: Source, index: IndexMetadata) -> Iterator[Problem]:
                 message = f"has {found.size} bytes, the manifest says {file.size_bytes}"
         if message:
             yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=message)
+            return
+    yield from _check_content(source, index)
+
+
+def _check_content(source: Source, index: IndexMetadata) -> Iterator[Problem]:
+    """Read an index of a kind that is known, and see whether it fits the fragments."""
+    kind, field = KINDS.get(index.kind), source.manifest.schema.by_id().get(index.fields[0] if index.fields else -1)
+    if kind is None or field is None or (index.index_version or 0) not in kind.versions:
+        return
+    view = view_of(source.manifest)
+    try:
+        content = source.indices.read(index, arrow_type_of(field))
+        content.answer(IsNull((field.name,)), True, view, view.covered(index.covered_fragments() or BitMap()))
+    except LanceError as error:
+        path = f"{INDICES_PREFIX}{index.uuid}"
+        yield Problem(version=source.manifest.version, fragment_id=None, path=path, message=f"cannot be used: {error}")
 
 
 def _check_transaction(source: Source) -> Iterator[Problem]:

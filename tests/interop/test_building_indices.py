@@ -20,6 +20,7 @@ from lance_core.errors import (
     SchemaError,
     UnsupportedError,
 )
+from lance_core.maintenance.verify import verify
 
 NUM_ROWS = 240
 DAYS = [date(2024, 1, 1) + timedelta(days=i // 30) for i in range(NUM_ROWS)]
@@ -295,10 +296,13 @@ def test_an_index_that_cannot_be_read_is_left_aside_with_one_warning(tmp_path, d
     if damage != "changed":
         with pytest.raises(CorruptFileError):
             lance_core.dataset(uri).prewarm_index("p_idx")
+    if damage != "changed":
+        assert any("_indices/" in problem.path for problem in verify(lance_core.dataset(uri)))
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         lance_core.dataset(uri).optimize.optimize_indices(retrain=True)
     assert all("p_idx" in str(one.message) for one in given)
+    assert verify(lance_core.dataset(uri)) == []
     check(uri)
 
 
