@@ -28,7 +28,7 @@ from lance_core.encoding.legacy.decoder import PageTable, read_dictionary_values
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_batch, encode_page
 from lance_core.encoding.page import ByteRange, Steps, lock_step, run_steps
 from lance_core.encoding.structural.decoded import RowRuns
-from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
 from lance_core.file.column import Fetch, PageTask
 from lance_core.file.statistics import PageBounds, StatisticsCollector
 from lance_core.file.version import FileVersion
@@ -151,6 +151,8 @@ class LegacyFileWriter:
         num_batches = len(self._batch_offsets) - 1
         first, last = min(pages, default=0), max(pages, default=-1)
         none = [(0, 0)] * num_batches
+        if any(len(each) != num_batches for each in pages.values()):
+            raise SchemaError("two fields have the same id, so that a file of the version 0.1 cannot tell their pages")
         table = np.array([pages.get(field_id, none) for field_id in range(first, last + 1)], "<i8")
         position = self.position
         self._write(table.ravel().view(np.uint8))

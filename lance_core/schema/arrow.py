@@ -29,7 +29,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core.errors import CorruptFileError, SchemaError, UnsupportedError
+from lance_core.errors import CorruptFileError, LanceError, SchemaError, UnsupportedError
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import MOST_LEVELS, Field, Schema
 from lance_core.schema.key_marks import NO_MARK, clustering_key_mark, primary_key_mark
@@ -250,7 +250,12 @@ def _parse(kind: str) -> pa.DataType:
     parser = _PARSERS.get(head)
     if parser is None:
         raise UnsupportedError(f"logical type {kind!r} is not known")
-    return parser(rest, kind)
+    try:
+        return parser(rest, kind)
+    except LanceError:
+        raise
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise CorruptFileError(f"logical type {kind!r} is none: {error}") from error
 
 
 def _parse_timestamp(rest: str, kind: str) -> pa.DataType:

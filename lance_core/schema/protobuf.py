@@ -18,8 +18,15 @@ __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "sche
 
 
 def schema_to_protobuf(schema: Schema) -> list[file_pb2.Field]:
-    """The flat field list of a schema, as manifests, transactions and data files carry it."""
-    return [_to_protobuf(node, parent_id) for node, parent_id in schema.walk()]
+    """The flat field list of a schema, as manifests, transactions and data files carry it.
+
+    Raises:
+        CorruptFileError: An id is above what the format can hold, as those of new fields are that follow such a one.
+    """
+    try:
+        return [_to_protobuf(node, parent_id) for node, parent_id in schema.walk()]
+    except (ValueError, OverflowError) as error:
+        raise CorruptFileError(f"schema: it cannot be written: {error}") from error
 
 
 def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str, bytes]) -> Schema:

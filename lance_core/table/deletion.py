@@ -26,6 +26,9 @@ __all__ = ["BITMAP_THRESHOLD", "DeletionFile", "DeletionFileType", "DeletionVect
 BITMAP_THRESHOLD = 5000
 """Number of deleted rows from which on a bitmap is written."""
 
+_MOST_ROWS = 1 << 32
+"""Most rows that offsets can name."""
+
 _MOST_ARROW_ROWS = 1 << 24
 """Most rows of an Arrow file for a fragment of unknown size; writers go over to bitmaps long before."""
 
@@ -135,6 +138,8 @@ class DeletionVector:
 
     def live_rows(self, num_rows: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return, for each of `num_rows` rows, whether it is still there."""
+        if num_rows > _MOST_ROWS:
+            raise CorruptFileError(f"a fragment of {num_rows} rows")
         mask = np.ones(num_rows, dtype=np.bool_)
         # A bitmap of a few bytes can hold billions of rows: cut it before it is spread out.
         inside = self._rows if not self._rows or self._rows.max() < num_rows else self._rows & BitMap(range(num_rows))

@@ -179,16 +179,23 @@ class Fragment:
         return self if len(files) == len(self.files) else replace(self, files=files)
 
     def to_protobuf(self) -> table_pb2.DataFragment:
-        """Return the message of the wire."""
-        return table_pb2.DataFragment(
-            id=self.id,
-            files=[file.to_protobuf() for file in self.files],
-            deletion_file=self.deletion_file.to_protobuf() if self.deletion_file is not None else None,
-            physical_rows=self.physical_rows,
-            inline_row_ids=self.row_ids,  # type: ignore[arg-type]  # None = absent
-            inline_last_updated_at_versions=self.last_updated_at_versions,  # type: ignore[arg-type]  # None = absent
-            inline_created_at_versions=self.created_at_versions,  # type: ignore[arg-type]  # None = absent
-        )
+        """Return the message of the wire.
+
+        Raises:
+            CorruptFileError: A number is above what the format can hold, as one is that follows such a one.
+        """
+        try:
+            return table_pb2.DataFragment(
+                id=self.id,
+                files=[file.to_protobuf() for file in self.files],
+                deletion_file=self.deletion_file.to_protobuf() if self.deletion_file is not None else None,
+                physical_rows=self.physical_rows,
+                inline_row_ids=self.row_ids,  # type: ignore[arg-type]  # None = absent
+                inline_last_updated_at_versions=self.last_updated_at_versions,  # type: ignore[arg-type]  # None = absent
+                inline_created_at_versions=self.created_at_versions,  # type: ignore[arg-type]  # None = absent
+            )
+        except (ValueError, OverflowError) as error:
+            raise CorruptFileError(f"fragment {self.id} cannot be written: {error}") from error
 
     @classmethod
     def from_protobuf(cls, message: table_pb2.DataFragment) -> Fragment:

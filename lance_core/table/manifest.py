@@ -203,7 +203,12 @@ class Manifest:
         if transaction is not None:
             transaction_section = position
             position += _append_section(parts, transaction)
-        _append_section(parts, self._message_bytes(schema, index_section, transaction_section))
+        try:
+            message = self._message_bytes(schema, index_section, transaction_section)
+        except (ValueError, OverflowError) as error:
+            # Numbers that follow from those of the version before, which said something impossible.
+            raise CorruptFileError(f"version {self.version} cannot be written: {error}") from error
+        _append_section(parts, message)
         parts.append(_FOOTER.pack(position, 0, 2, _MAGIC))
         return b"".join(parts)
 
@@ -283,6 +288,8 @@ class Manifest:
         )
         storage_version = _data_storage_version(message, raw)
         schema = schema_from_protobuf(message.fields, message.schema_metadata)
+        if len(set(schema.names)) < len(schema.names):
+            raise CorruptFileError(f"two columns have the same name, of {schema.names[:20]}")
         fragments = FragmentList(raw, has_deletions=has_deletions)
         if message.reader_feature_flags & flags.STABLE_ROW_IDS:
             fragments.check_row_ids()

@@ -76,6 +76,10 @@ def _fit_field(dataset: Field, data: Field, path: str) -> Field:
         return dataset
     if dataset.logical_type != "struct":
         # The one child of a list or map is matched by position: writers name it "item" or "element".
+        if len(dataset.children) != len(data.children):
+            raise SchemaError(
+                f"`{path}`: a {dataset.logical_type} of {len(dataset.children)} fields takes no {len(data.children)}"
+            )
         pairs = zip(dataset.children, data.children, strict=True)
         return replace(dataset, children=tuple(_fit_field(a, b, f"{path}.{a.name}") for a, b in pairs))
     by_name = {child.name: child for child in data.children}

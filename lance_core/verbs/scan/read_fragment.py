@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import CorruptFileError, UnsupportedError
+from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.reader import DataFileReader
 from lance_core.schema import Field, Schema, field_to_arrow, schema_to_arrow
 from lance_core.table.fragment import DataFile, Fragment, FragmentList
@@ -108,8 +108,21 @@ def read_fragment(
         if len(batches) == 1 and batches[0].schema.names == arrow.names and parts[0].schema == schema:
             yield batches[0]
         else:
-            columns = [_column(field, batches) for field in schema.fields]
-            yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+            yield _joined(fragment, batches, schema, arrow)
+
+
+def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schema, arrow: pa.Schema) -> pa.RecordBatch:
+    """One batch of what each file has of the same rows.
+
+    Raises:
+        CorruptFileError: They do not fit together.
+    """
+    try:
+        return pa.RecordBatch.from_arrays([_column(field, batches) for field in schema.fields], schema=arrow)
+    except (LanceError, MemoryError):
+        raise
+    except (ValueError, LookupError, pa.ArrowException) as error:
+        raise CorruptFileError(f"fragment {fragment.id}: its files do not fit its columns: {error}") from error
 
 
 def _check_rows(source: Source, fragment: Fragment, parts: Sequence[_Part]) -> None:

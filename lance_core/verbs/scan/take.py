@@ -13,7 +13,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
+from lance_core.verbs.scan.read_fragment import Rows, live_counts
 from lance_core.verbs.scan.small_fragments import joined_rows
 from lance_core.verbs.version.source import Source
 
@@ -93,4 +93,7 @@ def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _I
     deletions = source.deletions(fragment)
     if deletions is None:
         return rows
-    return np.flatnonzero(deletions.live_rows(physical_rows(source, fragment)))[rows]
+    deleted = deletions.to_array().astype(np.int64)
+    # Live rows before each deleted one: a row lies behind as many of them as that says.
+    before = deleted - np.arange(len(deleted))
+    return rows + np.searchsorted(before, rows, side="right")
