@@ -285,10 +285,10 @@ class TestMovedMain:
             lambda d: d.add_columns({"more": "n + 1"}),
         ],
     )
-    def test_other_conflicts(self, uri, maker, change):
+    def test_other_conflicts(self, uri, change):
         branch = lance_core.dataset(uri).create_branch("work")
         fill(branch.uri, 1)
-        change(maker.dataset(uri))
+        change(lance.dataset(uri))
         before = rows(lance.dataset(uri))
         with pytest.raises(BranchConflictError, match="same rows"):
             lance_core.dataset(uri).branches.promote("work")
@@ -341,7 +341,7 @@ class TestMovedMain:
 class TestCompaction:
     @pytest.mark.parametrize("who", LIBRARIES)
     @pytest.mark.parametrize("where", ["before", "main", "branch", "both", "after"])
-    def test_loses_nothing(self, uri, maker, who, where):
+    def test_loses_nothing(self, uri, who, where):
         def compact(dataset):
             LIBRARIES[who].dataset(dataset.uri).optimize.compact_files(target_rows_per_fragment=100)
 
@@ -349,13 +349,13 @@ class TestCompaction:
             compact(lance_core.dataset(uri))
         branch = lance_core.dataset(uri).create_branch("work")
         fill(branch.uri, 1, 2)
-        branch = open_branch(maker, uri)
+        branch = open_branch(LIBRARIES[who], uri)
         branch.delete("day = 'd4' and n = 1")
         branch.delete("day = 'd0'")
         if where in ("branch", "both"):
             compact(lance_core.dataset(f"{uri}/tree/work"))
         if where in ("main", "both"):
-            maker.write_dataset(day(9), uri, mode="append")
+            lance.write_dataset(day(9), uri, mode="append")
             compact(lance_core.dataset(uri))
         promoted(uri)
         if where == "after":
@@ -400,6 +400,7 @@ class TestKilled:
     STEPS = ("copy data", "copy deletions", "put deletions", "manifest before", "manifest after", "tag", "mark")
 
     @pytest.mark.parametrize("step", STEPS)
+    @pytest.mark.parametrize("template", [True], ids=["stable"], indirect=True)
     def test_it_lands_once(self, uri, monkeypatch, step):
         branch = lance_core.dataset(uri).create_branch("work")
         fill(branch.uri, 1, 2)
@@ -607,30 +608,30 @@ class TestEnsure:
 
 class TestOnS3:
     def test_requests_do_not_grow_with_the_table(self, s3, monkeypatch):
-        """Thirty partitions: so many as are copied, and a few."""
+        """Of ten partitions: so many as are copied, and a few."""
         counts = {}
         for size in (1, 400):
             uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
-            table = pa.concat_tables([day(number, size) for number in range(30)])
+            table = pa.concat_tables([day(number, size) for number in range(10)])
             main = lance_core.write_dataset(table, uri, storage_options=options)
             with counted(monkeypatch) as made:
                 branch = main.create_branch("work")
             assert len(made) < 5, made
             fragments = []
-            for number in range(30):
+            for number in range(10):
                 fragments += lance_core.write_fragments(day(number, size, 7), branch.uri, storage_options=options)
             lance_core.commit_fragments(
-                branch.uri, fragments, table.schema, mode="replace", slices=slices(*range(30)), storage_options=options
+                branch.uri, fragments, table.schema, mode="replace", slices=slices(*range(10)), storage_options=options
             )
             with counted(monkeypatch) as made:
                 done = main.branches.promote("work")
             counts[size] = len(made)
-            assert done.files_copied == 30
-            assert len([name for name in made if name == "copy_object"]) == 30
+            assert done.files_copied == 10
+            assert len([name for name in made if name == "copy_object"]) == 10
             assert rows(lance.dataset(uri, storage_options=options)) == rows(branch.checkout_version(("work", None)))
             assert main.branches.promote("work").deduplicated
             assert main.branches.discard("work")
-        assert counts[1] == counts[400] < 30 * 2 + 15
+        assert counts[1] == counts[400] < 10 * 2 + 15
 
 
 @contextmanager
