@@ -216,5 +216,8 @@ def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> 
 
     checks = {name: publishing.failed_checks(context.instance, ref.key, name) for name in main.branches.list()}
     page = publishing.branches_page(main, checks)
-    metadata: dict[str, Any] = {"lance/branches": dg.MetadataValue.md(page), "lance/open_branches": len(checks)}
+    metadata: dict[str, Any] = {
+        "lance/branches": dg.MetadataValue.md(page),
+        "lance/open_branches": publishing.open_branches(main),
+    }
     context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=metadata))

@@ -225,7 +225,7 @@ def _state(instance: dg.DagsterInstance, branch: str) -> State:
 
 
 def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.publishing import branches_page, failed_checks  # noqa: PLC0415 -- as above
+    from lance_dagster.publishing import branches_page, failed_checks, open_branches  # noqa: PLC0415 -- as above
 
     for found in where:
         checks = {name: failed_checks(instance, found.ref.key, name) for name in found.main.branches.list()}
@@ -233,6 +233,6 @@ def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> 
             BRANCH_TAG: found.branch,
             "lance/branch_state": reason,
             "lance/branches": dg.MetadataValue.md(branches_page(found.main, checks)),
-            "lance/open_branches": len(checks),
+            "lance/open_branches": open_branches(found.main),
         }
         yield dg.AssetObservation(asset_key=found.ref.key, metadata=metadata)

@@ -22,7 +22,16 @@ from lance_dagster.history import data_version
 from lance_dagster.location import TableLocation
 from lance_dagster.metadata import column_schema
 
-__all__ = ["Gates", "Published", "branches_page", "failed_checks", "gate_problems", "materializations", "publish"]
+__all__ = [
+    "Gates",
+    "Published",
+    "branches_page",
+    "failed_checks",
+    "gate_problems",
+    "materializations",
+    "open_branches",
+    "publish",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +229,11 @@ def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, Sequence[s
             f"| {_age(described['create_at'])} | {state} |"
         )
     return "\n".join(lines) if len(lines) > 2 else "No branches."
+
+
+def open_branches(main: lance_core.LanceDataset) -> int:
+    """How many branches have not been promoted."""
+    return sum("lance.promoted_version" not in one["metadata"] for one in main.branches.list().values())
 
 
 def _listed(names: Sequence[str]) -> str:
