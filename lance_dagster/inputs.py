@@ -132,7 +132,12 @@ def _materialized_version(context: dg.InputContext) -> int | None:
 
 def _moment(value: object, where: str) -> datetime:
     """`lance/as_of`: a time, or its ISO form; without a zone it is in UTC, as everything in the table is."""
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}"
+        ) from error
     if isinstance(moment, int | float) and not isinstance(moment, bool):
         moment = datetime.fromtimestamp(moment, UTC)  # how Dagster's timestamp metadata holds it
     if not isinstance(moment, datetime):

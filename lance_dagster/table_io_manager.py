@@ -45,6 +45,7 @@ from lance_dagster.history import data_version
 from lance_dagster.inputs import read_requests
 from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import event_metadata, lineage_metadata, partition_metadata
+from lance_dagster.op_outputs import load_op_output, store_op_output
 from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.read_inputs import input_properties, remember_input
 from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
@@ -100,11 +101,8 @@ class LanceTableIOManager(dg.IOManager):
             LanceError: the value does not fit, or another writer came first; the table is unchanged.
         """
         if not context.has_asset_key:
-            raise dg.DagsterInvariantViolationError(
-                f"output {context.name!r} of {context.step_key!r} belongs to no asset, and LanceIOManager stores "
-                "assets only. Give the output another IO manager, dg.Out(io_manager_key=...), or the job its own: "
-                'resource_defs={"io_manager": dg.fs_io_manager}.'
-            )
+            store_op_output(context, obj, self._settings)
+            return
         output = self._output(context)
         handler = handler_for_value(obj, where=output.where, own=self._settings.type_handlers)
         if output.branch is not None and output.existing is None:
@@ -155,13 +153,16 @@ class LanceTableIOManager(dg.IOManager):
             DagsterInvariantViolationError: the input is no asset, or its type cannot be loaded.
             LanceError: table, version or column does not exist.
         """
-        if not context.has_asset_key:
-            raise dg.DagsterInvariantViolationError(
-                f"input {_input_name(context)} is not an asset, and LanceIOManager loads assets only"
-            )
-        where = f"input {_input_name(context)} (asset {context.asset_key.to_user_string()})"
+        asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
+        where = f"input {_input_name(context)} ({asset})"
         own = self._settings.type_handlers
         loading = handler_for_load(input_annotation(context), self._settings.default_load_type, where=where, own=own)
+        if not context.has_asset_key:
+            if context.upstream_output is None:
+                raise dg.DagsterInvariantViolationError(
+                    f"{where} comes from no output, and LanceIOManager loads outputs only"
+                )
+            return load_op_output(context.upstream_output, self._settings, loading, where)
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
         requests = read_requests(context, location, self._settings, loading, where=where, upstream=upstream)

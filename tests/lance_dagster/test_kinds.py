@@ -260,3 +260,38 @@ class TestNulls:
         assert lake.table("numbers").schema == ROWS.schema
         lake.run(self.asset(ROWS), write_mode="append")
         assert lake.table("numbers").to_table() == ROWS
+
+
+def test_outputs_of_ops_lie_beside_the_tables(lake):
+    seen = []
+
+    @dg.op(out={"rows": dg.Out(pa.Table), "other": dg.Out(pd.DataFrame)})
+    def make(context):
+        yield dg.Output(ROWS, "rows")
+        yield dg.Output(ROWS.to_pandas(), "other")
+
+    @dg.op
+    def split(rows: pa.Table) -> pl.DataFrame:
+        return pl.from_arrow(rows)
+
+    @dg.op
+    def begin() -> pa.Table:
+        return ROWS
+
+    @dg.graph_asset
+    def numbers():
+        return split(begin())
+
+    @dg.op
+    def take(rows: pd.DataFrame, other: pa.Table) -> None:
+        seen.extend([rows, other])
+
+    @dg.job(resource_defs={"io_manager": lake.manager()})
+    def plain():
+        take(*make())
+
+    result = plain.execute_in_process(instance=lake.instance)
+    assert [as_rows(value) for value in seen] == [ROWS.to_pydict()] * 2
+    assert lance_core.dataset(f"{lake.root}/_ops/{result.run_id}/make/rows.lance").count_rows() == 2
+    lake.run(numbers)
+    assert lake.table("numbers").count_rows() == 2

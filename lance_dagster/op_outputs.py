@@ -1,0 +1,92 @@
+"""Outputs of ops, which belong to no asset: frames on their way from one op to the next.
+
+    {root_uri}/_ops/{run}/{step}/{output}.lance      {output}.{mapping key}.lance of a dynamic output
+
+A table each, which a retry of the step writes again. What a name has that no folder can have is written as "=" and two
+hexadecimal digits of each byte.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster.handlers import Loading, handler_for_value
+from lance_dagster.handlers.base import ReadRequest, WriteRequest
+from lance_dagster.location import checked_root
+from lance_dagster.settings import OutputSettings, TableSettings
+
+__all__ = ["load_op_output", "store_op_output"]
+
+
+def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings) -> None:
+    """Write a frame that an op gave.
+
+    Raises:
+        DagsterInvariantViolationError: the value is no frame.
+    """
+    where = f"output {context.name!r} of {context.step_key!r}"
+    try:
+        handler = handler_for_value(obj, where=where, own=settings.type_handlers)
+    except dg.DagsterInvariantViolationError as error:
+        raise dg.DagsterInvariantViolationError(
+            f"{error}. It belongs to no asset, so give it another IO manager, dg.Out(io_manager_key=...), or the job "
+            'its own: resource_defs={"io_manager": dg.fs_io_manager}.'
+        ) from error
+    uri = _uri(context, settings)
+    request = WriteRequest(
+        uri=uri,
+        mode="overwrite",
+        existing=_open(uri, settings),
+        slices=None,
+        output=OutputSettings(schema_mode="overwrite"),
+        table=settings,
+        properties={"dagster.run_id": context.run_id, "dagster.step_key": context.step_key},
+        write_try=None,
+    )
+    outcome = handler.write(obj, request)
+    assert outcome is not None  # an output without rows is written
+    rows = outcome.dataset.count_rows()
+    context.add_output_metadata({"dagster/row_count": rows, "dagster/uri": uri})
+
+
+def load_op_output(context: dg.OutputContext, settings: TableSettings, loading: Loading, where: str) -> Any:
+    """Load what an op gave.
+
+    Args:
+        context: The output that is loaded.
+        settings: The IO manager's.
+        loading: What the input is to be.
+        where: The input, for messages.
+
+    Raises:
+        DatasetNotFoundError: nothing was stored.
+    """
+    uri = _uri(context, settings)
+    dataset = _open(uri, settings)
+    if dataset is None:
+        raise DatasetNotFoundError(f"{where}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
+    request = ReadRequest(dataset=dataset, columns=None, filter=None, table=settings, load_as=loading.load_as)
+    return loading.handler.load(request)
+
+
+def _uri(context: dg.OutputContext, settings: TableSettings) -> str:
+    run, step, name, *mapping_key = context.get_identifier()
+    place, mark, query = checked_root(settings.root_uri).partition("?")
+    table = ".".join(map(_segment, [name, *mapping_key]))
+    return f"{place.rstrip('/')}/_ops/{_segment(run)}/{_segment(step)}/{table}.lance{mark}{query}"
+
+
+def _segment(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), name)
+
+
+def _open(uri: str, settings: TableSettings) -> lance_core.LanceDataset | None:
+    try:
+        return lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
+    except DatasetNotFoundError:
+        return None
