@@ -92,7 +92,7 @@ def test_without_an_exact_predicate_no_task_runs(run, lake, spark):
 
         return spark.createDataFrame([(1.5,)], "n double").mapInArrow(count, "n double")
 
-    assert "column 'n' of type null does not go with" in errors(run(events, partition="2024-01-02", fails=True))
+    assert "column 'n' of type double does not go with" in errors(run(events, partition="2024-01-02", fails=True))
     assert ran.value == 0
     assert not Path(lake.root).exists()
 
