@@ -61,8 +61,9 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
     """The fragments of which an index has entries of its own, out of those in its bitmap.
 
     Bitmaps may name fragments that took the place of others after the index was built, by way of the fragment reuse
-    index, while its files still have the addresses that the rows had before. If the reuse index keeps its details in a
-    file, the index is taken to have no entries of its own.
+    index, while its files still have the addresses that the rows had before. Of indices other than zone maps, which are
+    never moved, none that is older is taken to have entries of its own, and none at all if the reuse index keeps its
+    details in a file.
     """
     covered = index.covered_fragments() or BitMap()
     for reuse in indices:
@@ -72,7 +73,11 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
         if details.WhichOneof("content") == "external":
             return BitMap()
         for version in details.inline.versions:
-            if version.dataset_version >= index.dataset_version:
+            if version.dataset_version < index.dataset_version:
+                continue
+            if index.kind != "ZoneMap":
+                return BitMap()  # its entries may have been moved since, and not all of them
+            if covered:
                 covered = covered - BitMap(f.id for group in version.groups for f in group.new_fragments)
     return covered
 
