@@ -63,7 +63,11 @@ class HistoryVerbs(Handle):
         """Give the manifests of this branch the names that sort newest first.
 
         It can be run again, and must run to its end before anybody else uses the dataset.
+
+        Raises:
+            UnsupportedError: The version has writer flags that are not known.
         """
+        self._manifest.check_writable()
         migrate_to_v2_names(self._store)
         self._manifest = load_manifest(self._store, self.version)
 

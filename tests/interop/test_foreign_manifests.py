@@ -121,6 +121,7 @@ def test_verbs_that_change_a_version_with_an_unknown_writer_flag_are_refused(uri
         lambda: dataset.update({"a": "7"}),
         lambda: dataset.add_columns({"b": "a + 1"}),
         dataset.optimize.compact_files,
+        dataset.migrate_manifest_paths_v2,
         lambda: dataset.merge_insert("a").when_not_matched_insert_all().execute(rows(9)),
     ):
         with pytest.raises(UnsupportedError, match="cannot be written by this version"):
