@@ -3,7 +3,7 @@
     plan ──tasks──> rewrite (mapped, tried again) ──┐
       └──tables──────────────────────────────────> tables ──one per table──> commit > materialize_deletions
                                                        > refresh_indices > clean_up ┬> report (one per table)
-                                                                                    └> summarize
+      └──policy──> op_outputs                                                       └> summarize
 
 `plan` reads manifests only; tables that need nothing end there. What fails on the way of one table travels along as a
 text until `report` fails with it, so that the others are done, and `summarize` fails once more with all of it.
@@ -147,11 +147,12 @@ def _executor(job: _Job) -> dg.ExecutorDefinition | None:
 def _graph(job: _Job) -> dg.GraphDefinition:
     plan, rewrite, tables = _plan_op(job), _rewrite_op(job), _tables_op(job)
     steps = [(step, _step_op(job, step, work, what)) for step, (work, what) in _STEPS.items()]
-    report, summarize = _report_op(job), _summarize_op(job)
+    report, summarize, op_outputs = _report_op(job), _summarize_op(job), _op_outputs_op(job)
 
     @dg.graph(name=job.name)
     def upkeep() -> None:
         tasks, surveyed = plan.alias("plan")()
+        op_outputs.alias("op_outputs")(surveyed)
         rewritten = tasks.map(rewrite.alias("rewrite")).collect()
         each = tables.alias("tables")(surveyed, rewritten)
         for step, op in steps:
@@ -173,7 +174,8 @@ def _plan_op(job: _Job) -> dg.OpDefinition:
         required_resource_keys={job.io_manager_key},
     )
     def plan(context: dg.OpExecutionContext, config: MaintenanceConfig) -> Iterator[Any]:
-        surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "dry run": []}
+        changed = job.policy.changed(config.overrides(), where="configuration of the run")
+        surveyed: dict[str, Any] = {"due": [], "healthy": [], "absent": [], "dry run": [], "policy": changed.to_dict()}
         for ref in _chosen(job, context, config):
             found, tasks = _survey(job, context, ref, config.overrides())
             if found is None:
@@ -371,6 +373,28 @@ def _report_op(job: _Job) -> dg.OpDefinition:
         context.log_event(_observation(table, kind, found.numbers(), found.metadata()))
 
     return report
+
+
+def _op_outputs_op(job: _Job) -> dg.OpDefinition:
+    @dg.op(
+        name=f"{job.name}_op_outputs",
+        description="Removes what ops of runs that are long over have given each other.",
+        out=dg.Out(io_manager_key=PAYLOADS),
+        required_resource_keys={job.io_manager_key},
+    )
+    def op_outputs(context: dg.OpExecutionContext, surveyed: dict[str, Any]) -> dict[str, int]:
+        from lance_dagster.op_cleanup import clean_op_outputs  # noqa: PLC0415 - heavy imports at first use
+
+        policy = LanceMaintenancePolicy(**surveyed["policy"])
+        found = clean_op_outputs(context.instance, job.root(context), policy.age, dry_run=policy.dry_run)
+        verb = "due" if policy.dry_run else "removed"
+        numbers = {f"{name}_{verb}": number for name, number in found.gone().items()}
+        numbers["op_output_runs_kept"] = found.kept_runs
+        context.add_output_metadata({f"lance/{name}": number for name, number in numbers.items()})
+        context.log.info("outputs of ops: %s", ", ".join(f"{name} {number}" for name, number in numbers.items()))
+        return numbers
+
+    return op_outputs
 
 
 def _summarize_op(job: _Job) -> dg.OpDefinition:

@@ -2,14 +2,15 @@
 
     {root_uri}/_ops/{run}/{step}/{output}.lance      {output}.{mapping key}.lance of a dynamic output
 
-A table each, which a retry of the step writes again. What a name has that no folder can have is written as "=" and two
+A table each, which a retry of the step writes again; maintenance removes those of runs that are long over
+(`op_cleanup`). What a name has that no folder can have is written as "=" and two
 hexadecimal digits of each byte.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -20,7 +21,9 @@ from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.location import checked_root
 from lance_dagster.settings import OutputSettings, TableSettings
 
-__all__ = ["load_op_output", "store_op_output"]
+__all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]
+
+FOLDER: Final = "_ops"
 
 
 def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings) -> None:
@@ -76,9 +79,14 @@ def load_op_output(context: dg.OutputContext, settings: TableSettings, loading: 
 
 def _uri(context: dg.OutputContext, settings: TableSettings) -> str:
     run, step, name, *mapping_key = context.get_identifier()
-    place, mark, query = checked_root(settings.root_uri).partition("?")
     table = ".".join(map(_segment, [name, *mapping_key]))
-    return f"{place.rstrip('/')}/_ops/{_segment(run)}/{_segment(step)}/{table}.lance{mark}{query}"
+    return below_root(settings.root_uri, f"{FOLDER}/{_segment(run)}/{_segment(step)}/{table}.lance")
+
+
+def below_root(root_uri: str, path: str) -> str:
+    """The URI of a path below the root of an IO manager."""
+    place, mark, query = checked_root(root_uri).partition("?")
+    return f"{place.rstrip('/')}/{path}{mark}{query}"
 
 
 def _segment(name: str) -> str:

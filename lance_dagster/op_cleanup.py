@@ -1,0 +1,141 @@
+"""Removal of what ops gave (`op_outputs`), once nobody can want it any more.
+
+{root_uri}/_ops/{run}/...      goes with the age of the policy, and stays
+
+while the run, or one that re-executes it or is re-executed with it, is not finished: steps that are not executed
+    again are loaded from the run that did them
+while less than the age has gone by since the run ended; for a run that the instance does not know, and one whose
+    end it does not know, since its newest output
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster.op_outputs import FOLDER, below_root
+from lance_dagster.tables import TableRoot
+
+__all__ = ["OpOutputs", "clean_op_outputs"]
+
+_RUNS_AT_A_TIME = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class OpOutputs:
+    """What was done with outputs of ops.
+
+    Attributes:
+        runs: Runs whose outputs were removed, or would be by a run that is not dry.
+        tables: Their tables.
+        bytes: Bytes of the files of their newest versions.
+        kept_runs: Runs whose outputs stay.
+    """
+
+    runs: int = 0
+    tables: int = 0
+    bytes: int = 0
+    kept_runs: int = 0
+
+    def gone(self) -> dict[str, int]:
+        """What was removed, or would be, as entries of a report."""
+        return {"op_output_runs": self.runs, "op_output_tables": self.tables, "op_output_bytes": self.bytes}
+
+
+def clean_op_outputs(
+    instance: dg.DagsterInstance, root: TableRoot, age: timedelta | None, *, dry_run: bool
+) -> OpOutputs:
+    """Remove the outputs of ops of runs that ended longer ago than an age.
+
+    Args:
+        instance: Knows the runs.
+        root: Where the tables are.
+        age: How long outputs stay; None keeps them.
+        dry_run: Only count.
+    """
+    done = OpOutputs()
+    if age is None:
+        return done
+    folder = below_root(root.root_uri, FOLDER)
+    names = _by_run(lance_core.list_tables(folder, storage_options=root.options))
+    records = _records(instance, [_plain(run) for run in names])
+    busy = _busy_roots(instance)
+    before = datetime.now(UTC) - age
+    for run, tables in names.items():
+        record = records.get(_plain(run))
+        if record is not None and (not record.dagster_run.is_finished or _root(record.dagster_run) in busy):
+            done.kept_runs += 1
+            continue
+        uris = [below_root(root.root_uri, f"{FOLDER}/{table}") for table in tables]
+        found = list(_open(uris, root))
+        ended = None if record is None or record.end_time is None else datetime.fromtimestamp(record.end_time, UTC)
+        if (ended or max((one.timestamp for one in found), default=before)) > before:
+            done.kept_runs += 1
+            continue
+        done.runs += bool(found)
+        done.tables += len(found)
+        done.bytes += sum(one.total_bytes for one in found)
+        if not dry_run:
+            _remove(found, below_root(root.root_uri, f"{FOLDER}/{run}"), root)
+    return done
+
+
+def _by_run(tables: Sequence[str]) -> dict[str, list[str]]:
+    """Tables by the name of the folder of their run."""
+    found: dict[str, list[str]] = {}
+    for table in tables:
+        found.setdefault(table.split("/")[0], []).append(table)
+    return found
+
+
+def _plain(segment: str) -> str:
+    """The name that a folder stands for; see `op_outputs`."""
+    return re.sub(rb"=([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), segment.encode()).decode(
+        errors="replace"
+    )
+
+
+def _records(instance: dg.DagsterInstance, runs: Sequence[str]) -> dict[str, dg.RunRecord]:
+    """What the instance knows of runs."""
+    found = {}
+    for start in range(0, len(runs), _RUNS_AT_A_TIME):
+        wanted = dg.RunsFilter(run_ids=list(runs[start : start + _RUNS_AT_A_TIME]))
+        found.update({record.dagster_run.run_id: record for record in instance.get_run_records(filters=wanted)})
+    return found
+
+
+def _busy_roots(instance: dg.DagsterInstance) -> set[str]:
+    """The first runs of the chains of re-executions that have a run which is not finished."""
+    open_statuses = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
+    return {_root(run) for run in instance.get_runs(filters=dg.RunsFilter(statuses=open_statuses))}
+
+
+_FINISHED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
+
+
+def _root(run: dg.DagsterRun) -> str:
+    return run.root_run_id or run.run_id
+
+
+def _open(uris: Sequence[str], root: TableRoot) -> Iterator[lance_core.LanceDataset]:
+    for uri in uris:
+        with suppress(DatasetNotFoundError):  # somebody else cleans up, or only folders are left
+            yield lance_core.dataset(uri, storage_options=root.options)
+
+
+def _remove(tables: Sequence[lance_core.LanceDataset], run_folder: str, root: TableRoot) -> None:
+    for table in tables:
+        with suppress(DatasetNotFoundError):  # somebody else cleans up
+            lance_core.LanceDataset.drop(table.uri, storage_options=root.options)
+    # Where there are no folders, nothing has this name on the local disk.
+    for folder, _, _ in os.walk(run_folder.removeprefix("file://"), topdown=False):
+        with suppress(OSError):  # not empty, or gone
+            os.rmdir(folder)  # noqa: PTH106 - as walk gives it
