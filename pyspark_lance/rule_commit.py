@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata
+from lance_core import CommitResult, FragmentMetadata, LanceDataset
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
 from pyspark_lance.row_rules import RowRules
 from pyspark_lance.update_commit import commit_update, rows_where, rows_with_keys
@@ -54,8 +54,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
 
 
 def replace_rows(
-    uri: str,
-    base_version: int,
+    dataset: LanceDataset,
     fragments: Sequence[FragmentMetadata],
     reports: Sequence[TaskReport],
     options: WriteOptions,
@@ -66,7 +65,7 @@ def replace_rows(
         InvalidInputError: Two of the new rows have one key.
         RetryableConflictError: Others changed the same rows each time.
     """
-    dataset = lance_core.dataset(uri, base_version, storage_options=options.storage_options)
+    uri = dataset.uri
     keys = None if options.merge_on is None else check_keys(reports, options.merge_on)
     if keys is not None and dataset.source.manifest.uses_stable_row_ids:
         raise UnsupportedError(f"merge_on: rows of {uri} have ids that stay; pyspark_lance.merge keeps them")

@@ -26,6 +26,7 @@ from lance_core import CommitResult, FragmentMetadata, LanceDataset, WriteResult
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
+    IncompatibleConflictError,
     InvalidInputError,
     LanceError,
     StoreError,
@@ -55,6 +56,7 @@ class WriteJob:
         plan: What is stored.
         options: The caller's.
         base_version: Version of the table that the write is based on; 0 if there is no table.
+        base_identity: Tells that version from one of a table that is made again; None if there is no table.
         dataset_schema: The table's schema with its field ids if fragments are added to it, as bytes.
         rules: What tasks check and note of the rows.
     """
@@ -64,6 +66,7 @@ class WriteJob:
     plan: WritePlan
     options: WriteOptions
     base_version: int
+    base_identity: str | None
     dataset_schema: bytes | None
     rules: RowRules | None = None
 
@@ -135,7 +138,7 @@ class WriteJob:
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
         options = self.options
         if self.base_version and (options.replace_where is not None or options.merge_on is not None):
-            return replace_rows(self.uri, self.base_version, fragments, reports, options)
+            return replace_rows(self._base(), fragments, reports, options)
         mode, slices = options.mode, options.slices
         if options.is_dynamic:
             tables = [report.values for report in reports if report.values is not None]
@@ -150,6 +153,7 @@ class WriteJob:
             mode="create" if mode == "error" else mode,
             slices=slices if mode == "replace" else None,
             read_version=self.base_version,
+            identity=self.base_identity,
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
             once=options.once,
@@ -159,6 +163,19 @@ class WriteJob:
             table_config=options.table_config,
             add_columns=options.schema_mode == "add_columns",
         )
+
+    def _base(self) -> LanceDataset:
+        """The version that the write is based on.
+
+        Raises:
+            IncompatibleConflictError: The table was dropped and made again.
+        """
+        base = lance_core.dataset(self.uri, self.base_version, storage_options=self.options.storage_options)
+        if base.identity != self.base_identity:
+            raise IncompatibleConflictError(
+                f"{self.uri} was dropped and made again since version {self.base_version} was read; do the write again"
+            )
+        return base
 
 
 def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
@@ -240,6 +257,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         plan=plan,
         options=options,
         base_version=0 if base is None else base.version,
+        base_identity=None if base is None else base.identity,
         dataset_schema=_schema_to_add(base, plan) if base is not None and adds else None,
         rules=rules,
     )

@@ -18,6 +18,7 @@ from lance_core.commit.versions import (
     existing_versions,
     find_all_by_property,
     find_by_property,
+    identity_of,
     latest_version,
     list_versions,
     load_following,
@@ -26,6 +27,7 @@ from lance_core.commit.versions import (
     load_transaction,
     load_version_record,
     locate_latest,
+    refuse_another,
 )
 from lance_core.errors import CommitConflictError
 
@@ -49,6 +51,7 @@ __all__ = [
     "existing_versions",
     "find_all_by_property",
     "find_by_property",
+    "identity_of",
     "judge",
     "latest_version",
     "list_versions",
@@ -61,6 +64,7 @@ __all__ = [
     "locate_latest",
     "migrate_to_v2_names",
     "on_commit",
+    "refuse_another",
     "refuse_overruled",
     "refuse_superseded",
 ]

@@ -11,6 +11,7 @@ shows anyway, and where that says nothing, or another one, by the time and the t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -43,6 +44,7 @@ __all__ = [
     "existing_versions",
     "find_all_by_property",
     "find_by_property",
+    "identity_of",
     "latest_version",
     "list_versions",
     "load_following",
@@ -51,6 +53,7 @@ __all__ = [
     "load_transaction",
     "load_version_record",
     "locate_latest",
+    "refuse_another",
 ]
 
 _Found = TypeVar("_Found", Manifest, VersionRecord)
@@ -182,17 +185,38 @@ def check_identity(
     except VersionNotFoundError:
         is_same = latest > known.version
     else:
-        is_same = _identity(now) == _identity(known)
+        is_same = identity_of(now) == identity_of(known)
     if not is_same:
-        raise IncompatibleConflictError(
-            f"{store.root}: version {known.version}, which was read before, is no longer there: the dataset was "
-            f"dropped and made again meanwhile. Open it again and repeat the operation on what it is now"
-        )
+        raise _made_again(store, known.version)
 
 
-def _identity(manifest: Manifest) -> tuple[object, ...]:
-    """What two versions of different datasets do not share."""
-    return manifest.timestamp_ns, manifest.transaction_file, manifest.transaction_bytes
+def refuse_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
+    """Make sure that a version is the one that somebody has read before.
+
+    Args:
+        store: The dataset's store.
+        manifest: The version as it is now.
+        identity: What `identity_of` said of it then.
+
+    Raises:
+        IncompatibleConflictError: The dataset was dropped and made again.
+    """
+    if identity_of(manifest) != identity:
+        raise _made_again(store, manifest.version)
+
+
+def identity_of(manifest: Manifest) -> str:
+    """What two versions of different datasets do not share: the time and the transaction, as a short text."""
+    made_by = manifest.transaction_bytes or b""
+    digest = hashlib.sha256(f"{manifest.transaction_file}\0".encode() + bytes(made_by)).hexdigest()
+    return f"{manifest.timestamp_ns}-{digest[:32]}"
+
+
+def _made_again(store: ObjectStore, version: int) -> IncompatibleConflictError:
+    return IncompatibleConflictError(
+        f"{store.root}: version {version}, which was read before, is no longer there: the dataset was "
+        f"dropped and made again meanwhile. Open it again and repeat the operation on what it is now"
+    )
 
 
 def load_manifest(store: ObjectStore, version: int) -> Manifest:

@@ -168,6 +168,7 @@ def commit_fragments(
     mode: str = "append",
     slices: Slices | None = None,
     read_version: int | None = None,
+    identity: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     once: tuple[str, str] | None = None,
@@ -191,6 +192,8 @@ def commit_fragments(
         slices: For "replace": the rows that go.
         read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
             latest now, or that of the dataset given. 0: there was no dataset yet.
+        identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is no dataset: a table that was
+            dropped and made again since has versions of the same numbers.
         transaction_properties: Texts for the history, by key.
         commit_message: A text for the history.
         once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
@@ -211,7 +214,8 @@ def commit_fragments(
     Raises:
         DatasetExistsError: `mode` is "create" and there is a dataset.
         RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
-        IncompatibleConflictError: A concurrent commit leaves no place for this one.
+        IncompatibleConflictError: A concurrent commit leaves no place for this one, or the dataset was dropped and made
+            again since it was read.
         SupersededError: A later try of the same write has committed.
         EarlierTryError: The rows that an earlier try appended cannot be told from others any more.
         SchemaError: The fragments do not fit the dataset.
@@ -222,6 +226,7 @@ def commit_fragments(
         mode=mode,
         slices=slices,
         read_version=read_version,
+        identity=identity,
         transaction_properties=transaction_properties,
         commit_message=commit_message,
         once=once,

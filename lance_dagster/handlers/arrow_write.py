@@ -109,7 +109,7 @@ def _commit(
 ) -> WriteOutcome:
     try:
         result = lance_core.commit_fragments(
-            request.uri,
+            request.uri if request.existing is None else request.existing,  # a table that is made again is another
             fragments,
             schema,
             mode=request.mode,

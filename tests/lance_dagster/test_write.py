@@ -2,11 +2,13 @@
 
 import datetime as dt
 from inspect import signature
+from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+import lance_core
 from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -571,3 +573,24 @@ class TestRefusals:
 
         assert "no more" in errors(lake.run(events, fails=True))
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("write_mode", ["append", "overwrite"])
+def test_a_table_that_is_made_again_during_a_run_is_left_alone(lake, write_mode):
+    lake.run(source(frame((date(1), 1))))
+    uri = lake.uri("analytics/events")
+
+    def batches():
+        lance_core.LanceDataset.drop(uri)
+        lance_core.write_dataset(frame((date(3), 3)), uri)
+        yield from frame((date(2), 2)).to_batches()
+
+    @dg.asset(key_prefix="analytics", metadata={"lance/write_mode": write_mode})
+    def events() -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+    result = lake.run(events, fails=True)
+    assert "dropped and made again" in errors(result)
+    table = lake.table("analytics/events")
+    assert (table.version, table.to_table()) == (1, frame((date(3), 3)))
+    assert sum(1 for _ in Path(uri, "data").iterdir()) == 1

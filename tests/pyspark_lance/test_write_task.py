@@ -11,9 +11,10 @@ import pytest
 
 import lance_core
 from lance_core import Between, Equals, Slice, Slices
-from lance_core.errors import InvalidInputError, LanceError, SchemaError, StoreError
+from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, SchemaError, StoreError
 from pyspark_lance import write_task
 from pyspark_lance.transports import rows_per_batch
+from pyspark_lance.write_job import WriteOptions, prepare_write
 from pyspark_lance.write_task import TaskReport, WriteTask
 from tests import processes
 
@@ -226,3 +227,21 @@ def test_a_narrow_column_does_not_keep_the_wide_one_beside_it():
 )
 def test_rows_of_a_batch_by_what_a_row_can_take(kinds, rows):
     assert rows_per_batch(pa.schema([(f"c{i}", kind) for i, kind in enumerate(kinds)])) == rows
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mode": "overwrite"}, {"mode": "overwrite", "replace_where": "x >= 0"}, {"merge_on": ("x",)}],
+    ids=["append", "overwrite", "where", "key"],
+)
+def test_a_table_that_is_made_again_during_a_job_is_left_alone(tmp_path, options):
+    rows = pa.Table.from_batches(batches("ab"))
+    lance_core.write_dataset(rows, tmp_path)
+    job = prepare_write(SCHEMA, tmp_path, WriteOptions(**options))
+    lance_core.LanceDataset.drop(tmp_path)
+    lance_core.write_dataset(rows, tmp_path)
+    report = job.task()(0, 0, batches("cd"))
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        job.finish([report])
+    assert lance_core.dataset(tmp_path).version == 1
+    assert len(files(tmp_path)) == 1

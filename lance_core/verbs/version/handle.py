@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lance_core.commit import latest_version, load_latest, load_manifest
+from lance_core.commit import identity_of, latest_version, load_latest, load_manifest
 from lance_core.errors import DatasetNotFoundError
 from lance_core.index.segments import IndexCache
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
@@ -91,6 +91,11 @@ class Handle:
     def version(self) -> int:
         """Number of this version."""
         return self._manifest.version
+
+    @property
+    def identity(self) -> str:
+        """Tells this version from that of the same number of a dataset that was made again in its place."""
+        return identity_of(self._manifest)
 
     @property
     def latest_version(self) -> int:

@@ -34,12 +34,14 @@ from lance_core.commit import (
     load_latest,
     load_manifest,
     load_transaction,
+    refuse_another,
     refuse_overruled,
 )
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
     InvalidInputError,
+    ObjectNotFoundError,
     RetryableConflictError,
     SupersededError,
 )
@@ -83,6 +85,7 @@ class CommitRequest:
     mode: str = "append"
     slices: Slices | None = None
     read_version: int | None = None
+    identity: str | None = None
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
     once: tuple[str, str] | None = None
@@ -247,12 +250,18 @@ class _Commit:
         return self._follow(base, tries)
 
     def _base(self) -> Manifest | None:
-        known, read_version = self.place.base, self.request.read_version
+        known, read_version, identity = self.place.base, self.request.read_version, self.request.identity
+        if identity is not None and not read_version:
+            raise InvalidInputError("identity says which version read_version is: give that, too")
         if known is not None and read_version in (None, known.version):
-            return known
-        if read_version is None:
+            base: Manifest | None = known
+        elif read_version is None:
             return load_latest(self.store)
-        return load_manifest(self.store, read_version) if read_version else None
+        else:
+            base = load_manifest(self.store, read_version) if read_version else None
+        if base is not None and identity is not None:
+            refuse_another(self.store, base, identity)
+        return base
 
     def _follow_creation(self, latest: Manifest, tries: set[int]) -> None:
         """Make sure that fragments written for a new dataset can go into one that was created meanwhile.
@@ -293,7 +302,12 @@ class _Commit:
         for attempt in range(REPLACE_ATTEMPTS):
             source = Source(self.store, base, self.options)
             files = Staged(source)
-            adopted, operation, removal = self._worked_out(source, files, tries)
+            try:
+                adopted, operation, removal = self._worked_out(source, files, tries)
+            except ObjectNotFoundError:
+                files.discard()
+                load_following(self.store, base)  # says so if the table is gone, or another one
+                raise
             if adopted is not None:
                 return adopted
             try:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core as lance
-from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError
+from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
 
 OLD = pa.table({"a": [1, 2, 3], "b": [10, 20, 30]})
 NEW = pa.table({"b": ["x", "y", "z"], "a": ["p", "q", "r"], "c": [1.0, 2.0, 3.0]})
@@ -161,3 +161,34 @@ def test_a_detached_commit_on_a_table_that_was_made_again(uri):
     operation = lance.LanceOperation.Delete([], [0], "true")
     with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
         lance.LanceDataset.commit(handle, operation, read_version=1, detached=True)
+
+
+@pytest.mark.parametrize("again", [1, 3])
+@pytest.mark.parametrize("mode", ["append", "overwrite", "replace"])
+def test_fragments_for_a_table_that_was_made_again_stay_out(uri, mode, again):
+    handle = make(uri, OLD)
+    slices = lance.Slices([lance.Slice(name="x", conditions={"a": lance.Equals(1)})]) if mode == "replace" else None
+    drop(uri)
+    make(uri, OLD, again)
+    fragments = lance.write_fragments(OLD, uri)
+    before = lance.dataset(uri).version
+    options = {"mode": mode, "slices": slices}
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        lance.commit_fragments(uri, fragments, OLD.schema, read_version=1, identity=handle.identity, **options)
+    assert lance.dataset(uri).version == before
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        lance.commit_fragments(handle, fragments, OLD.schema, **options)
+    assert lance.dataset(uri).version == before
+
+
+def test_an_identity_stays_with_its_version(uri):
+    handle = make(uri, OLD)
+    first = handle.identity
+    assert lance.dataset(uri).identity == first
+    for number in range(2):
+        fragments = lance.write_fragments(OLD, uri)
+        done = lance.commit_fragments(uri, fragments, OLD.schema, read_version=1, identity=first)
+        assert done.version == number + 2
+        assert done.dataset.identity == lance.dataset(uri).identity != first
+    with pytest.raises(InvalidInputError, match="read_version"):
+        lance.commit_fragments(uri, [], OLD.schema, identity=first)
