@@ -104,9 +104,18 @@ class TableVersion:
 
     @property
     def partitions(self) -> Any:
-        """The partitions that were written: a list of keys, or a mapping with count, first and last; None for none."""
+        """The partitions that were written: a list of keys, or a mapping with count, first and last; None for none.
+
+        What another writer has put there that is neither is the one key.
+        """
         text = self.properties.get("dagster.partition_keys")
-        return None if text is None else json.loads(text)
+        if text is None:
+            return None
+        try:
+            told = json.loads(text)
+        except ValueError:
+            return [text]
+        return told if isinstance(told, list | dict) else [text]
 
     @property
     def inputs(self) -> list[TableInput]:

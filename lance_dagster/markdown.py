@@ -8,9 +8,10 @@ from typing import Final
 
 from lance_core.printing import printable
 
-__all__ = ["cell", "run_link", "table"]
+__all__ = ["cell", "code", "run_link", "table"]
 
-_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$-])")
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$])")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _LONGEST: Final = 200
 
@@ -22,6 +23,11 @@ def cell(value: object) -> str:
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     shown = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return _SPECIAL.sub(r"\\\1", printable(shown).replace("\n", "\\n"))
+
+
+def code(name: str) -> str:
+    """A name as code; one that has more than letters, digits and the signs of paths stays text."""
+    return f"`{name}`" if _PLAIN.fullmatch(name) else cell(name)
 
 
 def run_link(run_id: str | None) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -20,6 +20,7 @@ from lance_core.errors import NotFoundError
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.history import data_version
 from lance_dagster.location import TableLocation
+from lance_dagster.markdown import cell, code, table
 from lance_dagster.metadata import column_schema
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "open_branches",
     "publish",
 ]
+
+_HEADINGS: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,22 +216,28 @@ def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, Sequence[s
         main: The table.
         checks: Names of failed checks, by branch.
     """
-    lines = [
-        "| branch | base | commits | rows | added | removed | partitions | checks | age | state |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, described in main.branches.list().items():
         diff = main.branches.diff(name)
         failed = None if checks is None else checks.get(name, ())
         told = "" if failed is None else ("failed: " + ", ".join(failed) if failed else "no failure")
         promoted = described["metadata"].get("lance.promoted_version")
         state = f"promoted as {promoted}" if promoted else f"open, main {diff.drift} ahead"
-        lines.append(
-            f"| `{name}` | {diff.parent}@{diff.fork_version} | {diff.commits} | {diff.rows.on_branch:,} "
-            f"| {diff.rows.added:,} | {diff.rows.removed:,} | {_listed(diff.partitions)} | {told} "
-            f"| {_age(described['create_at'])} | {state} |"
+        rows.append(
+            [
+                code(name),
+                f"{cell(diff.parent)}@{diff.fork_version}",
+                str(diff.commits),
+                f"{diff.rows.on_branch:,}",
+                f"{diff.rows.added:,}",
+                f"{diff.rows.removed:,}",
+                cell(_listed(diff.partitions)),
+                cell(told),
+                _age(described["create_at"]),
+                cell(state),
+            ]
         )
-    return "\n".join(lines) if len(lines) > 2 else "No branches."
+    return table(_HEADINGS, rows) if rows else "No branches."
 
 
 def open_branches(main: lance_core.LanceDataset) -> int:

@@ -62,7 +62,7 @@ def table_log(
     parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions)]
     parts += ["### Branches", _branches(dataset), "### Tags", _tags(dataset), "### Inputs", _inputs(versions)]
     if consumers is not None:
-        rows = ([cell(asset), str(version)] for asset, version in sorted(consumers.items()))
+        rows = ([cell(asset), cell(version)] for asset, version in sorted(consumers.items()))
         parts += ["### Consumers", table(["asset", "newest version read"], rows) if consumers else "none"]
     return "\n\n".join(parts)
 
@@ -97,11 +97,7 @@ def _tags(dataset: lance_core.LanceDataset) -> str:
 
 
 def _inputs(versions: Iterable[TableVersion]) -> str:
-    rows = [
-        [str(one.version), cell(read.asset), "" if read.version is None else str(read.version)]
-        for one in versions
-        for read in one.inputs
-    ]
+    rows = [[str(one.version), cell(read.asset), cell(read.version)] for one in versions for read in one.inputs]
     return table(["version", "read", "at version"], rows) if rows else "none"
 
 

@@ -1,6 +1,7 @@
 """What the tables tell of runs and inputs, as events, on commits and by the command; and how a run is taken back."""
 
 import json
+import re
 
 import dagster as dg
 import lance
@@ -12,7 +13,11 @@ import lance_core
 from lance_dagster import LanceTableResource
 from lance_dagster.cli.app import cli
 from lance_dagster.markdown import cell, run_link
+from lance_dagster.publishing import branches_page
+from lance_dagster.table_log import history_page, recent, table_log
 
+HOSTILE = "[x](javascript:1)![x](http://evil)<img src=x><b>|a|\nFORGED | `$\x1b[2J\x9b\u202e\u2066\r\x7f"
+HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066]")
 KEYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
 
 
@@ -124,6 +129,33 @@ class TestEvents:
         history = result.asset_materializations_for_node("boats")[0].metadata["lance/history"].value
         assert len(history.splitlines()) == 4
         assert "![](" not in history
+
+    @pytest.mark.parametrize(
+        "bad", [HOSTILE, json.dumps([HOSTILE, "b", "c", "d"]), json.dumps({"first": HOSTILE}), "5"]
+    )
+    def test_properties_that_others_wrote_stay_text(self, lake, bad):
+        properties = {
+            "dagster.partition_keys": bad,
+            "dagster.run_id": HOSTILE,
+            "dagster.asset_key": HOSTILE,
+            f"dagster.input.{HOSTILE}": json.dumps({"uri": HOSTILE, "version": HOSTILE}),
+        }
+        table = lance_core.write_dataset(
+            pa.table({HOSTILE: [HOSTILE]}), lake.uri("boats"), commit_message=HOSTILE, transaction_properties=properties
+        )
+        begun = table.create_branch("trial")
+        begun.insert(pa.table({HOSTILE: ["x"]}), transaction_properties=properties)
+        pages = [history_page(recent(table)), table_log(table, recent(table), {HOSTILE: 1}), branches_page(table)]
+        for page in pages:
+            assert HIDDEN.search(page) is None
+            assert not re.search(r"(?<!\\)(\[x\]|<img|<b>|\$)", page), page
+            assert re.search(r"^FORGED", page, re.MULTILINE) is None
+        assert len(pages[0].splitlines()) == 3
+        cells = {len(re.findall(r"(?<!\\)\|", line)) for line in pages[2].splitlines()}
+        assert cells == {11}
+        for arguments in (["lineage", lake.uri("boats")], ["tables", lake.root]):
+            assert HIDDEN.search(command(*arguments)) is None
+        assert HIDDEN.search(command("undo", lake.root, "--run", "none" + HOSTILE, "--dry-run", fails=1)) is None
 
 
 class TestLineageCommand:
