@@ -82,7 +82,12 @@ def plan_partitions(
     try:
         dimensions = _dimensions(definition, partition_expr, schema)
         ordered = sorted(keys)
-        slices = lance_core.Slices(_slice(key, definition, dimensions) for key in ordered)
+        slices = lance_core.Slices(
+            (_slice(key, definition, dimensions) for key in ordered),
+            owner=f"asset {asset_key.to_user_string()}",
+            outside="are outside of the run's {count} partitions",
+            way_out='set out_of_partition (metadata lance/out_of_partition) to "allow"',
+        )
         slices.check(schema)
     except SchemaError as error:
         raise SchemaError(f"asset {asset_key.to_user_string()}: {error}") from error

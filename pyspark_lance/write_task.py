@@ -121,13 +121,8 @@ class WriteTask:
         """
         assert self.slices is not None
         positions = self.slices.assign(batch)
-        outside = np.flatnonzero(positions < 0)
-        if len(outside) and not self.allow_outside:
-            row = {name: batch.column(name)[int(outside[0])].as_py() for name in self.slices.columns}
-            raise InvalidInputError(
-                f"a row lies in none of the {len(self.slices.names)} slices that are written: it has "
-                + ", ".join(f"{name} = {value!r}" for name, value in row.items())
-            )
+        if not self.allow_outside:
+            self.slices.refuse_outside(batch, positions, self.uri)
         return positions
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:

@@ -85,7 +85,7 @@ def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Sc
 
 def _merge(table: pa.Table, request: WriteRequest) -> WriteOutcome | None:
     if request.slices is not None and request.output.out_of_partition == "error":
-        refuse_outside(table, request.slices)
+        refuse_outside(table, request.slices, request.uri)
     if not undo_is_exact(request, lambda: table.select(request.output.key)):
         return adopted(request)
     return merge_arrow(table, request)
@@ -149,8 +149,8 @@ def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:
     def assign(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
         assert slices is not None
         positions = slices.assign(rows)
-        if request.output.out_of_partition == "error" and (positions < 0).any():
-            _refuse_outside(rows, positions, slices)
+        if request.output.out_of_partition == "error":
+            slices.refuse_outside(rows, positions, request.uri)
         return positions
 
     return SliceWriter(new_writer, None if slices is None else assign, max_open=_MAX_OPEN_WRITERS)
@@ -166,22 +166,10 @@ def _field_ids(schema: pa.Schema, request: WriteRequest) -> bytes | None:
     return existing.lance_schema_with(added) if added else existing.lance_schema_bytes
 
 
-def refuse_outside(table: pa.Table, slices: lance_core.Slices) -> None:
+def refuse_outside(table: pa.Table, slices: lance_core.Slices, uri: str) -> None:
     """Refuse rows that lie in none of the run's partitions.
 
     Raises:
         InvalidInputError: there is one.
     """
-    positions = slices.assign(table)
-    if (positions < 0).any():
-        _refuse_outside(table, positions, slices)
-
-
-def _refuse_outside(table: pa.RecordBatch | pa.Table, positions: np.ndarray, slices: lance_core.Slices) -> None:
-    outside = np.flatnonzero(positions < 0)
-    example = {name: table.column(name)[int(outside[0])].as_py() for name in slices.columns}
-    raise InvalidInputError(
-        f"{len(outside)} rows are outside of the run's {len(slices.names)} partitions "
-        f"({slices.names[0]!r} .. {slices.names[-1]!r}), for example {example}; nothing was written. "
-        'Filter them out, or set out_of_partition to "allow".'
-    )
+    slices.refuse_outside(table, slices.assign(table), uri)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkHandler", "session_of"]
 
 
-_PARTITION_TYPES: Mapping[str, pa.DataType] = {
+_ARROW_TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "varchar": pa.string(),
     "char": pa.string(),
@@ -35,6 +35,11 @@ _PARTITION_TYPES: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("us"),
+    "interval day to second": pa.duration("us"),
+    "daytimeinterval": pa.duration("us"),
+    "interval year to month": pa.month_day_nano_interval(),
+    "yearmonthinterval": pa.month_day_nano_interval(),
 }
 """By Spark's own names of the types."""
 
@@ -43,9 +48,8 @@ class SparkHandler(LanceTypeHandler):
     """`pyspark.sql.DataFrame` of either kind."""
 
     def arrow_schema(self, value: DataFrame) -> pa.Schema:
-        """The Arrow types of the columns that partitions can be told apart by, the null type for all others."""
-        kinds = [(field.name, field.dataType.typeName()) for field in value.schema]
-        return pa.schema([pa.field(name, _PARTITION_TYPES.get(kind, pa.null())) for name, kind in kinds])
+        """The Arrow types of the columns, for partitions to be told apart by and for messages."""
+        return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
         """Write it: one Spark job, then one commit."""
@@ -93,6 +97,20 @@ class SparkHandler(LanceTypeHandler):
         return _empty_frame(schema, session_of(table))
 
 
+def _arrow_type(kind: Any) -> pa.DataType:
+    """The Arrow type of a type of Spark's; that of nothing only for nothing, and for what Arrow has no type."""
+    name = kind.typeName()
+    if name == "decimal":
+        return pa.decimal128(kind.precision, kind.scale)
+    if name == "array":
+        return pa.list_(_arrow_type(kind.elementType))
+    if name == "map":
+        return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
+    if name == "struct":
+        return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in kind])
+    return _ARROW_TYPES.get(name.partition("(")[0], pa.null())
+
+
 def _merge(value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
     """Merge it: matched by a join of Spark's, and no row comes here, unless rows of partitions are to be deleted."""
     import pyspark_lance  # noqa: PLC0415 -- optional
@@ -106,7 +124,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
         table = value.toArrow()
         return write_arrow([table], table.schema, request)
     if slices is not None and output.out_of_partition == "error":
-        refuse_outside(value.select(*slices.columns).distinct().toArrow(), slices)
+        refuse_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
     if not undo_is_exact(request, lambda: value.select(*output.key).toArrow()):
         return adopted(request)
     if request.existing is not None:

@@ -11,7 +11,7 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
 from typing import Any, Final
@@ -27,6 +27,11 @@ __all__ = ["Between", "Equals", "Slice", "Slices"]
 
 OUTSIDE: Final = -1
 """What `Slices.assign` says of a row that lies in no slice."""
+
+_NAMED: Final = 5
+"""Slices and values that a message names."""
+_LOOKED_AT: Final = 1000
+"""Rows in which values to name are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,12 @@ class Slice:
 class Slices:
     """Disjoint slices over the same columns.
 
+    Args:
+        slices: The slices.
+        owner: Whose they are, which is where the messages on rows outside of them begin; None: the table.
+        outside: What rows do that are in none of `count` slices.
+        way_out: What to do to have such rows written.
+
     Raises:
         InvalidInputError: The slices are not over the same columns, or are none.
 
@@ -73,9 +84,22 @@ class Slices:
     """
 
     slices: tuple[Slice, ...]
+    owner: str | None = field(compare=False)
+    outside: str = field(compare=False)
+    way_out: str = field(compare=False)
 
-    def __init__(self, slices: Iterable[Slice]) -> None:
+    def __init__(
+        self,
+        slices: Iterable[Slice],
+        *,
+        owner: str | None = None,
+        outside: str = "lie in none of the {count} slices that are written",
+        way_out: str = "write them as well with outside='allow'",
+    ) -> None:
         object.__setattr__(self, "slices", tuple(slices))
+        object.__setattr__(self, "owner", owner)
+        object.__setattr__(self, "outside", outside)
+        object.__setattr__(self, "way_out", way_out)
         if not self.slices:
             raise InvalidInputError("no slice was given")
         for one in self.slices:
@@ -129,6 +153,34 @@ class Slices:
         position = order[place]
         outside |= codes[position] != code
         return np.where(outside, OUTSIDE, position).astype(np.int32)
+
+    def refuse_outside(self, batch: pa.RecordBatch | pa.Table, positions: npt.NDArray[np.int32], uri: str) -> None:
+        """Make sure that all rows of a batch lie in slices.
+
+        Args:
+            batch: The rows.
+            positions: What `assign` said of them.
+            uri: The table that they are written to.
+
+        Raises:
+            InvalidInputError: A row lies in none; the message has some of the values, and the way out.
+        """
+        outside = np.flatnonzero(positions < 0)
+        if not len(outside):
+            return
+        names = self.names
+        known = ", ".join(map(repr, names)) if len(names) <= _NAMED else f"{names[0]!r} .. {names[-1]!r}"
+        columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
+        rows = dict.fromkeys(
+            " and ".join(f"{name} = {value!r}" for name, value in zip(self.columns, row, strict=True))
+            for row in zip(*(column.to_pylist() for column in columns), strict=True)
+        )
+        examples = "; ".join(list(rows)[:_NAMED]) + ("; .." if len(rows) > _NAMED else "")
+        where = f"table {uri}" if self.owner is None else f"{self.owner}, table {uri}"
+        raise InvalidInputError(
+            f"{where}: at least {len(outside)} rows {self.outside.format(count=len(names))} ({known}): they have "
+            f"{examples}. Nothing was written. Filter them out, or {self.way_out}."
+        )
 
     def expression(self, schema: pa.Schema) -> pc.Expression:
         """The rows of all slices as an expression over data of this schema.
