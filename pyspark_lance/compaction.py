@@ -14,6 +14,7 @@ import contextlib
 import logging
 import pickle
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -96,7 +97,7 @@ def compact(
     """Rewrite small fragments, and those with many deletions, into fewer and larger ones, on Spark's executors.
 
     A task that fails, and one whose fragments were changed meanwhile, is left out of the commit; the next run finds
-    what is left. Files of tasks that failed belong to no version, and a clean-up of the table removes them.
+    what is left. Files of tasks that failed or were cancelled are deleted once no task runs any more.
 
     Args:
         spark: The session, classic or Connect.
@@ -147,26 +148,50 @@ def execute_tasks(
         progress: As in `compact`.
 
     Returns:
-        What was written, to be committed, and which tasks failed.
+        What was written, to be committed, and which tasks failed. All other files of the tasks are deleted, and all of
+        them if this is interrupted.
     """
     job = _Tasks(
         uri=uri,
+        job=uuid.uuid4().hex,
         read_version=tasks[0].read_version,
         fragment_ids=tuple(tuple(task.fragment_ids) for task in tasks),
         options=tasks[0].options,
         storage_options=dict(storage_options or {}),
     )
-    results, failures = _run(spark, job, progress)
+    results: list[RewriteResult] = []
+    try:
+        results, failures = _run(spark, job, progress)
+    finally:
+        _clean(job, results)
     for failure in failures:
         _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, uri, failure.error)
     return results, failures
 
 
+def _clean(tasks: _Tasks, results: Sequence[RewriteResult]) -> None:
+    """Delete the files of tasks that are over, but for those of these results.
+
+    A failure is logged and not raised: such files harm nobody, and a later clean-up of the table removes them.
+    """
+    keep = {file.path for result in results for fragment in result.new_records for file in fragment.files}
+    try:
+        lance_core.delete_uncommitted_files(
+            tasks.uri, file_prefix=tasks.job, keep=keep, storage_options=tasks.storage_options or None
+        )
+    except (LanceError, OSError) as error:
+        _LOGGER.warning("files of compaction %s of %s could not be deleted: %s", tasks.job, tasks.uri, error)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tasks:
-    """The function that runs in each partition, on the task that has the partition's number; it is pickled."""
+    """The function that runs in each partition, on the task that has the partition's number; it is pickled.
+
+    The names of all files that its tasks write begin with `job`.
+    """
 
     uri: str
+    job: str
     read_version: int
     fragment_ids: tuple[tuple[int, ...], ...]
     options: CompactionOptions
@@ -190,7 +215,8 @@ class _Tasks:
         dataset = lance_core.dataset(self.uri, self.read_version, storage_options=self.storage_options or None)
         fragments = dataset.source.manifest.fragments
         records = [fragment for one in self.fragment_ids[number] if (fragment := fragments.get(one)) is not None]
-        return CompactionTask.of(records, self.read_version, self.options).execute(dataset)
+        task = CompactionTask.of(records, self.read_version, self.options)
+        return task.execute(dataset, file_prefix=f"{self.job}-{number}-")
 
 
 def _run(

@@ -42,13 +42,16 @@ READ_BYTES: Final = 64 * 1024 * 1024
 """About how many bytes of rows are decoded at a time: a page of few bytes can hold many and long ones."""
 
 
-def rewrite(source: Source, records: Sequence[Fragment], options: CompactionOptions) -> RewriteResult:
+def rewrite(
+    source: Source, records: Sequence[Fragment], options: CompactionOptions, *, file_prefix: str = ""
+) -> RewriteResult:
     """Write the live rows of fragments into new fragments.
 
     Args:
         source: The version that the fragments were planned in.
         records: The fragments, in order.
         options: How to do it.
+        file_prefix: What the names of the new data files begin with.
 
     Raises:
         InvalidInputError: A binary copy is forced and not possible.
@@ -56,7 +59,7 @@ def rewrite(source: Source, records: Sequence[Fragment], options: CompactionOpti
     """
     version = FileVersion.from_string(options.data_storage_version or source.manifest.data_storage_version)
     fragments = [open_fragment(source, record) for record in records]
-    written = _Rewriter(source, fragments, options, version).run()
+    written = _Rewriter(source, fragments, options, version, file_prefix).run()
     new = tuple(_with_row_ids(written, fragments) if source.manifest.uses_stable_row_ids else written)
     addresses = _addresses(fragments) if source.manifest.indices and not source.manifest.uses_stable_row_ids else None
     metrics = CompactionMetrics(
@@ -82,6 +85,7 @@ class _Rewriter:
     fragments: list[SourceFragment]
     options: CompactionOptions
     version: FileVersion
+    prefix: str
 
     def run(self) -> list[Fragment]:
         """Write the new fragments, in order; remove them again if that fails."""
@@ -124,7 +128,7 @@ class _Rewriter:
         for parts in cut(sources, self.rows_per_file):
             written = copy_pages(
                 self.source.store,
-                data_key(new_data_file_name()),
+                data_key(self.prefix + new_data_file_name()),
                 self.source.manifest.schema,
                 self.version,
                 parts,
@@ -193,7 +197,7 @@ class _Rewriter:
             count = max(1, READ_BYTES * len(rows) // max(1, num_bytes))
 
     def _new_writer(self) -> DataFileWriter:
-        key = data_key(new_data_file_name())
+        key = data_key(self.prefix + new_data_file_name())
         return DataFileWriter(self.source.store, key, self.source.manifest.schema, version=self.version)
 
 

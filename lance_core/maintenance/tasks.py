@@ -57,16 +57,19 @@ class CompactionTask:
         """Bytes of their data files, as far as the manifest says."""
         return sum(file.file_size_bytes for message in self._messages() for file in message.files)
 
-    def execute(self, dataset: Handle) -> RewriteResult:
+    def execute(self, dataset: Handle, *, file_prefix: str = "") -> RewriteResult:
         """Write the new fragments; nothing is committed.
 
         Args:
             dataset: The dataset. Another version than the plan's is exchanged for that one.
+            file_prefix: What the names of the new data files begin with, for `delete_uncommitted_files` to find those
+                of an execution that was killed.
 
         Raises:
             VersionNotFoundError: The plan's version was cleaned up.
         """
-        return rewrite(dataset.checkout_version(self.read_version).source, self.records, self.options)
+        source = dataset.checkout_version(self.read_version).source
+        return rewrite(source, self.records, self.options, file_prefix=file_prefix)
 
     def json(self) -> str:
         """The task as JSON that pylance reads as well."""

@@ -97,6 +97,38 @@ def test_when_all_tasks_fail_that_is_an_error(spark, table, uri):
     assert lance_core.dataset(uri).version == table.version
 
 
+def data_files(uri):
+    return sorted(path.name for path in pathlib.Path(uri, "data").iterdir())
+
+
+def test_files_of_one_job_share_the_start_of_their_names(spark, table, uri):
+    before = set(data_files(uri))
+    report = pyspark_lance.compact(spark, uri, TWO_TASKS)
+    new = sorted(set(data_files(uri)) - before)
+    used = {file.path for one in report.dataset.get_fragments() for file in one.metadata.files}
+    assert len(new) == 2
+    assert set(new) <= used
+    assert [name[32:35] for name in new] == ["-0-", "-1-"]
+    assert len({name[:32] for name in new}) == 1
+
+
+def test_an_interrupted_compaction_leaves_no_file(spark, table, uri, monkeypatch):
+    import pyspark_lance.compaction as module
+
+    run, before = module.run_job, data_files(uri)
+
+    def interrupted(session, call):
+        run(session, call)
+        assert len(data_files(uri)) == len(before) + 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "run_job", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pyspark_lance.compact(spark, uri, TWO_TASKS)
+    assert data_files(uri) == before
+    assert lance_core.dataset(uri).version == table.version
+
+
 def test_a_concurrent_change_is_not_undone(spark, table, uri, lance, and_then_delete):
     and_then_delete("id = 5")
     report = pyspark_lance.compact(spark, uri, TWO_TASKS)
@@ -119,7 +151,9 @@ def test_options_are_checked_before_anything_runs(spark, table, uri):
 def test_storage_options_are_not_shown():
     from pyspark_lance.compaction import _Tasks
 
-    tasks = _Tasks(uri="x", read_version=1, fragment_ids=(), options=None, storage_options={"secret": "hidden"})
+    tasks = _Tasks(
+        uri="x", job="j", read_version=1, fragment_ids=(), options=None, storage_options={"secret": "hidden"}
+    )
     assert "hidden" not in repr(tasks)
 
 
