@@ -154,8 +154,38 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int]) ->
         raise SchemaError(f"column {name!r}: the table has {stored.type}, not vectors")
     wanted = spark_view(stored.type, name)
     if not _same_shape(field.type, wanted):
+        _check_fields(field.type, wanted, name)
         raise SchemaError(f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}")
     converter(field.type, stored.type, name)
+
+
+def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str) -> None:
+    """Refuse fields of structs that one side has and the other lacks, at any depth, with the way out.
+
+    Raises:
+        SchemaError: There is one; the message has its path.
+    """
+    types = pa.types
+    if types.is_struct(given) and types.is_struct(wanted):
+        have, want = ({field.name: field.type for field in kind} for kind in (given, wanted))
+        for name in [name for name in have if name not in want]:
+            raise SchemaError(
+                f"column {path!r}: the DataFrame has the field '{path}.{name}' of type {have[name]}, which the table"
+                " lacks. Fields cannot be added to a struct that is there: leave it out (Column.dropFields), write it"
+                " as a column of its own, or write the whole table anew with schema_mode='overwrite'"
+            )
+        for name in [name for name in want if name not in have]:
+            raise SchemaError(
+                f"column {path!r}: the DataFrame lacks the field '{path}.{name}' of the table, of type {want[name]}."
+                " Add it as null: Column.withField(name, lit(None).cast(type))"
+            )
+        for name in have:
+            _check_fields(have[name], want[name], f"{path}.{name}")
+    elif types.is_map(given) and types.is_map(wanted):
+        _check_fields(given.key_type, wanted.key_type, f"{path}.key")
+        _check_fields(given.item_type, wanted.item_type, f"{path}.value")
+    elif (types.is_list(given) or types.is_large_list(given)) and types.is_list(wanted):
+        _check_fields(given.value_type, wanted.value_type, f"{path}[]")
 
 
 def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:

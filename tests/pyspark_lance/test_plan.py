@@ -272,3 +272,24 @@ def test_slices_must_be_exact_in_the_stored_columns():
 def test_unknown_modes_are_refused(options):
     with pytest.raises(InvalidInputError, match="is none of"):
         plan_write(frame(id=t.LongType()), None, **options)
+
+
+def nested(*names):
+    inner = t.StructType()
+    for name in names:
+        inner = inner.add(name, t.LongType())
+    return t.ArrayType(t.StructType().add("s", inner))
+
+
+@pytest.mark.parametrize("schema_mode", ["strict", "add_columns"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("a", "b"), r"column 'c\[\].s': .* field 'c\[\].s.b' of type int64, which the table lacks.*dropFields"),
+        ((), r"column 'c\[\].s': .* lacks the field 'c\[\].s.a' of the table, of type int64.*withField"),
+    ],
+)
+def test_fields_of_structs_that_differ_are_named_with_the_way_out(given, told, schema_mode):
+    table = plan_write(frame(c=nested("a")), None).stored
+    with pytest.raises(SchemaError, match=told):
+        plan_write(frame(c=nested(*given)), table, schema_mode=schema_mode)
