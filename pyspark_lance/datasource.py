@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     WriterCommitMessage,
 )
 
+from pyspark_lance.failures import plain_errors
 from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
 from pyspark_lance.source_options import SourceOptions
@@ -68,7 +69,8 @@ class LanceDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options = SourceOptions(options)
+        with plain_errors():
+            self._options = SourceOptions(options)
         self._version: int | None = None
 
     @classmethod
@@ -76,6 +78,7 @@ class LanceDataSource(DataSource):
         """The name that `format` takes."""
         return "lance"
 
+    @plain_errors()
     def schema(self) -> StructType:
         """The columns that are read; the version is fixed from here on."""
         dataset = self._options.open(self._version)
@@ -85,11 +88,13 @@ class LanceDataSource(DataSource):
             dataset.parse_filter(text)  # a mistake shows when the frame is made
         return table_schema(dataset, self._options.names("columns"))
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """What reads the columns of `schema`, which are those of `schema()` unless the user gave others."""
         parallelism = self._options.integer("parallelism") or self.parallelism
         return _Reader(self._plan(schema), parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1))
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What appends or overwrites; the schema is checked here, before any task runs."""
         options = self._options.write_options(overwrite=overwrite)
@@ -97,10 +102,12 @@ class LanceDataSource(DataSource):
             return _Writer(None)
         return _Writer(prepare_write(handed_over(schema), self._options.uri, options))
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """What reads the rows of versions that append."""
         return StreamReader(self._options, self._plan(schema))
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same
         """What commits each micro-batch once."""
         return StreamWriter(self._options, handed_over(schema), overwrite=overwrite)
@@ -131,6 +138,7 @@ class _Reader(DataSourceReader):
         self._plan = plan
         self._parallelism = parallelism
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """What each task reads."""
         tasks = plan_tasks(self._plan.open(), self._plan, parallelism=self._parallelism)
@@ -140,7 +148,8 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
         assert isinstance(partition, _Partition)
-        return self._plan.read(partition.pieces)
+        with plain_errors():
+            yield from self._plan.read(partition.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +168,7 @@ class _Writer(DataSourceArrowWriter):
     def __init__(self, job: WriteJob | None) -> None:
         self._job = job
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition. Runs in a task."""
         from pyspark import TaskContext
@@ -169,6 +179,7 @@ class _Writer(DataSourceArrowWriter):
         assert context is not None, "Spark writes in tasks"
         return _Message(self._job.task()(context.partitionId(), context.attemptNumber(), iterator))
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks wrote."""
         if self._job is not None:

@@ -18,6 +18,8 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from pyspark_lance.failures import own_error
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -50,8 +52,9 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         What it returned.
 
     Raises:
-        BaseException: What it raised, or what interrupted the wait for it. No task of its jobs runs any more then, as
-            far as Spark tells.
+        LanceError: A task raised it.
+        BaseException: What the call raised otherwise, or what interrupted the wait for it. No task of its jobs runs
+            any more then, as far as Spark tells.
     """
     job = _Job(session, call)
     job.start()
@@ -63,6 +66,9 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         raise
     if job.error is not None:
         job.wait_for_tasks()
+        found = own_error(job.error)
+        if found is not job.error:
+            raise found from None  # what Spark says of it is in the log
         raise job.error
     return job.result
 

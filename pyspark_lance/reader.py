@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
+from pyspark_lance.failures import plain_errors
 from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import Piece, ReadPlan, estimated_bytes, plan_read, plan_tasks, table_schema
 
@@ -103,6 +104,7 @@ class _ReadTasks:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self._plan.read(self._tasks[number // self._step])
+        with plain_errors():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self._plan.read(self._tasks[number // self._step])

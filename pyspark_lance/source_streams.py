@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
 
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
+from pyspark_lance.failures import plain_errors
 from pyspark_lance.read_plan import FragmentSize, Piece, ReadPlan, cut
 from pyspark_lance.source_options import SourceOptions
 from pyspark_lance.write_job import WriteJob, prepare_write
@@ -77,6 +78,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._job = prepare_write(source, options.uri, write_options)
         self._source = source
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition. Runs in a task."""
         from pyspark import TaskContext
@@ -86,6 +88,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         report = self._job.task()(context.partitionId(), context.attemptNumber(), iterator)
         return _Message(report, self._job.job, context.getLocalProperty("sql.streaming.queryId") or "")
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit what all tasks of a batch wrote, unless an earlier commit of this batch has landed."""
         found = [message for message in messages if isinstance(message, _Message)]
@@ -161,6 +164,7 @@ class StreamReader(DataSourceStreamReader):
         self._last: int | None = None
         self._end: int | None = None
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a new query begins: before the first version that it reads."""
         if self._starting is None:
@@ -169,6 +173,7 @@ class StreamReader(DataSourceStreamReader):
             return {"version": self._latest()}
         return {"version": max(0, int(self._starting) - 1)}
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - the same
         """The last version of the next batch."""
         from_version = self._last if start is None else start["version"]
@@ -190,6 +195,7 @@ class StreamReader(DataSourceStreamReader):
         """Note what there is when the query starts: it ends there, in as many batches as it takes."""
         self._end = self._latest()
 
+    @plain_errors()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """What tasks read for the versions after `start`, up to `end`."""
         first, last = start["version"], end["version"]

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lance_core.errors import LanceError
 from pyspark_lance.arrow_rdd import ArrowRdd
+from pyspark_lance.failures import plain_errors
 from pyspark_lance.jobs import run_job
 
 if TYPE_CHECKING:
@@ -146,13 +147,16 @@ def run_on_partitions(
 def _answer_messages(function: PartitionFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     """Runs in a task of `arrow_rdd`."""
     partition, attempt = _task_identity()
-    yield partition, function(partition, attempt, batches)
+    with plain_errors():
+        message = function(partition, attempt, batches)
+    yield partition, message
 
 
 def _answer_batches(function: PartitionFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in a task of `map_in_arrow`."""
     partition, attempt = _task_identity()
-    message = function(partition, attempt, batches)
+    with plain_errors():
+        message = function(partition, attempt, batches)
     yield pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), pa.array([message])], schema=_ANSWER_SCHEMA)
 
 

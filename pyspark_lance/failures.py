@@ -1,0 +1,57 @@
+"""An error of a task as its user sees it: one line of ours, with what Spark says of it in the log.
+
+    worker    LanceError ----> log: traceback        Spark gets: lance_core.errors.StoreError: <text>
+    caller    Spark's error -> log: Spark's account  raises:     StoreError(<text>)
+
+Spark ends a Python worker whose task has failed, and puts its whole traceback before the error, unless the worker's
+environment says `SPARK_HIDE_TRACEBACK` (its own setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled`).
+Errors of others, as a function of the user's raises them, stay what Spark makes of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from lance_core import errors
+from lance_core.errors import LanceError
+
+__all__ = ["own_error", "plain_errors"]
+
+_LOGGER = logging.getLogger("pyspark_lance")
+
+_WORKER: Final = "PYTHON_WORKER_FACTORY_"
+"""What begins a variable in the environment of each Python process that Spark starts for tasks or data sources."""
+
+_OWN: Final = re.compile(r"lance_core\.errors\.(\w+): (.*?)(?=\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL)
+"""An error of ours in Spark's account of a failed task; it ends where Java's stack begins."""
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let Spark say of an error of ours its class and text alone; in a process that is no worker of Spark's, as is."""
+    try:
+        yield
+    except LanceError:
+        if any(name.startswith(_WORKER) for name in os.environ):
+            _LOGGER.exception("a task or data source of Lance failed")
+            # The process does nothing after this: Spark reports what is raised, and ends it.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def own_error(error: BaseException) -> BaseException:
+    """The error of ours that made a job fail, with Spark's account of it in the log; the error itself without one."""
+    if isinstance(error, LanceError) or not isinstance(error, Exception):
+        return error
+    found = _OWN.findall(str(error))
+    name, text = found[-1] if found else ("", "")
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, LanceError):
+        return error
+    _LOGGER.info("a Spark job failed: %s", error)
+    return kind(text.strip())
