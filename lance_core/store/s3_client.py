@@ -67,6 +67,10 @@ def s3_client(options: StorageOptions) -> S3Client:
     return client
 
 
+_UNREACHABLE: Final = {
+    "EndpointConnectionError": "it cannot be reached",
+    "ConnectTimeoutError": "it does not take a connection in time",
+}
 _ENVIRONMENT: Final = (
     ("AWS_ENDPOINT", "aws_endpoint"),
     ("AWS_ALLOW_HTTP", "aws_allow_http"),
@@ -101,6 +105,12 @@ class S3Client:
 
     def __repr__(self) -> str:
         return f"S3Client({self.endpoint or 'AWS'})"
+
+    @property
+    def _shown_endpoint(self) -> str:
+        """Where requests go, without what a URL may tell of credentials."""
+        parts = urlsplit(self.endpoint)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if self.endpoint else "of AWS"
 
     @property
     def is_aws(self) -> bool:
@@ -149,7 +159,9 @@ class S3Client:
                 passes = status in _NOTHING_WRITTEN or status in _MAYBE_WRITTEN or status == 0
                 unanswered = unanswered or status in _MAYBE_WRITTEN or status == 0
                 if not passes or attempt + 1 == self._attempts:
-                    raise _final(place, method, status, code, unknown=writes and unanswered) from None
+                    answered = status and code not in _UNREACHABLE
+                    failed = place if answered else f"{place} at the endpoint {self._shown_endpoint}"
+                    raise _final(failed, method, status, code, unknown=writes and unanswered) from None
             longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
             await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret
         raise AssertionError("the last attempt returns or raises")
@@ -209,7 +221,11 @@ def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
 
 
 def _final(place: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
-    text = f"{place}: {method} failed with {f'HTTP {status} {code}'.strip() if status else f'no answer ({code})'}"
+    if code in _UNREACHABLE:
+        told = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
+    else:
+        told = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no answer ({code})'}"
+    text = f"{place}: {told}"
     return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
 
 

@@ -215,7 +215,7 @@ class Branches:
         index = manifest_index(self._place.store_of(branch))
         has_rows = index is not None and index.latest() is not None
         if own is None and not (has_rows or fork_tags or _own_files(root, branch, refs)):
-            raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist")
+            raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
             (name, ref.parent_version)
             for name, ref in refs.items()
@@ -284,7 +284,9 @@ def create_branch(place: Place, branch: str, reference: Reference, known: Manife
     except DatasetExistsError as error:
         place.root.delete(tag_ref_key(tag))
         if _is_known(place, branch):
-            raise InvalidInputError(f"Ref conflict error: branch {branch} already exists") from error
+            raise InvalidInputError(
+                f"Ref conflict error: branch {branch} already exists in the table {place.root.root}"
+            ) from error
         raise DatasetExistsError(
             f"Ref conflict error: branch {branch} was begun and not finished, or something of it is left: "
             f"branches.delete({branch!r}) removes it"

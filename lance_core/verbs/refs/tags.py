@@ -128,7 +128,9 @@ def write_tag(
     try:
         place.root.put_if_absent(tag_ref_key(tag), ref.to_bytes())
     except AlreadyExistsError as error:
-        raise InvalidInputError(f"Ref conflict error: tag {tag} already exists") from error
+        raise InvalidInputError(
+            f"Ref conflict error: tag {tag} already exists in the table {place.root.root}; tags.update moves it"
+        ) from error
 
 
 def load_tags(place: Place) -> dict[str, TagRef]:

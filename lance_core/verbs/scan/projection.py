@@ -12,7 +12,7 @@ with_row_id and with_row_address add their columns at the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -79,6 +79,8 @@ class Projection:
             raise InvalidInputError(f"columns is a list of names, not the text {columns!r}")
         if isinstance(columns, Mapping):
             return cls._computed(schema, columns)
+        if not isinstance(columns, Iterable):
+            raise InvalidInputError(f"columns is a list of names, or a mapping of names and SQL, not {columns!r}")
         names = list(columns)
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:

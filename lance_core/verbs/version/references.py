@@ -46,7 +46,8 @@ class Resolved:
             return load_manifest(self.store, self.version)
         except VersionNotFoundError as error:
             raise VersionNotFoundError(
-                f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist"
+                f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist in the table "
+                f"{self.store.root}; versions() lists those that do"
             ) from error
 
 
@@ -89,12 +90,14 @@ class Place:
 
     def _at(self, branch: str | None, version: int | None) -> Resolved:
         if branch is not None:
+            if not isinstance(branch, str):
+                raise InvalidInputError(f"a branch is named by a text, not by {branch!r}; table {self.root.root}")
             check_known_branch_name(branch)
         store = self.store_of(branch)
         if version is None:
             version = latest_version(store)
         if version is None:
-            raise VersionNotFoundError(f"Ref not found error: Branch {branch or MAIN} does not exist")
+            raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
         return Resolved(branch=branch, version=version, store=store)
 
 
@@ -108,7 +111,9 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
     try:
         return TagRef.from_bytes(root.get(tag_ref_key(tag)))
     except ObjectNotFoundError as error:
-        raise VersionNotFoundError(f"Ref not found error: tag {tag} does not exist") from error
+        raise VersionNotFoundError(
+            f"Ref not found error: tag {tag} does not exist in the table {root.root}; tags.list() lists those that do"
+        ) from error
 
 
 def load_branch(root: ObjectStore, branch: str) -> BranchRef:
@@ -121,4 +126,11 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     try:
         return BranchRef.from_bytes(root.get(branch_ref_key(branch)))
     except ObjectNotFoundError as error:
-        raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist") from error
+        raise VersionNotFoundError(_no_branch(branch, root)) from error
+
+
+def _no_branch(branch: str, root: ObjectStore) -> str:
+    return (
+        f"Ref not found error: Branch {branch} does not exist in the table {root.root}; "
+        "branches.list() lists those that do"
+    )

@@ -1,0 +1,68 @@
+"""What is wrong is said with its name: the table, the endpoint, the argument; and with the way out."""
+
+import socket
+
+import pyarrow as pa
+import pytest
+
+import lance_core as lance
+from lance_core.errors import InvalidInputError, StoreError, VersionNotFoundError
+
+
+@pytest.fixture
+def table(tmp_path):
+    return lance.write_dataset(pa.table({"n": [1, 2]}), tmp_path / "named.lance")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda t: lance.dataset(t.uri, version=9), "version main:9 does not exist in the table {}; versions()"),
+        (lambda t: t.checkout_version("none"), "tag none does not exist in the table {}; tags.list()"),
+        (lambda t: t.tags.delete("none"), "tag none does not exist in the table {}; tags.list()"),
+        (lambda t: t.tags.create("mine", 9), "version main:9 does not exist in the table {}; versions()"),
+        (lambda t: t.checkout_version(("none", None)), "Branch none does not exist in the table {}"),
+        (lambda t: t.branches.delete("none"), "Branch none does not exist in the table {}"),
+    ],
+)
+def test_versions_tags_and_branches_name_their_table(table, ask, said):
+    with pytest.raises(VersionNotFoundError) as found:
+        ask(table)
+    root = table.uri
+    assert said.split("{}")[0] in str(found.value)
+    assert root in str(found.value)
+    assert said.split("{}")[1] in str(found.value)
+
+
+def test_a_tag_that_is_there_names_its_table_and_the_way_out(table):
+    table.tags.create("mine", 1)
+    with pytest.raises(InvalidInputError, match=r"tag mine already exists in the table .*named\.lance; tags\.update"):
+        table.tags.create("mine", 1)
+
+
+def test_arguments_that_are_none_are_named(table):
+    with pytest.raises(InvalidInputError, match=r"columns is a list of names, .* not 5"):
+        table.to_table(columns=5)
+    with pytest.raises(InvalidInputError, match=r"a branch is named by a text, not by 5; table .*named\.lance"):
+        table.checkout_version((5, 1))
+
+
+@pytest.mark.parametrize("user", ["", "who:hidden@"])
+def test_storage_that_cannot_be_reached_is_named(user):
+    with socket.socket() as held:  # nobody listens
+        held.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
+        options = {
+            "aws_endpoint": f"http://{user}{endpoint}",
+            "allow_http": "true",
+            "aws_access_key_id": "k",
+            "aws_secret_access_key": "s",
+            "aws_region": "us-east-1",
+            "client_max_retries": "0",
+        }
+        with pytest.raises(StoreError) as found:
+            lance.dataset("s3://bucket/t.lance", storage_options=options)
+    said = str(found.value)
+    assert f"at the endpoint http://{endpoint}: " in said
+    assert user or "it cannot be reached (EndpointConnectionError); the storage option aws_endpoint" in said
+    assert "hidden" not in said
