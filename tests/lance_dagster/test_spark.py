@@ -232,3 +232,25 @@ def test_pylance_reads_appends_and_is_read_back(run, lake, spark):
     lance.write_dataset(table.to_table(filter="n = 2"), lake.uri("events"), mode="append")
     run(daily(spark, [(date(2), 20)]), partition="2024-01-02")
     assert lake.rows("events") == [(date(1), 1)] * 2 + [(date(2), 20)] + [(date(3), 3)] * 2
+
+
+def test_rows_of_another_day_are_told_with_asset_table_values_and_way_out(run, lake, spark):
+    wrong = run(daily(spark, [(date(1), 1), (date(2), 2), (None, 3)]), partition="2024-01-01", fails=True)
+    said = errors(wrong)
+    for part in (
+        "asset events, table ",
+        "are outside of the run's 1 partitions ('2024-01-01')",
+        "day = datetime.date(2024, 1, 2)",
+        'Filter them out, or set out_of_partition (metadata lance/out_of_partition) to "allow"',
+    ):
+        assert part in said
+
+
+def test_a_partition_column_of_another_type_is_called_what_it_is(run, lake, spark):
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def events() -> DataFrame:
+        return spark.createDataFrame([([date(1)], 1)], "day array<date>, n long")
+
+    said = errors(run(events, partition="2024-01-01", fails=True))
+    assert "list<item: date32[day]>" in said
+    assert "null" not in said.partition("list<")[0].rpartition("\n")[2]
