@@ -98,7 +98,8 @@ class LanceDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What appends or overwrites; the schema is checked here, before any task runs."""
         options = self._options.write_options(overwrite=overwrite)
-        if already_done(self._options.uri, options) is not None:
+        done, options = already_done(self._options.uri, options)
+        if done is not None:
             return _Writer(None)
         return _Writer(prepare_write(handed_over(schema), self._options.uri, options))
 

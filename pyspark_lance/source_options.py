@@ -19,6 +19,7 @@
     partition_by                            x         "day,kind": no file holds rows of two values of these columns
     partitionOverwriteMode                  x         "dynamic", with mode overwrite: partitions that have rows go
     commit_message, once                    x      w  a text; "key=value"
+    once_since                              x         look back for `once` to this version, which is left out
     max_rows_per_file, max_bytes_per_file, data_storage_version: as in `write`
     transaction_properties                  x      w  a JSON object of texts
     transaction.<key>                       x      w  one of them; Spark makes the key lower case
@@ -53,6 +54,7 @@ _WRITE: Final = (
     "partitionOverwriteMode",
     "commit_message",
     "once",
+    "once_since",
     "max_rows_per_file",
     "max_bytes_per_file",
     "data_storage_version",
@@ -152,6 +154,7 @@ class SourceOptions:
             transaction_properties=self._properties(),
             commit_message=self.text("commit_message"),
             once=self._pair("once"),
+            once_since=self.integer("once_since") or 0,
             storage_options=self.storage,
             max_rows_per_file=self.integer("max_rows_per_file"),
             max_bytes_per_file=self.integer("max_bytes_per_file"),

@@ -195,19 +195,26 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], options: Wri
     )
 
 
-def already_done(uri: str | PathLike[str], options: WriteOptions) -> WriteResult | None:
-    """What an earlier write with the same `once` did; None if there was none.
+def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
+    """Look for an earlier write with the same `once`.
 
-    The whole history is walked back, unless the caller says with `read_version` that it has looked up to there.
+    The history is walked back, newest first, to `once_since` or to its beginning. With `read_version` the caller says
+    that it has looked up to there.
+
+    Returns:
+        What that write did, None if there was none; and the options to write with: based on the version from which on
+        nobody has looked, so that the commit looks at the versions that come between.
     """
     if options.once is None or options.read_version is not None:
-        return None
+        return None, options
     latest = _open(uri, options, None)
-    found = None if latest is None else latest.find_transaction(*options.once)
-    if latest is None or found is None:
-        return None
+    if latest is None:
+        return None, replace(options, read_version=0)
+    found = latest.find_transaction(*options.once, newer_than=options.once_since)
+    if found is None:
+        return None, replace(options, read_version=latest.version)
     version, transaction = found
-    return WriteResult(
+    done = WriteResult(
         dataset=latest.checkout_version(version),
         operation=transaction.operation.name,
         transaction_uuid=transaction.uuid,
@@ -219,6 +226,7 @@ def already_done(uri: str | PathLike[str], options: WriteOptions) -> WriteResult
         attempts=0,
         deduplicated=True,
     )
+    return done, options
 
 
 def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOptions) -> WriteJob:

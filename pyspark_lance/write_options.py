@@ -31,6 +31,7 @@ class WriteOptions:
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
     once: tuple[str, str] | None = None
+    once_since: int = 0
     write_try: WriteTry | None = None
     read_version: int | None = None
     table_config: Mapping[str, str] | None = None
@@ -77,6 +78,8 @@ def check_together(options: WriteOptions) -> None:
     Raises:
         InvalidInputError: It does not.
     """
+    if options.once_since and options.once is None:
+        raise InvalidInputError("once_since says how far to look back for once, which is not given")
     if options.replace_where is not None and options.mode != "overwrite":
         raise InvalidInputError(f"replaceWhere needs mode 'overwrite', not {options.mode!r}")
     if options.partition_overwrite == "dynamic" and options.partition_by is None:

@@ -35,6 +35,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     once: tuple[str, str] | None = None,
+    once_since: int = 0,
     write_try: WriteTry | None = None,
     read_version: int | None = None,
     table_config: Mapping[str, str] | None = None,
@@ -71,7 +72,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
         once: Key and value of a transaction property. If a version has it already, nothing is written; if not, this
-            version will have it.
+            version will have it. All versions are opened for that, newest first, unless `once_since` is given.
+        once_since: A version that is known to be no newer than any write with the same `once`, such as the one that the
+            job found when it began: neither it nor older ones are opened.
         write_try: Which try of which write this is, if it may be tried several times: what earlier tries committed is
             replaced, and a later one that has committed stops this one.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
@@ -110,6 +113,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         transaction_properties=transaction_properties,
         commit_message=commit_message,
         once=once,
+        once_since=once_since,
         write_try=write_try,
         read_version=read_version,
         table_config=table_config,
@@ -132,7 +136,7 @@ def write_with(
 
     if not isinstance(df, AnyDataFrame):
         raise InvalidInputError(f"a pyspark DataFrame is needed, not a {type(df).__name__}")
-    done = already_done(uri, options)
+    done, options = already_done(uri, options)
     if done is not None:
         return done
     source = handed_over(df.schema)

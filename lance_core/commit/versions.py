@@ -292,7 +292,13 @@ def load_transaction(store: ObjectStore, manifest: Manifest | VersionRecord) -> 
 
 
 def find_by_property(
-    store: ObjectStore, key: str, value: str, *, newest: Manifest, not_before: datetime | None = None
+    store: ObjectStore,
+    key: str,
+    value: str,
+    *,
+    newest: Manifest,
+    not_before: datetime | None = None,
+    newer_than: int = 0,
 ) -> tuple[Manifest, Transaction] | None:
     """Find the newest version whose transaction has a property.
 
@@ -302,11 +308,12 @@ def find_by_property(
         value: What it must be.
         newest: Where to start; older versions are read one after the other.
         not_before: Do not look at versions committed before this time; must be aware of its time zone.
+        newer_than: Do not look at this version or older ones; they are not read.
 
     Raises:
         UnsupportedError: That version has features that are not known.
     """
-    for manifest in _backwards(store, newest):
+    for manifest in _backwards(store, newest, newer_than):
         if not_before is not None and manifest.timestamp < not_before:
             return None
         transaction = load_transaction(store, manifest)
@@ -350,11 +357,13 @@ def find_all_by_property(
     return found, missing
 
 
-def _backwards(store: ObjectStore, newest: Manifest) -> Iterator[Manifest | VersionRecord]:
-    """The versions from one on, newest first; those that were cleaned up are left out."""
+def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionRecord]:
+    """The versions from one on, newest first, down to one that is left out, as those are that were cleaned up."""
+    if newest.version <= newer_than:
+        return
     yield newest
     for version in reversed(list_versions(store)):
-        if version < newest.version:
+        if newer_than < version < newest.version:
             try:
                 found = load_version_record(store, version)
             except VersionNotFoundError:

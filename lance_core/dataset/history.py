@@ -102,7 +102,7 @@ class HistoryVerbs(Handle):
             yield handle, None if found is None else Transaction.from_record(found)
 
     def find_transaction(
-        self, key: str, value: str, *, not_before: datetime | None = None
+        self, key: str, value: str, *, not_before: datetime | None = None, newer_than: int = 0
     ) -> tuple[int, Transaction] | None:
         """The newest commit up to this version that carries a transaction property.
 
@@ -110,11 +110,14 @@ class HistoryVerbs(Handle):
             key: The property.
             value: What it must be.
             not_before: Do not look at older commits.
+            newer_than: Do not look at this version or older ones; they are not read.
 
         Returns:
             Version and transaction; None if there is none.
         """
-        found = find_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
+        found = find_by_property(
+            self._store, key, value, newest=self._manifest, not_before=not_before, newer_than=newer_than
+        )
         return None if found is None else (found[0].version, Transaction.from_record(found[1]))
 
     def find_transactions(
