@@ -105,6 +105,10 @@ class ReadingVerbs(Handle):
         """Number of rows; without a filter only metadata is read. Arguments as `scanner`."""
         return self.scanner(filter=filter, **options).count_rows()
 
+    def __len__(self) -> int:
+        """Number of rows; only metadata is read."""
+        return self.count_rows()
+
     def parse_filter(self, text: str) -> pc.Expression:
         """A filter in SQL as an Arrow expression, to be joined with others or sent elsewhere.
 

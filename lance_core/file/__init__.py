@@ -1,8 +1,17 @@
 """Data files: one file of columns, written and read as a whole or in parts."""
 
 from lance_core.file.container import WrittenFile
+from lance_core.file.description import (
+    LanceBufferDescriptor,
+    LanceColumnMetadata,
+    LanceColumnStatistics,
+    LanceFileMetadata,
+    LanceFileStatistics,
+    LancePageMetadata,
+)
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, ReaderResults, stable_version
 from lance_core.file.reader import DataFileReader
+from lance_core.file.session import LanceFileSession, ListResult
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DataFileWriter
 
@@ -11,8 +20,16 @@ __all__ = [
     "DataFileReader",
     "DataFileWriter",
     "FileVersion",
+    "LanceBufferDescriptor",
+    "LanceColumnMetadata",
+    "LanceColumnStatistics",
+    "LanceFileMetadata",
     "LanceFileReader",
+    "LanceFileSession",
+    "LanceFileStatistics",
     "LanceFileWriter",
+    "LancePageMetadata",
+    "ListResult",
     "ReaderResults",
     "WrittenFile",
     "stable_version",

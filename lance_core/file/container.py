@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
-from lance_core.encoding.page import BytesLike, EncodedPage
+from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage
 from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
 from lance_core.encoding.structural import blob
 from lance_core.file.footer import Footer
@@ -80,6 +80,8 @@ class PageFile:
         self._position = 0
         self._unwritten: list[BytesLike] = []
         self._unwritten_bytes = 0
+        self._global_buffers: list[ByteRange] = []
+        self._schema_metadata: dict[str, bytes] = {}
         self._sink = sink
 
     @property
@@ -116,6 +118,15 @@ class PageFile:
         encoding = page_encoding(page.encoding)
         self.add_page(column, page.buffers, encoding=encoding, length=page.length, num_rows=page.num_rows)
 
+    def add_global_buffer(self, data: BytesLike) -> int:
+        """Append bytes that belong to the file as a whole; returns their index, from 1 on: 0 is the descriptor."""
+        self._global_buffers.append(self.append(data))
+        return len(self._global_buffers)
+
+    def add_schema_metadata(self, key: str, value: str) -> None:
+        """Add to the metadata of the schema, or replace."""
+        self._schema_metadata[key] = value.encode()
+
     def finish(self, num_rows: int) -> WrittenFile:
         """Write the metadata, and make the file visible."""
         self.complete(num_rows)
@@ -124,7 +135,10 @@ class PageFile:
     def complete(self, num_rows: int) -> None:
         """Write the metadata."""
         fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
-        descriptor = self.append(descriptor_to_bytes(dataclasses.replace(self._schema, fields=fields), num_rows))
+        metadata = {**self._schema.metadata, **self._schema_metadata}
+        schema = dataclasses.replace(self._schema, fields=fields, metadata=metadata)
+        descriptor = self.append(descriptor_to_bytes(schema, num_rows))
+        buffers = [descriptor, *self._global_buffers]
         start, column_table = self._position, []
         for field, own_pages in zip(self.fields, self._pages, strict=True):
             pages = own_pages if self._version.has_levels else _one_struct_page(own_pages)
@@ -135,13 +149,13 @@ class PageFile:
         table_position = self._position
         self._write(table_to_bytes(column_table))
         buffer_table = self._position
-        self._write(table_to_bytes([descriptor]))
+        self._write(table_to_bytes(buffers))
         major, minor = self._version.footer_numbers
         footer = Footer(
             column_metadata=start,
             column_table=table_position,
             buffer_table=buffer_table,
-            num_buffers=1,
+            num_buffers=len(buffers),
             num_columns=len(self._pages),
             major=major,
             minor=minor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -11,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.file.writer import DataFileWriter
+from lance_core.file.writer import DEFAULT_PAGE_BYTES, DataFileWriter
 from lance_core.schema import Schema, resolve_extensions, schema_from_arrow, schema_to_arrow
 from lance_core.store import ObjectStore, canonical_uri, open_store
 
-__all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "stable_version"]
+__all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "refuse", "stable_version"]
 
 BATCH_ROWS: Final = 1024
 
@@ -69,7 +71,7 @@ class LanceFileReader:
         columns: Sequence[str] | None = None,
         **others: Any,
     ) -> None:
-        _refuse("LanceFileReader", others)
+        refuse("LanceFileReader", others)
         store, key = _locate(path, storage_options)
         self._file = DataFileReader.open(store, key)
         schema = self._file.schema
@@ -78,6 +80,30 @@ class LanceFileReader:
     def num_rows(self) -> int:
         """Rows in the file."""
         return self._file.num_rows
+
+    def metadata(self) -> LanceFileMetadata:
+        """What the file says about itself.
+
+        Raises:
+            UnsupportedError: It is a 0.1 file.
+        """
+        return described(self._file.metadata)
+
+    def file_statistics(self) -> LanceFileStatistics:
+        """Pages and bytes of each column.
+
+        Raises:
+            UnsupportedError: It is a 0.1 file.
+        """
+        return measured(self._file.metadata)
+
+    def read_global_buffer(self, index: int) -> bytes:
+        """Bytes that belong to the file as a whole, as `LanceFileWriter.add_global_buffer` added them.
+
+        Raises:
+            InvalidInputError: There is none of that index.
+        """
+        return bytes(self._file.read_global_buffer(index))
 
     def read_all(self, *, batch_size: int = BATCH_ROWS, batch_readahead: int = 16) -> ReaderResults:
         """All rows.
@@ -131,7 +157,8 @@ class LanceFileWriter:
         schema: The columns; None takes those of the first batch.
         version: Version of the file; None for the default.
         storage_options: Credentials and options of the storage, under object_store's names.
-        max_page_bytes: Bytes of a column that make a page; None for the default.
+        max_page_bytes: Bytes of a column that make a page; None for the default. From 2.1 on at least 64 KiB.
+        data_cache_bytes: Bytes of all columns together that may wait for their pages; None for 8 MiB a column.
         **others: Arguments of pylance's that are not offered.
 
     Raises:
@@ -146,25 +173,35 @@ class LanceFileWriter:
         version: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         max_page_bytes: int | None = None,
+        data_cache_bytes: int | None = None,
         **others: Any,
     ) -> None:
-        _refuse("LanceFileWriter", others)
+        refuse("LanceFileWriter", others)
+        _check_positive(max_page_bytes=max_page_bytes, data_cache_bytes=data_cache_bytes)
         self._store, self._key = _locate(path, storage_options)
         self._version = FileVersion.from_string(version)
         self._page_bytes = max_page_bytes
+        self._cache_bytes = data_cache_bytes
         self._schema = None if schema is None else schema_from_arrow(schema)
         self._file: DataFileWriter | None = None
-        self._closed = False
+        self._global_buffers: list[bytes] = []
+        self._schema_metadata: dict[str, str] = {}
+        self._lock = Lock()
+        self.closed = False
+        self.size_bytes: int | None = None
 
     def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append rows.
+        """Append rows. Several threads may write: the rows of a call stay together.
 
         Raises:
             SchemaError: They have other columns than the file.
             InvalidInputError: The file is closed.
         """
-        if self._closed:
-            raise InvalidInputError(f"{self._key}: the file is closed")
+        with self._lock:
+            self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch | pa.Table) -> None:
+        self._check_open()
         if self._schema is None:
             self._schema = schema_from_arrow(batch.schema)
         given = set(batch.schema.names)
@@ -179,13 +216,57 @@ class LanceFileWriter:
         Raises:
             SchemaError: No row was written and no schema given, so that the file would have no columns.
         """
-        if self._closed:
-            return None
-        if self._schema is None:
-            raise SchemaError("a file without rows needs a schema")
-        written = self._writer(self._schema).finish()
-        self._closed = True
-        return written.num_rows
+        with self._lock:
+            if self.closed:
+                return None
+            if self._schema is None:
+                raise SchemaError(
+                    f"{self._key}: Schema is unknown and file cannot be created: a file without rows needs a schema"
+                )
+            file = self._writer(self._schema)
+            for data in self._global_buffers:
+                file.add_global_buffer(data)
+            for key, value in self._schema_metadata.items():
+                file.add_schema_metadata(key, value)
+            written = file.finish()
+            self.closed, self.size_bytes = True, written.size_bytes
+            return written.num_rows
+
+    def add_schema_metadata(self, key: str, value: str) -> None:
+        """Add to the metadata of the file's schema, or replace.
+
+        Raises:
+            InvalidInputError: The file is closed.
+            UnsupportedError: It is a 0.1 file.
+        """
+        with self._lock:
+            self._check_open()
+            self._refuse_legacy("metadata that is added after the schema")
+            self._schema_metadata[key] = value
+
+    def add_global_buffer(self, data: bytes) -> int:
+        """Add bytes that belong to the file as a whole; they are kept until it is closed.
+
+        Returns:
+            Their index, for `LanceFileReader.read_global_buffer`; the first is 1.
+
+        Raises:
+            InvalidInputError: The file is closed.
+            UnsupportedError: It is a 0.1 file.
+        """
+        with self._lock:
+            self._check_open()
+            self._refuse_legacy("global buffers")
+            self._global_buffers.append(bytes(data))
+            return len(self._global_buffers)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InvalidInputError(f"{self._key}: the file is closed")
+
+    def _refuse_legacy(self, what: str) -> None:
+        if self._version is FileVersion.V0_1:
+            raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -197,14 +278,18 @@ class LanceFileWriter:
         """Close, or drop the file if the body raised."""
         if kind is None:
             self.close()
-        elif self._file is not None:
-            self._closed = True
-            self._file.abort()
+        else:
+            with self._lock:
+                self.closed = True
+                if self._file is not None:
+                    self._file.abort()
 
     def _writer(self, schema: Schema) -> DataFileWriter:
         if self._file is None:
-            options = {} if self._page_bytes is None else {"page_bytes": self._page_bytes}
-            self._file = DataFileWriter(self._store, self._key, schema, version=self._version, **options)
+            sizes = [DEFAULT_PAGE_BYTES if self._page_bytes is None else self._page_bytes]
+            if self._cache_bytes is not None:
+                sizes.append(max(1, self._cache_bytes // max(1, len(schema.fields))))
+            self._file = DataFileWriter(self._store, self._key, schema, version=self._version, page_bytes=min(sizes))
         return self._file
 
 
@@ -216,7 +301,14 @@ def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None
     return open_store(folder or "/", storage_options), name
 
 
-def _refuse(what: str, others: Mapping[str, object]) -> None:
+def _check_positive(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise InvalidInputError(f"{name} must be positive, not {number}")
+
+
+def refuse(what: str, others: Mapping[str, object]) -> None:
+    """Refuse arguments of pylance's that are not offered, by name."""
     given = sorted(name for name, value in others.items() if value is not None)
     if given:
         raise UnsupportedError(f"{what}: not offered: {', '.join(given)}")

@@ -72,6 +72,7 @@ class ColumnPages:
         size: Size of the file.
         column: The column's encoding.
         read: Reads a range of the file, for descriptions that lie elsewhere.
+        buffers: Buffers of the column as a whole.
     """
 
     messages: Sequence[ColumnMetadata.Page]
@@ -79,6 +80,7 @@ class ColumnPages:
     size: int
     column: ColumnEncoding
     read: ReadBytes
+    buffers: tuple[ByteRange, ...] = ()
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
         """One page.
@@ -149,6 +151,7 @@ class FileMetadata:
         size_bytes: Its size.
         columns: The columns' pages, by column index.
         global_buffers: Where the global buffers are.
+        metadata_range: Where the columns are described, their offset table included; empty in 0.1.
     """
 
     version: FileVersion
@@ -157,6 +160,7 @@ class FileMetadata:
     size_bytes: int
     columns: Sequence[ColumnPages]
     global_buffers: tuple[ByteRange, ...]
+    metadata_range: ByteRange = (0, 0)
 
 
 def column_to_bytes(pages: Sequence[ColumnMetadata.Page], column: ColumnEncoding) -> bytes:
@@ -218,6 +222,7 @@ def column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> Co
         size=size,
         column=_parse_column_encoding(message.encoding, read, size),
         read=read,
+        buffers=tuple((at, at + n) for at, n in zip(message.buffer_offsets, message.buffer_sizes, strict=False)),
     )
 
 

@@ -125,6 +125,17 @@ class DataFileReader:
         """All that the file says about itself."""
         return self._metadata
 
+    def read_global_buffer(self, index: int) -> BytesLike:
+        """Bytes that belong to the file as a whole; 0 is the file descriptor.
+
+        Raises:
+            InvalidInputError: There is none of that index.
+        """
+        buffers = self._metadata.global_buffers
+        if not 0 <= index < len(buffers):
+            raise InvalidInputError(f"{self._key}: no global buffer {index}, there are {len(buffers)}")
+        return self._store.get_range(self._key, *buffers[index])
+
     def check(self) -> None:
         """Parse the metadata of all columns, which otherwise waits until they are read.
 
@@ -345,6 +356,7 @@ def _read_metadata(
         size_bytes=size,
         columns=_columns(store, key, table, tail, start),
         global_buffers=tuple(buffers),
+        metadata_range=(footer.column_metadata, footer.buffer_table),
     )
     return metadata, None
 

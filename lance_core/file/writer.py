@@ -94,7 +94,9 @@ class DataFileWriter:
         self._version = version
         self._arrow_schema = schema_to_arrow(schema)
         wide = _TOTAL_BUFFERED // max(len(schema.fields), 1)
-        self._page_bytes = max(_MIN_PAGE_BYTES, min(page_bytes, wide))
+        # In 2.0 a page is what is read at once, so that it may be as small as the caller wants.
+        smallest = _MIN_PAGE_BYTES if version.has_levels else min(_MIN_PAGE_BYTES, page_bytes)
+        self._page_bytes = max(smallest, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
         self._pending: deque[tuple[int, Future[list[list[EncodedPage]]]]] = deque()
         self._collected: list[_Collected] = []
@@ -143,6 +145,24 @@ class DataFileWriter:
             for chunk in chunks:
                 self._collect(collected, chunk)
 
+    def add_global_buffer(self, data: bytes) -> int:
+        """Append bytes that belong to the file as a whole; returns their index, from 1 on.
+
+        Raises:
+            UnsupportedError: It is a 0.1 file.
+        """
+        self._refuse_legacy("global buffers")
+        return self._file.add_global_buffer(data)
+
+    def add_schema_metadata(self, key: str, value: str) -> None:
+        """Add to the metadata of the schema, or replace.
+
+        Raises:
+            UnsupportedError: It is a 0.1 file.
+        """
+        self._refuse_legacy("metadata that is added after the schema")
+        self._file.add_schema_metadata(key, value)
+
     def finish(self) -> WrittenFile:
         """Write what is left and the metadata, and make the file visible."""
         self.complete()
@@ -182,6 +202,10 @@ class DataFileWriter:
             future.cancel()
         self._pending.clear()
         self._sink.abort()
+
+    def _refuse_legacy(self, what: str) -> None:
+        if self._legacy is not None:
+            raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
 
     def _collect(self, collected: _Collected, chunk: pa.Array) -> None:
         """Add rows of a column, and encode them once they make a page."""

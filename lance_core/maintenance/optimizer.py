@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lance_core.commit import commit
+from lance_core.errors import InvalidInputError
 from lance_core.maintenance.compaction import compact
 from lance_core.maintenance.results import CompactionMetrics
+from lance_core.table.operations import UpdateConfig, UpdateMap
+from lance_core.table.transaction import Transaction
 from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
+from lance_core.verbs.write.write_dataset import AutoCleanupConfig, auto_cleanup_keys
 
 __all__ = ["DatasetOptimizer"]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class DatasetOptimizer:
@@ -23,6 +32,30 @@ class DatasetOptimizer:
 
     def __init__(self, dataset: Handle) -> None:
         self._dataset = dataset
+
+    def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig) -> None:
+        """Let commits of any writer remove old versions from now on; commits a version.
+
+        Args:
+            auto_cleanup_config: How often, and how old versions must be.
+
+        Raises:
+            InvalidInputError: A key is missing or unknown, or a number cannot be used.
+        """
+        given = dict(auto_cleanup_config)
+        if set(given) != {"interval", "older_than_seconds"} or not all(_is_count(value) for value in given.values()):
+            raise InvalidInputError(f"auto_cleanup_config needs interval and older_than_seconds, not {given}")
+        self._configure(auto_cleanup_keys(auto_cleanup_config))
+
+    def disable_auto_cleanup(self) -> None:
+        """Remove no old versions after commits any more; commits a version."""
+        self._configure(dict.fromkeys(auto_cleanup_keys({"interval": 0, "older_than_seconds": 0})))
+
+    def _configure(self, entries: Mapping[str, str | None]) -> None:
+        operation = UpdateConfig(config=UpdateMap(entries=entries))
+        transaction = Transaction(read_version=self._dataset.version, operation=operation)
+        source = self._dataset.source
+        self._dataset.move_to(commit(source.store, transaction, base=source.manifest).manifest)
 
     def compact_files(  # noqa: PLR0913 - pylance's signature
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypedDict
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.write.commit_fragments import CommitRequest, commit_fragments
 from lance_core.verbs.write.prepare import WriteOptions, prepare
 
-__all__ = ["write_dataset"]
+__all__ = ["AutoCleanupConfig", "auto_cleanup_keys", "write_dataset"]
 
 
 def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination, options: WriteOptions) -> Destination:
@@ -37,7 +38,7 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
     place, is_new = prepared.place, prepared.place.base is None
     if not is_new and options.mode == "create":
         raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
-    table_config = _auto_cleanup(options.auto_cleanup_options if is_new else None)
+    table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
     found, fragments = prepared.write_rows(data, schema)
     request = CommitRequest(
         fragments=fragments,
@@ -62,11 +63,24 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
     return replace(place, base=manifest)
 
 
-def _auto_cleanup(options: Mapping[str, int] | None) -> dict[str, str]:
+class AutoCleanupConfig(TypedDict):
+    """When commits remove old versions.
+
+    Attributes:
+        interval: After how many versions.
+        older_than_seconds: Versions older than this.
+    """
+
+    interval: int
+    older_than_seconds: int
+
+
+def auto_cleanup_keys(options: Mapping[str, object] | None) -> dict[str, str]:
+    """What the configuration of a table says about automatic cleanup."""
     if options is None:
         return {}
     unknown = set(options) - {"interval", "older_than_seconds"}
     if unknown:
         raise InvalidInputError(f"auto_cleanup_options: unknown keys {sorted(unknown)}")
     names = {"interval": ("interval", ""), "older_than_seconds": ("older_than", "s")}
-    return {f"lance.auto_cleanup.{names[key][0]}": f"{value}{names[key][1]}" for key, value in options.items()}
+    return {f"lance.auto_cleanup.{names[key][0]}": f"{options[key]}{names[key][1]}" for key in names if key in options}

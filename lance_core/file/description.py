@@ -1,0 +1,169 @@
+"""What a data file says about itself, under pylance's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_core.encoding.page import ByteRange
+from lance_core.errors import UnsupportedError
+from lance_core.file.metadata import ColumnPages, FileMetadata
+from lance_core.file.version import FileVersion
+from lance_core.schema import resolve_extensions, schema_to_arrow
+
+__all__ = [
+    "LanceBufferDescriptor",
+    "LanceColumnMetadata",
+    "LanceColumnStatistics",
+    "LanceFileMetadata",
+    "LanceFileStatistics",
+    "LancePageMetadata",
+    "described",
+    "measured",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LanceBufferDescriptor:
+    """Where a buffer lies.
+
+    Attributes:
+        position: Its first byte in the file.
+        size: Its bytes.
+    """
+
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LancePageMetadata:
+    """One page of a column.
+
+    Attributes:
+        buffers: Its buffers.
+        encoding: How its values are encoded, as text for people.
+    """
+
+    buffers: list[LanceBufferDescriptor]
+    encoding: str
+
+
+@dataclass(frozen=True, slots=True)
+class LanceColumnMetadata:
+    """One column.
+
+    Attributes:
+        column_buffers: Buffers of the column as a whole.
+        pages: Its pages.
+    """
+
+    column_buffers: list[LanceBufferDescriptor]
+    pages: list[LancePageMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanceFileMetadata:
+    """What a file says about itself.
+
+    Attributes:
+        schema: Its columns.
+        num_rows: Rows in it.
+        major_version: Of the format, as the footer has it: 0 for 2.0.
+        minor_version: Of the format, as the footer has it: 3 for 2.0.
+        num_data_bytes: Bytes before the description of the columns, without global buffers.
+        num_column_metadata_bytes: Bytes that describe the columns.
+        num_global_buffer_bytes: Bytes of the global buffers.
+        global_buffers: The buffers of the file as a whole; the first has the schema.
+        columns: The columns of the file.
+    """
+
+    schema: pa.Schema
+    num_rows: int
+    major_version: int
+    minor_version: int
+    num_data_bytes: int
+    num_column_metadata_bytes: int
+    num_global_buffer_bytes: int
+    global_buffers: list[LanceBufferDescriptor]
+    columns: list[LanceColumnMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class LanceColumnStatistics:
+    """Size of one column.
+
+    Attributes:
+        num_pages: Its pages.
+        size_bytes: Bytes of their buffers.
+    """
+
+    num_pages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanceFileStatistics:
+    """Sizes of the columns of a file.
+
+    Attributes:
+        columns: In their order in the file.
+    """
+
+    columns: list[LanceColumnStatistics]
+
+
+def described(metadata: FileMetadata) -> LanceFileMetadata:
+    """What a file says about itself.
+
+    Raises:
+        UnsupportedError: It is a 0.1 file, which is laid out in another way.
+        CorruptFileError: A page contradicts the file.
+    """
+    _refuse_legacy(metadata)
+    start, end = metadata.metadata_range
+    buffers = _buffers(metadata.global_buffers)
+    global_bytes = sum(buffer.size for buffer in buffers)
+    major, minor = metadata.version.footer_numbers
+    return LanceFileMetadata(
+        schema=resolve_extensions(schema_to_arrow(metadata.schema)),
+        num_rows=metadata.num_rows,
+        major_version=major,
+        minor_version=minor,
+        num_data_bytes=start - global_bytes,
+        num_column_metadata_bytes=end - start,
+        num_global_buffer_bytes=global_bytes,
+        global_buffers=buffers,
+        columns=[LanceColumnMetadata(_buffers(column.buffers), _pages(column)) for column in metadata.columns],
+    )
+
+
+def measured(metadata: FileMetadata) -> LanceFileStatistics:
+    """Pages and bytes of each column.
+
+    Raises:
+        UnsupportedError: It is a 0.1 file, which is laid out in another way.
+    """
+    _refuse_legacy(metadata)
+    return LanceFileStatistics(
+        [
+            LanceColumnStatistics(len(column.messages), sum(sum(page.buffer_sizes) for page in column.messages))
+            for column in metadata.columns
+        ]
+    )
+
+
+def _pages(column: ColumnPages) -> list[LancePageMetadata]:
+    pages = [column.page(index, 0, 0) for index in range(len(column.messages))]
+    return [LancePageMetadata(_buffers(page.buffers), str(page.encoding)) for page in pages]
+
+
+def _buffers(ranges: Iterable[ByteRange]) -> list[LanceBufferDescriptor]:
+    return [LanceBufferDescriptor(start, end - start) for start, end in ranges]
+
+
+def _refuse_legacy(metadata: FileMetadata) -> None:
+    if metadata.version is FileVersion.V0_1:
+        raise UnsupportedError("the layout of 0.1 files is not described")

@@ -1,0 +1,240 @@
+"""Samples of a dataset, and shares of it for processes that work side by side, under pylance's names."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.dataset.lance_dataset import dataset as open_dataset
+from lance_core.errors import InvalidInputError
+
+__all__ = ["ShardedBatchIterator", "ShardedBatchSampler", "ShardedFixedBatchSampler", "maybe_sample"]
+
+
+def maybe_sample(
+    dataset: str | PathLike[str] | LanceDataset,
+    n: int,
+    columns: Sequence[str] | Mapping[str, str] | str,
+    batch_size: int = 10240,
+    max_takes: int = 2048,
+    filt: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows chosen at random, none of them twice; all rows, in order, if there are no more than asked for.
+
+    Args:
+        dataset: The dataset, or where it is.
+        n: How many rows.
+        columns: What to read, as for `scanner`; one name as text.
+        batch_size: Most rows of a batch.
+        max_takes: More rows than this are chosen as runs of neighbours, so many runs at most, which reads faster.
+        filt: Choose among the rows for which this SQL is true.
+
+    Raises:
+        InvalidInputError: A number is not positive, or the filter is no condition.
+    """
+    if min(n, batch_size, max_takes) < 1:
+        raise InvalidInputError(f"n {n}, batch_size {batch_size} and max_takes {max_takes} must be positive")
+    source = dataset if isinstance(dataset, LanceDataset) else open_dataset(dataset)
+    wanted: Any = [columns] if isinstance(columns, str) else columns
+    total = source.count_rows()
+    if n >= total:
+        yield from source.to_batches(wanted, filt, batch_size=batch_size)
+        return
+    candidates = np.arange(total) if filt is None else _matching(source, filt)
+    chosen = _chosen(candidates, n, max_takes)
+    for start in range(0, len(chosen), batch_size):
+        table = source.take(chosen[start : start + batch_size], wanted).combine_chunks()
+        yield from table.to_batches()
+
+
+def _matching(source: LanceDataset, filt: str) -> np.ndarray[Any, Any]:
+    """Positions of the rows for which a filter is true."""
+    positions = source.to_table(["_rowoffset"], filt)["_rowoffset"]
+    return np.sort(positions.to_numpy())
+
+
+def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndarray[Any, Any]:
+    """Rows at random; as runs of neighbours if they are many."""
+    rng = np.random.default_rng()
+    if len(candidates) <= n:
+        return candidates
+    if n <= max_takes:
+        return rng.choice(candidates, n, replace=False)
+    length = math.ceil(n / max_takes)
+    runs = rng.permutation(math.ceil(len(candidates) / length))
+    return np.concatenate([candidates[run * length : (run + 1) * length] for run in runs[: n // length + 2]])[:n]
+
+
+class ShardedBatchSampler:
+    """The share of one process: every `world_size`-th batch of the rows.
+
+    Args:
+        rank: Number of the process.
+        world_size: How many processes there are.
+        randomize: Whether the batches come in another order in each epoch.
+        seed: Start of the random order, the same in all processes.
+
+    Raises:
+        InvalidInputError: The rank is none of the processes.
+    """
+
+    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
+        if not 0 <= rank < world_size:
+            raise InvalidInputError(f"rank {rank} of {world_size} processes")
+        self._rank = rank
+        self._world_size = world_size
+        self._randomize = randomize
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch, which has a random order of its own."""
+        self._epoch = epoch
+
+    def __call__(
+        self,
+        dataset: LanceDataset,
+        *,
+        batch_size: int = 128,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        filter: str | None = None,  # noqa: A002 - pylance's name
+        batch_readahead: int = 16,
+        with_row_id: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield this process's batches.
+
+        Args:
+            dataset: Where from.
+            batch_size: Rows of a batch.
+            columns: What to read, as for `scanner`.
+            filter: With one, this process's rows are each `world_size`-th of those that match.
+            batch_readahead: Changes no result: reading ahead is bounded by memory.
+            with_row_id: Add a column `_rowid`.
+        """
+        if batch_size < 1 or batch_readahead < 0:
+            raise InvalidInputError(f"batch_size {batch_size}, batch_readahead {batch_readahead}")
+        if filter is None:
+            total = dataset.count_rows()
+            starts = range(self._rank * batch_size, total, self._world_size * batch_size)
+            batches: list[Any] = [range(start, min(start + batch_size, total)) for start in starts]
+        else:
+            mine = _matching(dataset, filter)[self._rank :: self._world_size]
+            batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
+        for rows in self._ordered(batches):
+            yield from _rows(dataset, rows, columns, with_row_id)
+
+    def _ordered(self, batches: list[Any]) -> list[Any]:
+        if self._randomize:
+            random.Random(self._seed + self._epoch).shuffle(batches)  # noqa: S311 - nothing is secret
+        return batches
+
+
+class ShardedFixedBatchSampler(ShardedBatchSampler):
+    """Positions of rows for one process: its batches are neighbours, and so are the rows of each.
+
+    Args:
+        rank: Number of the process.
+        world_size: How many processes there are.
+        randomize: Whether the batches come in another order in each epoch.
+        seed: Start of the random order.
+        batch_size: Rows of a batch.
+        total_num_rows: Rows of the dataset.
+
+    Raises:
+        InvalidInputError: The rank is none of the processes, or there are rows and no size of their batches.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        randomize: bool = False,
+        seed: int = 0,
+        batch_size: int = 0,
+        total_num_rows: int = 0,
+    ) -> None:
+        super().__init__(rank, world_size, randomize, seed)
+        if total_num_rows < 0 or batch_size < 0 or (total_num_rows and not batch_size):
+            raise InvalidInputError(f"batch_size {batch_size} for {total_num_rows} rows")
+        share = math.ceil(total_num_rows / world_size)
+        end = min((rank + 1) * share, total_num_rows)
+        self._batches = [
+            range(start, min(start + batch_size, end)) for start in range(rank * share, end, max(batch_size, 1))
+        ]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for rows in self._ordered(list(self._batches)):
+            yield list(rows)
+
+
+class ShardedBatchIterator:
+    """Iterates over the share of one process; every iteration begins anew. `ShardedBatchSampler` is the newer name.
+
+    Args:
+        data: The dataset, or where it is.
+        rank: Number of the process.
+        world_size: How many processes there are.
+        columns: What to read, as for `scanner`.
+        batch_size: Most rows of a batch.
+        granularity: What the processes share out in turn: fragments, which reads fastest, or batches.
+        batch_readahead: Changes no result: reading ahead is bounded by memory.
+        with_row_id: Add a column `_rowid`.
+
+    Raises:
+        InvalidInputError: The rank is none of the processes, or another argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        data: str | PathLike[str] | LanceDataset,
+        rank: int,
+        world_size: int,
+        *,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        batch_size: int = 10240,
+        granularity: Literal["fragment", "batch"] = "fragment",
+        batch_readahead: int = 8,
+        with_row_id: bool = False,
+    ) -> None:
+        if granularity not in {"fragment", "batch"}:
+            raise InvalidInputError(f'granularity {granularity!r} is neither "fragment" nor "batch"')
+        if batch_size < 1 or batch_readahead < 0:
+            raise InvalidInputError(f"batch_size {batch_size}, batch_readahead {batch_readahead}")
+        warnings.warn("ShardedBatchIterator is deprecated, use ShardedBatchSampler instead", stacklevel=2)
+        self._dataset = data if isinstance(data, LanceDataset) else open_dataset(data)
+        self._sampler = ShardedBatchSampler(rank, world_size)
+        self._mine = slice(rank, None, world_size)
+        self._columns: Any = columns
+        self._batch_size = batch_size
+        self._granularity = granularity
+        self._with_row_id = with_row_id
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if self._granularity == "batch":
+            options: dict[str, Any] = {"columns": self._columns, "with_row_id": self._with_row_id}
+            yield from self._sampler(self._dataset, batch_size=self._batch_size, **options)
+            return
+        fragments = self._dataset.get_fragments()[self._mine]
+        if fragments:
+            yield from self._dataset.scanner(
+                self._columns, fragments=fragments, batch_size=self._batch_size, with_row_id=self._with_row_id
+            ).to_batches()
+
+
+def _rows(dataset: LanceDataset, rows: Any, columns: Any, with_row_id: bool) -> Iterator[pa.RecordBatch]:
+    """The rows at some positions as one batch."""
+    if with_row_id:
+        names = dataset.schema.names if columns is None else columns
+        columns = {**names, "_rowid": "_rowid"} if isinstance(names, Mapping) else [*names, "_rowid"]
+    yield from dataset.take(rows, columns).combine_chunks().to_batches()

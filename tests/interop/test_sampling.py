@@ -1,0 +1,100 @@
+"""Samples and shares of a dataset: the same rows from both libraries, where chance leaves them alone."""
+
+import lance
+import lance.sampler
+import pyarrow as pa
+import pytest
+from lance._dataset import sharded_batch_iterator
+
+import lance_core
+from lance_core import sampler
+from lance_core.dataset import AutoCleanupConfig
+from lance_core.errors import InvalidInputError
+
+ROWS = 1186
+
+
+@pytest.fixture
+def uri(tmp_path):
+    path = str(tmp_path / "t.lance")
+    table = pa.table({"id": range(ROWS), "text": [str(i) for i in range(ROWS)]})
+    lance.write_dataset(table, path, max_rows_per_file=100)
+    return path
+
+
+def numbers(batches, column="id"):
+    return [number for batch in batches for number in batch[column].to_pylist()]
+
+
+@pytest.mark.parametrize("granularity", ["fragment", "batch"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_processes_share_a_dataset(uri, granularity, rank):
+    options = {"columns": ["id"], "batch_size": 70, "granularity": granularity}
+    # pylance gives row ids only where fragments are shared out.
+    kept = {"with_row_id": granularity == "fragment"}
+    with pytest.warns(UserWarning, match="deprecated"):
+        theirs = list(sharded_batch_iterator.ShardedBatchIterator(uri, rank, 3, **options, **kept))
+    with pytest.warns(UserWarning, match="deprecated"):
+        ours = sampler.ShardedBatchIterator(uri, rank, 3, **options, with_row_id=True)
+    for _ in range(2):
+        batches = list(ours)
+        assert batches[0].schema.names == ["id", "_rowid"]
+        assert numbers(batches) == numbers(theirs)
+        if granularity == "fragment":
+            assert numbers(batches, "_rowid") == numbers(theirs, "_rowid")
+
+
+@pytest.mark.parametrize("filter_", [None, "id % 3 = 1"])
+def test_samplers_read_the_same_rows(uri, filter_):
+    def read(module, dataset, rank):
+        share = module.ShardedBatchSampler(rank, 4)
+        return numbers(share(dataset, batch_size=50, columns=["id"], filter=filter_))
+
+    for rank in range(4):
+        assert read(sampler, lance_core.dataset(uri), rank) == read(lance.sampler, lance.dataset(uri), rank)
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 250, 100), (2, 4, 10, 2), (3, 4, 250, 1000), (1, 2, 128, 500)])
+def test_fixed_shares_are_pylances(shape):
+    rank, world_size, batch_size, total = shape
+    arguments = {"rank": rank, "world_size": world_size, "batch_size": batch_size, "total_num_rows": total}
+    assert list(sampler.ShardedFixedBatchSampler(**arguments)) == list(
+        lance.sampler.ShardedFixedBatchSampler(**arguments)
+    )
+    mixed = sampler.ShardedFixedBatchSampler(0, 1, True, 7, 10, 200)
+    orders = []
+    for epoch in (1, 2, 1):
+        mixed.set_epoch(epoch)
+        orders.append(list(mixed))
+    assert orders[0] == orders[2] != orders[1]
+    assert len(mixed) == 20
+    assert sorted(number for batch in orders[0] for number in batch) == list(range(200))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_takes": 32}, {"filt": "id >= 600"}, {"batch_size": 50}])
+def test_a_sample_has_each_row_once(uri, options):
+    cases = [(sampler, uri), (lance.sampler, lance.dataset(uri))]
+    for module, source in cases[: 1 if "filt" in options else 2]:  # pylance needs another package for filters
+        batches = list(module.maybe_sample(source, 128, "id", **options))
+        rows = numbers(batches)
+        assert len(rows) == len(set(rows)) == 128
+        assert min(rows) >= (600 if "filt" in options else 0)
+        assert max(map(len, batches)) <= options.get("batch_size", 10240)
+    assert numbers(sampler.maybe_sample(uri, 5000, ["id"])) == list(range(ROWS))
+    with pytest.raises(InvalidInputError, match="positive"):
+        list(sampler.maybe_sample(uri, 0, "id"))
+    with pytest.raises(InvalidInputError, match="rank 3 of 3"):
+        sampler.ShardedBatchSampler(3, 3)
+
+
+def test_automatic_cleanup_is_switched_as_pylance_does(uri):
+    dataset = lance_core.dataset(uri)
+    assert len(dataset) == len(lance.dataset(uri)) == ROWS
+    dataset.optimize.enable_auto_cleanup(AutoCleanupConfig(interval=1, older_than_seconds=3))
+    ours = lance.dataset(uri).config()
+    dataset.optimize.disable_auto_cleanup()
+    assert not [key for key in lance.dataset(uri).config() if "auto_cleanup" in key]
+    lance.dataset(uri).optimize.enable_auto_cleanup({"interval": 1, "older_than_seconds": 3})
+    assert lance_core.dataset(uri).config() == ours
+    with pytest.raises(InvalidInputError, match="older_than_seconds"):
+        dataset.optimize.enable_auto_cleanup({"interval": 1})
