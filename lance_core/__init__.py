@@ -10,7 +10,9 @@ from lance_core import dataset as _dataset_module  # noqa: F401 - now, so that t
 from lance_core import file as file
 from lance_core import fragment as fragment
 from lance_core import progress as progress
+from lance_core import sampler as sampler
 from lance_core import udf as udf
+from lance_core.blob import BlobColumn
 from lance_core.commit import WriteTry
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
@@ -30,6 +32,7 @@ from lance_core.verbs.records.operations import LanceOperation
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.scan.take_blobs import BlobFile
 from lance_core.verbs.version.bases import DatasetBasePath
 from lance_core.verbs.write.write_fragments import write_fragments
 
@@ -38,6 +41,8 @@ __version__ = WRITER.version
 __all__ = [
     "BatchUDF",
     "Between",
+    "BlobColumn",
+    "BlobFile",
     "CommitResult",
     "DataFile",
     "DataStatistics",

@@ -2,7 +2,7 @@
 
     LanceError                          base; `.code` is a stable, append-only identifier
     |-- InvalidInputError (ValueError)          an argument or the data is wrong: change the call
-    |   `-- SchemaError                         ... the schema: names the column
+    |   `-- SchemaError (OSError)               ... the schema: names the column
     |-- UnsupportedError (NotImplementedError)  the format or the library does not do this: names what is missing
     |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
     |   |-- DatasetNotFoundError
@@ -63,7 +63,7 @@ class InvalidInputError(LanceError, ValueError):
     code = "invalid-input"
 
 
-class SchemaError(InvalidInputError):
+class SchemaError(InvalidInputError, OSError):
     """The data does not fit the schema, or the schema cannot be stored."""
 
     code = "schema"

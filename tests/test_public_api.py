@@ -15,7 +15,7 @@ import pyspark_lance
 
 NAMES = {
     lance_core: [
-        "BatchUDF", "Between", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
+        "BatchUDF", "Between", "BlobColumn", "BlobFile", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
         "FieldStatistics", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
         "LanceOperation", "LanceScanner", "MergeInsertBuilder", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteTry", "batch_udf",
         "canonical_uri", "commit_fragments", "dataset", "delete_uncommitted_files", "list_tables", "write_dataset",

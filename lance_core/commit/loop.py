@@ -305,7 +305,9 @@ class _Commit:
             raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
         strict = self.options.max_retries == 0 and isinstance(self.original.operation, Overwrite)
         if strict and earlier:
-            raise CommitConflictError("Failed to commit the transaction after 0 retries")
+            raise CommitConflictError(
+                f"Commit conflict for version {max(earlier)}: Failed to commit the transaction after 0 retries"
+            )
         name = self.original.operation.name
         for version, other in earlier.items():
             verdict = judge(self.original, other, self.affected_rows)

@@ -191,7 +191,11 @@ class FragmentChanges:
         maker = joined(data_obj, schema, manifest.schema, left_on, right_on)
         unknown = [name for name in maker.makes.names if name not in manifest.schema.names]
         if unknown or not maker.makes.names:
-            raise SchemaError(f"update_columns: the dataset has no columns {unknown}; it has {manifest.schema.names}")
+            what = "; _row... are metadata columns, which" if any(name.startswith("_row") for name in unknown) else ""
+            raise SchemaError(
+                f"update_columns: the dataset has no columns {unknown}; it has {manifest.schema.names}: a column that "
+                f"does not exist{what} cannot be updated"
+            )
         columns = manifest.schema.project([name for name in manifest.schema.names if name in maker.makes.names])
         matched = BitMap()
         with staged(self._source) as files:

@@ -14,6 +14,7 @@ from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
+from lance_core.verbs.scan.take_blobs import BlobFile, blobs_at
 from lance_core.verbs.version.handle import Handle
 
 if TYPE_CHECKING:
@@ -144,6 +145,36 @@ class ReadingVerbs(Handle):
         """
         options = scan_options(self._manifest.schema, columns, flatten=False)
         return take_rows(self.source, self._manifest.fragments, indices, options)
+
+    def take_blobs(
+        self,
+        blob_column: str,
+        ids: Sequence[int] | pa.Array | None = None,
+        addresses: Sequence[int] | pa.Array | None = None,
+        indices: Sequence[int] | pa.Array | None = None,
+        *,
+        buffer_size: int = 512 * 1024,
+    ) -> list[BlobFile | None]:
+        """Payloads of a column of blobs as files, in the order asked for; None for a null.
+
+        The payloads of all these rows are read at once, and kept until their files are closed.
+
+        Args:
+            blob_column: The column.
+            ids: Row ids; one of the three is given.
+            addresses: Row addresses: fragment id << 32 | row offset.
+            indices: Positions among the rows of the dataset, from 0.
+            buffer_size: Changes no result: nothing is read later.
+
+        Raises:
+            InvalidInputError: It is no column of blobs, there is no such row, or an argument cannot be used.
+            SchemaError: There is no such column.
+            UnsupportedError: A row is deleted, or its payload lies outside its data file.
+        """
+        if buffer_size < 0:
+            raise InvalidInputError(f"buffer_size must not be {buffer_size}")
+        payloads = blobs_at(self.source, blob_column, ids, addresses, indices)
+        return [None if payload is None else BlobFile(payload) for payload in payloads]
 
     def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:
         """Rows chosen at random, none of them twice.

@@ -194,7 +194,7 @@ class ObjectStore(Protocol):
         ...
 
     def remove_empty_folders(self, folder: str) -> None:
-        """Remove a folder and those below it as far as they hold no file; storages without folders have none."""
+        """Remove a folder, empty for the root, and those below it as far as they hold no file; some have none."""
         ...
 
     def remove_link(self, folder: str) -> bool:

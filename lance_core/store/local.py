@@ -173,7 +173,7 @@ class LocalStore:
 
     def remove_empty_folders(self, folder: str) -> None:
         """Remove a folder and those below it as far as they hold no file; links are not followed."""
-        for path, _, _ in os.walk(self.path_of(folder), topdown=False):
+        for path, _, _ in os.walk(self.path_of(folder) if folder else self._path, topdown=False):
             with contextlib.suppress(OSError):  # not empty, or gone already
                 os.rmdir(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -27,6 +28,19 @@ _FILE_TYPES = {
 _FILE_TYPE_NAMES = {kind: name for name, kind in _FILE_TYPES.items()}
 
 
+class _CallablePath(str):
+    """The path of a file, which used to be a method."""
+
+    __slots__ = ()
+
+    def __call__(self) -> str:
+        warnings.warn("DataFile.path() is deprecated, use DataFile.path instead", DeprecationWarning, stacklevel=2)
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
 @dataclass
 class DataFile:
     """A data file of a fragment.
@@ -48,6 +62,10 @@ class DataFile:
     file_minor_version: int = 0
     file_size_bytes: int | None = None
     base_id: int | None = None
+
+    def __post_init__(self) -> None:
+        """Let code written for older versions call the path."""
+        self.path = _CallablePath(self.path)
 
     @classmethod
     def create(cls, dataset: Handle, path: str, *, base_id: int | None = None) -> Self:
@@ -108,6 +126,10 @@ class DeletionFile:
     file_type: str
     num_deleted_rows: int
     base_id: int | None = None
+
+    def asdict(self) -> dict[str, Any]:
+        """The values by name, as JSON takes them."""
+        return asdict(self)
 
     def to_record(self) -> records_of_deletion.DeletionFile:
         """The record of the table layer."""

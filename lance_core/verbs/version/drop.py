@@ -34,6 +34,7 @@ def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
         _delete(store, (key for key in keys if f"{key}/".startswith(prefix)))
     if index is not None:
         index.clear()
+    store.remove_empty_folders("")
 
 
 def _delete(store: ObjectStore, keys: Iterable[str]) -> None:

@@ -172,7 +172,10 @@ def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
     if place.base is not None:
         place.base.check_writable()
     if place.base is not None and options.initial_bases:
-        raise InvalidInputError("initial_bases can be given only when a dataset is created")
+        mode = options.mode.capitalize()
+        raise InvalidInputError(
+            f"Cannot register new bases in {mode} mode: initial_bases can be given only when a dataset is created"
+        )
     version = options.data_storage_version
     if options.use_legacy_format is not None:
         version = "legacy" if options.use_legacy_format else "stable"

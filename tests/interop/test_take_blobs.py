@@ -1,0 +1,86 @@
+"""Payloads of blobs by position, row id and address, from both libraries."""
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+
+VALUES = [b"foo", None, b"", b"bar", b"quux" * 1000]
+FIELD = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+
+
+def write(path, version, stable):
+    table = pa.table([pa.array(range(5)), pa.array(VALUES, pa.large_binary())], pa.schema([("id", pa.int64()), FIELD]))
+    for _ in range(2):
+        options = {"data_storage_version": version, "enable_stable_row_ids": stable}
+        lance.write_dataset(table, path, mode="append", **options)
+
+
+def content(blobs):
+    return [None if blob is None else (blob.size(), blob.read()) for blob in blobs]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_both_give_the_same_payloads(tmp_path, version, stable):
+    path = str(tmp_path / "t.lance")
+    write(path, version, stable)
+    theirs, ours = lance.dataset(path), lance_core.dataset(path)
+    theirs.delete("id = 3")
+    ours.checkout_latest()
+    rows = theirs.to_table(["id"], with_row_id=True, with_row_address=True)
+    ids, addresses = rows["_rowid"].to_pylist()[::-1], rows["_rowaddr"].to_pylist()[::-1]
+    for asked in ({"indices": [6, 0, 1, 0]}, {"ids": ids}, {"addresses": addresses}, {"indices": []}):
+        assert content(ours.take_blobs("b", **asked)) == content(theirs.take_blobs("b", **asked)), asked
+    with pytest.raises(NotImplementedError, match="must not target deleted"):
+        ours.take_blobs("b", addresses=[3])
+
+
+def test_a_blob_is_a_file_to_read(tmp_path):
+    path = str(tmp_path / "t.lance")
+    write(path, "2.2", False)
+    said = []
+    for module in (lance, lance_core):
+        blob = module.dataset(path).take_blobs("b", indices=[3])[0]
+        steps = [blob.seek(1), blob.read(1), blob.tell(), blob.read_range(0, 2), blob.tell(), blob.readall()]
+        steps += [blob.read_ranges([(0, 1), (2, 1)]), blob.seekable(), blob.readable(), blob.writable(), repr(blob)]
+        with pytest.raises(ValueError, match="exceeds blob size"):
+            blob.read_range(1, 5)
+        blob.close()
+        said.append([*steps, blob.size(), blob.closed])
+    assert said[0] == said[1]
+
+
+def test_what_is_no_blob_is_refused(tmp_path):
+    path = str(tmp_path / "t.lance")
+    write(path, "2.2", False)
+    dataset = lance_core.dataset(path)
+    with pytest.raises(InvalidInputError, match="not a blob column"):
+        dataset.take_blobs("id", indices=[0])
+    with pytest.raises(SchemaError, match="nothing"):
+        dataset.take_blobs("nothing", indices=[0])
+    for asked in ({}, {"ids": [0], "indices": [0]}, {"ids": [99]}, {"addresses": [9 << 32]}, {"ids": [-1]}):
+        with pytest.raises(InvalidInputError):
+            dataset.take_blobs("b", **asked)
+    with pytest.raises(UnsupportedError):
+        dataset.take_blobs("b", indices=[0])[0].write(b"")
+    column = pa.chunked_array([[b"a", None]])
+    assert [f and f.read() for f in lance_core.BlobColumn(column)] == [b"a", None]
+    with pytest.raises(ValueError, match="Expected a binary array"):
+        lance_core.BlobColumn(pa.array([1]))
+
+
+def test_errors_can_be_caught_as_pylances(tmp_path):
+    table = pa.table({"a": [1]})
+    lance_core.write_dataset(table, tmp_path / "t")
+    with pytest.raises(OSError, match="Append with different schema"):
+        lance_core.write_dataset(pa.table({"b": [1]}), tmp_path / "t", mode="append")
+    with pytest.raises(OSError, match="at least one column"):
+        lance_core.LanceFragment.create(tmp_path / "u", pa.table({}))
+    described = lance_core.LanceFragment.create(tmp_path / "t", table)
+    with pytest.warns(DeprecationWarning, match="path"):
+        assert described.files[0].path() == described.files[0].path
+    lance_core.LanceDataset.drop(tmp_path / "t")
+    assert not (tmp_path / "t").exists()
