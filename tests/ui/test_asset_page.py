@@ -78,10 +78,11 @@ def site(tmp_path_factory):
             yield f"http://127.0.0.1:{port}", lake
 
 
-def browse(url, profile, *arguments):
+def browse(url, profile, *arguments, size="1600,1900"):
     fixed = [
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
-        "--disable-component-update --disable-sync --hide-scrollbars --window-size=1600,1900 --virtual-time-budget=25000",
+        "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=25000",
+        f"--window-size={size}",
     ]
     command = [CHROMIUM, *" ".join(fixed).split(), f"--user-data-dir={profile}", *arguments, url]
     return processes.run(command, check=True, limit_s=120).stdout
@@ -143,5 +144,5 @@ def test_a_picture_of_the_page(site, tmp_path):
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(data[16:20], "big") == 1600
     assert len(data) > 50_000, "an empty page compresses to less"
-    if kept := os.environ.get("LANCE_PICTURES"):
-        shutil.copy(picture, Path(kept) / "asset.png")  # the one that the README shows
+    if kept := os.environ.get("LANCE_PICTURES"):  # the one that the README shows
+        browse(site[0] + PAGE, tmp_path / "small", f"--screenshot={Path(kept) / 'asset.png'}", size="1250,820")
