@@ -161,7 +161,10 @@ def table_ref(table: TableLike) -> TableRef:
 
 def as_moment(value: datetime | str) -> datetime:
     """A time, or its ISO form; without a zone it is in UTC, as everything in a table is."""
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}") from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

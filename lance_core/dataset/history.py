@@ -18,7 +18,7 @@ from lance_core.commit import (
     load_version_record,
     migrate_to_v2_names,
 )
-from lance_core.errors import VersionNotFoundError
+from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Restore
@@ -139,16 +139,21 @@ class HistoryVerbs(Handle):
 
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""
-        limit = _utc(asof)
+        limit = _utc(asof, self._uri)
         for number in reversed(list_versions(self._store)):
             if load_version_record(self._store, number).timestamp <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
 
-def _utc(time: Timestamp) -> datetime:
+def _utc(time: Timestamp, uri: str) -> datetime:
     if isinstance(time, str):
-        time = datetime.fromisoformat(time)
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"{uri}: a time is given in its ISO form, such as 2026-11-22T04:00:00, not as {time!r}"
+            ) from error
     if not isinstance(time, datetime):
         time = datetime(time.year, time.month, time.day)  # noqa: DTZ001 - local midnight is meant
     return time.astimezone(UTC)
