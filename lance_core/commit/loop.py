@@ -32,6 +32,7 @@ from lance_core.commit.versions import (
 )
 from lance_core.errors import (
     CommitConflictError,
+    CorruptFileError,
     DatasetExistsError,
     IncompatibleConflictError,
     InvalidInputError,
@@ -43,7 +44,7 @@ from lance_core.errors import (
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
-from lance_core.table.paths import DETACHED_BIT, Naming
+from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction
 
 __all__ = ["CommitOptions", "Committed", "Prepare", "commit"]
@@ -54,6 +55,9 @@ Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
 _logger = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 5.0
+
+_MAX_UNSEEN = 4
+"""How often a version may be there when it is put and not be there when it is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,7 @@ def commit(
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
             earlier try of the same write, `EarlierTryLandedError`.
         SupersededError: A later try of the same write has committed.
+        CorruptFileError: What is listed below `_versions` is not what is there.
         IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
             was dropped and made again since `base` was read.
         DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
@@ -173,7 +178,7 @@ class _Commit:
         started = time.monotonic()
         latest = load_latest(self.store) if self.base is None else load_following(self.store, self.base)
         writer = self._writer(latest)
-        slot_s = 0.0
+        slot_s, unseen = 0.0, 0
         try:
             for attempt in range(1, max(self.options.max_retries, 1) + 1):
                 began = time.monotonic()
@@ -184,7 +189,11 @@ class _Commit:
                 if time.monotonic() - started > self.options.timeout_s:
                     break
                 time.sleep(min(_MAX_PAUSE_S, slot_s * random.randrange(4 * 2**attempt)))  # noqa: S311 - no secret
+                before = latest
                 latest = load_latest(self.store) if latest is None else load_following(self.store, latest)
+                unseen = unseen + 1 if _number(before) == _number(latest) else 0
+                if unseen == _MAX_UNSEEN:
+                    raise self._unseen(latest)
         except OutcomeUnknownError:
             raise  # the transaction file may be in use
         except LanceError:
@@ -337,9 +346,18 @@ class _Commit:
 
     def _version_after(self, latest: Manifest | None) -> int:
         if latest is not None:
+            if is_detached(latest.version + 1):
+                raise CorruptFileError(f"{self.store.root}: no version can follow number {latest.version}")
             return latest.version + 1
         operation = self.original.operation
         return operation.ref_version if isinstance(operation, Clone) else 1
+
+    def _unseen(self, latest: Manifest | None) -> CorruptFileError:
+        version = self._version_after(latest)
+        return CorruptFileError(
+            f"{self.store.root}: the manifest of version {version} is there, but can be neither listed nor read, so "
+            "that nothing can be committed. Remove what stands in its place below _versions/"
+        )
 
     def _next(self, transaction: Transaction, latest: Manifest | None, version: int) -> Manifest:
         operation = transaction.operation
@@ -358,3 +376,7 @@ class _Commit:
     def _drop(self, rebased: Rebased) -> None:
         for key in rebased.written:
             self.store.delete(key)
+
+
+def _number(manifest: Manifest | None) -> int:
+    return 0 if manifest is None else manifest.version

@@ -62,6 +62,8 @@ _Found = TypeVar("_Found", Manifest, VersionRecord)
 _SHORT_LISTING = 5
 # A version that others have followed since should be among them, too.
 _LONGER_LISTING = 20
+# How often the latest manifest may be gone when it is read: each time a clean-up must have come in between.
+_LOOKS = 20
 
 
 def locate_latest(
@@ -113,7 +115,7 @@ def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest |
     Returns:
         The manifest; None if there is no dataset.
     """
-    while True:
+    for _ in range(_LOOKS):
         located = locate_latest(store)
         if located is None:
             return None
@@ -121,10 +123,11 @@ def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest |
         if known is not None and (known.version, known.location) == (version, location):
             return known
         try:
-            return _read(store, location)
+            return _read(store, version, location)
         except ObjectNotFoundError:
             # Removed since it was listed: the next listing shows what came after it.
             known = None
+    raise _listed_only(store, location)
 
 
 def load_following(store: ObjectStore, known: Manifest) -> Manifest:
@@ -138,7 +141,7 @@ def load_following(store: ObjectStore, known: Manifest) -> Manifest:
         DatasetNotFoundError: The dataset is gone.
         IncompatibleConflictError: It was dropped and made again.
     """
-    while True:
+    for _ in range(_LOOKS):
         seen: dict[int, ManifestLocation] = {}
         located = locate_latest(store, seen)
         if located is None:
@@ -148,9 +151,14 @@ def load_following(store: ObjectStore, known: Manifest) -> Manifest:
         if version == known.version:
             return replace(known, location=location)
         try:
-            return _read(store, location)
+            return _read(store, version, location)
         except ObjectNotFoundError:
             continue  # removed since it was listed: the next listing shows what came after it
+    raise _listed_only(store, location)
+
+
+def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileError:
+    return CorruptFileError(f"{store.root}/{location.key}: is listed as the latest version, and is not there to read")
 
 
 def check_identity(
@@ -379,7 +387,8 @@ def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:
     return name.version, location
 
 
-def _read(store: ObjectStore, location: ManifestLocation) -> Manifest:
+def _read(store: ObjectStore, version: int, location: ManifestLocation) -> Manifest:
     data, meta = store.read(location.key)
     # What was read, should it have been written again since it was listed.
-    return Manifest.from_bytes(data, replace(location, size_bytes=len(data), e_tag=meta.e_tag or location.e_tag))
+    location = replace(location, size_bytes=len(data), e_tag=meta.e_tag or location.e_tag)
+    return _numbered(Manifest.from_bytes(data, location), version, location)
