@@ -1,0 +1,3 @@
+"""Code locations that Dagster loads are no tests."""
+
+collect_ignore = ["definitions.py", "branch_definitions.py"]
