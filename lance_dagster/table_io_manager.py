@@ -201,7 +201,7 @@ class LanceTableIOManager(dg.IOManager):
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
             tag_run(context, {BRANCH_TAG: branch})
-            existing = existing and branch_for_writing(existing, branch)
+            existing = None if existing is None else branch_for_writing(existing, branch)
         return _Output(
             context=context,
             where=f"asset {asset}",

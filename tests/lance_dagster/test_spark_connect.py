@@ -17,4 +17,4 @@ def test_the_same_on_spark_connect():
     command = [sys.executable, "-m", "pytest", "-q", "-k", SAME, *(str(HERE / name) for name in FILES)]
     done = processes.run(command, cwd=HERE.parents[1], env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " 12 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
+    assert " 13 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout
