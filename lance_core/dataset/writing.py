@@ -20,9 +20,10 @@ from lance_core.verbs.version.bases import DatasetBasePath
 from lance_core.verbs.version.destination import destination
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
-from lance_core.verbs.write.commit_fragments import CommitFacts, CommitRequest
 from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
+from lance_core.verbs.write.facts import CommitFacts
 from lance_core.verbs.write.prepare import WriteOptions
+from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_dataset import write_dataset as write_version
 
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "write_dataset"]

@@ -284,7 +284,8 @@ def _chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:
     """The values of a column as arrays of the type that is written."""
     column = batch.column(batch.schema.get_field_index(field.name))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    found = [_conform(chunk, field, target) for chunk in chunks if len(chunk)]
+    # Rows that come by way of `FragmentWriter` have these types already.
+    found = [chunk if chunk.type == target else _conform(chunk, field, target) for chunk in chunks if len(chunk)]
     for chunk in found:
         check_nulls(field, chunk)
     return found

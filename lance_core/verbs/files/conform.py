@@ -98,6 +98,8 @@ def _fit_field(dataset: Field, data: Field, path: str) -> Field:
 def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     wanted = field_to_arrow(field).type
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    if chunked.type == wanted:
+        return chunked
     if is_blob_v2(field) and not pa.types.is_struct(_storage_type(chunked.type)):
         return pa.chunked_array([_as_blobs(chunk, wanted) for chunk in chunked.chunks], wanted)
     try:

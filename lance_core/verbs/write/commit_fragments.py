@@ -16,11 +16,9 @@ themselves; append commits an Update that takes out the rows of the tries before
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
-
-import pyarrow as pa
 
 from lance_core.commit import (
     REPLACES_KEY,
@@ -40,96 +38,35 @@ from lance_core.commit import (
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
-    InvalidInputError,
     ObjectNotFoundError,
     RetryableConflictError,
     SupersededError,
 )
-from lance_core.file import FileVersion
 from lance_core.schema import Field, Schema, schema_to_bytes
-from lance_core.store import ObjectStore, StorageOptions, canonical_uri
+from lance_core.store import ObjectStore, canonical_uri
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
-from lance_core.table.paths import Naming
-from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY, Transaction
+from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.verbs.columns.add import add_null_columns
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
-from lance_core.verbs.files.slices import Slices
-from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.rows.removal import Removal
-from lance_core.verbs.version.bases import DatasetBasePath, numbered
+from lance_core.verbs.version.bases import numbered
 from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
 from lance_core.verbs.write.earlier_tries import Rows, landed_tries, recorded, rows_of_tries
+from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.replace import remove_slices
+from lance_core.verbs.write.request import CommitRequest
 
-__all__ = ["CommitFacts", "CommitRequest", "commit_fragments"]
-
-MODES: Final = ("create", "append", "overwrite", "replace")
+__all__ = ["commit_fragments"]
 
 REPLACE_ATTEMPTS: Final = 10
 """How often a replacement is worked out anew before its conflict is reported."""
 
-_Outcome = tuple[Manifest, "CommitFacts"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRequest:
-    """What to commit: the arguments of `lance_core.commit_fragments` of these names, which describes them."""
-
-    fragments: Sequence[FragmentMetadata]
-    schema: pa.Schema
-    mode: str = "append"
-    slices: Slices | None = None
-    read_version: int | None = None
-    identity: str | None = None
-    transaction_properties: Mapping[str, str] | None = None
-    commit_message: str | None = None
-    once: tuple[str, str] | None = None
-    write_try: WriteTry | None = None
-    data_storage_version: str | None = None
-    enable_stable_row_ids: bool = False
-    table_config: Mapping[str, str] | None = None
-    add_columns: bool = False
-    max_retries: int = 20
-    initial_bases: Sequence[DatasetBasePath] = ()
-    enable_v2_manifest_paths: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitFacts:
-    """What a commit did.
-
-    Attributes:
-        operation: Name of the operation.
-        transaction_uuid: Names the transaction.
-        read_version: Version that it was worked out from; 0 for a new dataset.
-        rows_added: Rows in the new fragments.
-        rows_deleted: Rows that went; None if an earlier commit was adopted and its history does not say.
-        fragments_added: New fragments.
-        fragments_removed: Fragments that went; None as for `rows_deleted`.
-        attempts: How often a manifest was put; 0 if an earlier commit was adopted.
-        deduplicated: Whether an earlier commit carried the `once` property, or is that of an earlier try of the same
-            write, and was adopted.
-        replaced_versions: What earlier tries of the same write had committed, and what this commit takes the place of.
-        overruled_versions: What other writes had put into the same rows meanwhile, and what this commit takes the place
-            of (`WriteTry.overrules`).
-    """
-
-    operation: str
-    transaction_uuid: str
-    read_version: int
-    rows_added: int
-    rows_deleted: int | None
-    fragments_added: int
-    fragments_removed: int | None
-    attempts: int
-    deduplicated: bool
-    replaced_versions: tuple[int, ...] = ()
-    overruled_versions: tuple[int, ...] = ()
+_Outcome = tuple[Manifest, CommitFacts]
 
 
 def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manifest, CommitFacts]:
@@ -142,49 +79,14 @@ def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manife
     Returns:
         The version that was committed, and what the commit did.
     """
-    properties = _properties(request) | _checked(request)
-    work = _Commit(
+    request.check()
+    return _Commit(
         place=place,
         request=request,
-        fragments=tuple(fragment.to_record() for fragment in request.fragments),
-        properties=properties,
-        table_config=dict(request.table_config or {}),
-        commit_options=CommitOptions(
-            naming=Naming.V2 if request.enable_v2_manifest_paths else Naming.V1,
-            max_retries=request.max_retries,
-            once=request.once,
-            write=request.write_try,
-            data_storage_version=request.data_storage_version
-            and FileVersion.from_string(request.data_storage_version).value,
-            stable_row_ids=request.enable_stable_row_ids,
-        ),
-    )
-    return work.run()
-
-
-def _checked(request: CommitRequest) -> dict[str, str]:
-    """The property that says which slices are replaced, if any are."""
-    if request.mode not in MODES:
-        raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {request.mode!r}")
-    if (request.mode == "replace") != (request.slices is not None):
-        raise InvalidInputError('slices belong to mode "replace", and it needs them')
-    if request.slices is None:
-        return {}
-    request.slices.check(request.schema)
-    slices = request.slices
-    return {SLICES_KEY: json.dumps(slices.identities()), SLICE_NAMES_KEY: json.dumps(slices.names)}
-
-
-def _properties(request: CommitRequest) -> dict[str, str]:
-    once, write = request.once, request.write_try
-    if once is not None and write is not None:
-        raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
-    properties = dict(request.transaction_properties or {}) | ({} if write is None else write.properties)
-    if request.commit_message is not None:
-        properties[COMMIT_MESSAGE_KEY] = request.commit_message
-    if once is not None:
-        properties[once[0]] = once[1]
-    return properties
+        fragments=request.records(),
+        properties=request.properties(),
+        options=request.commit_options(),
+    ).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +97,7 @@ class _Commit:
     request: CommitRequest
     fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
-    table_config: Mapping[str, str]
-    commit_options: CommitOptions
+    options: CommitOptions
     overruled: set[int] = field(default_factory=set)
 
     @property
@@ -210,6 +111,11 @@ class _Commit:
         return self.request.write_try
 
     @property
+    def table_config(self) -> Mapping[str, str]:
+        """The configuration to set."""
+        return dict(self.request.table_config or {})
+
+    @property
     def uri(self) -> str:
         """The dataset's root."""
         return canonical_uri(self.place.uri)
@@ -218,11 +124,6 @@ class _Commit:
     def store(self) -> ObjectStore:
         """Its store."""
         return self.place.store
-
-    @property
-    def options(self) -> StorageOptions:
-        """Storage options."""
-        return self.place.options
 
     def run(self) -> _Outcome:
         """Commit, on the dataset that is there or as a new one."""
@@ -250,17 +151,15 @@ class _Commit:
         return self._follow(base, tries)
 
     def _base(self) -> Manifest | None:
-        known, read_version, identity = self.place.base, self.request.read_version, self.request.identity
-        if identity is not None and not read_version:
-            raise InvalidInputError("identity says which version read_version is: give that, too")
+        known, read_version = self.place.base, self.request.read_version
         if known is not None and read_version in (None, known.version):
             base: Manifest | None = known
         elif read_version is None:
             return load_latest(self.store)
         else:
             base = load_manifest(self.store, read_version) if read_version else None
-        if base is not None and identity is not None:
-            refuse_another(self.store, base, identity)
+        if base is not None and self.request.identity is not None:
+            refuse_another(self.store, base, self.request.identity)
         return base
 
     def _follow_creation(self, latest: Manifest, tries: set[int]) -> None:
@@ -280,7 +179,7 @@ class _Commit:
     def _create(self) -> _Outcome:
         operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
-        return self._result(None, commit(self.store, transaction, base=None, options=self.commit_options))
+        return self._outcome(None, commit(self.store, transaction, base=None, options=self.options))
 
     def _overwrite(self, first_field_id: int = 0) -> Overwrite:
         return Overwrite(
@@ -291,16 +190,12 @@ class _Commit:
 
     def _new_schema(self, first_field_id: int = 0) -> Schema:
         """The schema of a new dataset of these fragments."""
-        version = FileVersion.from_string(self.commit_options.data_storage_version)
-        for fragment in self.fragments[:1]:
-            for file in fragment.files[:1]:
-                version = FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
-        return lance_schema(self.request.schema, None, version, first_field_id)
+        return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _follow(self, base: Manifest, tries: set[int]) -> _Outcome:
         """Commit on top of a version; work it out again when rows were merely moved, or an earlier try landed."""
         for attempt in range(REPLACE_ATTEMPTS):
-            source = Source(self.store, base, self.options)
+            source = Source(self.store, base, self.place.options)
             files = Staged(source)
             try:
                 adopted, operation, removal = self._worked_out(source, files, tries)
@@ -355,20 +250,20 @@ class _Commit:
         manifest = load_manifest(self.store, version)
         transaction = load_transaction(self.store, manifest)
         assert transaction is not None  # it was found by its properties
-        return self._result(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
+        return self._outcome(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
 
     def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, tries: set[int]) -> _Outcome:
         replaced = tuple(sorted(tries))
         properties = dict(self.properties)
         if replaced:
             properties[REPLACES_KEY] = ",".join(map(str, replaced))
-        options = self.commit_options
+        options = self.options
         if self.write is not None:
             options = replace(options, write=replace(self.write, earlier=replaced))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
         done = commit(self.store, transaction, base=base, options=options, affected_rows=affected)
-        return self._result(base, done, removal, replaced)
+        return self._outcome(base, done, removal, replaced)
 
     @property
     def _overrules(self) -> bool:
@@ -420,7 +315,9 @@ class _Commit:
         if not missing or self.mode == "overwrite":
             return base
         operation = UpdateConfig(config=UpdateMap(entries=missing))
-        transaction = Transaction(read_version=base.version, operation=operation, properties=self._side_properties())
+        transaction = Transaction(
+            read_version=base.version, operation=operation, properties=self.request.side_properties()
+        )
         made = commit(self.store, transaction, base=base, options=CommitOptions()).manifest
         return made if made.version == base.version + 1 else base
 
@@ -437,13 +334,7 @@ class _Commit:
         latest = load_latest(self.store, base)
         if latest is not None and latest.version != base.version:
             raise RetryableConflictError(f"{self.uri} was changed while columns were to be added; do the write again")
-        return add_null_columns(Source(self.store, base, self.options), new, self._side_properties())
-
-    def _side_properties(self) -> dict[str, str]:
-        """What describes a version that is made on the way: all but what stands for the write itself."""
-        own = {SLICES_KEY, SLICE_NAMES_KEY, *(self.request.once[:1] if self.request.once is not None else ())}
-        own |= set(self.write.properties if self.write is not None else ())
-        return {key: value for key, value in self.properties.items() if key not in own}
+        return add_null_columns(Source(self.store, base, self.place.options), new, self.request.side_properties())
 
     def _adopt(self, latest: Manifest) -> _Outcome | None:
         """The commit that carries our `once` property, if one does."""
@@ -452,41 +343,17 @@ class _Commit:
         found = find_by_property(self.store, *self.request.once, newest=latest)
         if found is None:
             return None
-        return self._result(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))
+        return self._outcome(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))
 
-    def _result(
+    def _outcome(
         self,
         base: Manifest | None,
         done: Committed,
         removal: Removal | None = None,
         replaced: tuple[int, ...] = (),
     ) -> _Outcome:
-        operation = done.transaction.operation
-        added = operation.new_fragments if isinstance(operation, Update) else ()
-        if isinstance(operation, Append | Overwrite):
-            added = operation.fragments
-        rows_deleted: int | None = 0
-        removed: int | None = 0
-        if done.deduplicated:
-            rows_deleted = removed = None
-        elif removal is not None:
-            rows_deleted, removed = removal.num_rows, len(removal.removed_fragment_ids)
-        elif isinstance(operation, Overwrite) and base is not None:
-            rows_deleted = sum(fragment.num_rows for fragment in base.fragments)
-            removed = len(base.fragments)
-        return done.manifest, CommitFacts(
-            operation=operation.name,
-            transaction_uuid=done.transaction.uuid,
-            read_version=done.transaction.read_version,
-            rows_added=sum(fragment.physical_rows for fragment in added),
-            rows_deleted=rows_deleted,
-            fragments_added=len(added),
-            fragments_removed=removed,
-            attempts=done.attempts,
-            deduplicated=done.deduplicated,
-            replaced_versions=replaced,
-            overruled_versions=tuple(sorted(self.overruled)),
-        )
+        overruled = tuple(sorted(self.overruled))
+        return done.manifest, commit_facts(base, done, removal, replaced=replaced, overruled=overruled)
 
 
 def _field_ids(schema: Schema) -> list[tuple[str, int]]:

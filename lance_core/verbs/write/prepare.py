@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lance_core.commit import load_following, load_latest
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, StoreError
+from lance_core.file import FileVersion
 from lance_core.schema import Schema
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.files.fragment_writer import (
@@ -72,13 +73,13 @@ class PreparedWrite:
     Attributes:
         place: Where it goes; its base is the latest version if the caller named no version.
         options: How.
-        data_storage_version: Version of the new files; None for the default.
+        version: Version of the new files.
         targets: Where files go, in turns.
     """
 
     place: Destination
     options: WriteOptions
-    data_storage_version: str | None
+    version: FileVersion
     targets: Sequence[WriteTarget]
 
     @property
@@ -116,7 +117,7 @@ class PreparedWrite:
             self.place.uri,
             found,
             storage_options=self.place.options,
-            data_storage_version=self.data_storage_version,
+            data_storage_version=self.version.value,
             max_rows_per_file=self.options.max_rows_per_file,
             max_bytes_per_file=self.options.max_bytes_per_file,
             dataset_schema=dataset_schema,
@@ -176,11 +177,6 @@ def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
         raise InvalidInputError(
             f"Cannot register new bases in {mode} mode: initial_bases can be given only when a dataset is created"
         )
-    version = options.data_storage_version
-    if options.use_legacy_format is not None:
-        version = "legacy" if options.use_legacy_format else "stable"
-    if version is None and place.base is not None:
-        version = place.base.data_storage_version
     bases = place.base.base_paths if place.base is not None else numbered(options.initial_bases or ())
     targets = write_targets(
         place.store,
@@ -189,4 +185,14 @@ def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:
         target_all_bases=options.target_all_bases,
         options=place.options,
     )
-    return PreparedWrite(place=place, options=options, data_storage_version=version, targets=targets)
+    return PreparedWrite(place=place, options=options, version=_file_version(place.base, options), targets=targets)
+
+
+def _file_version(base: Manifest | None, options: WriteOptions) -> FileVersion:
+    """The version of new files: the one asked for, else the dataset's, else the default."""
+    wanted = options.data_storage_version
+    if options.use_legacy_format is not None:
+        wanted = "legacy" if options.use_legacy_format else "stable"
+    if wanted is None and base is not None:
+        wanted = base.data_storage_version
+    return FileVersion.from_string(wanted)

@@ -12,8 +12,9 @@ from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError,
 from lance_core.store import canonical_uri
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.version.destination import Destination
-from lance_core.verbs.write.commit_fragments import CommitRequest, commit_fragments
+from lance_core.verbs.write.commit_fragments import commit_fragments
 from lance_core.verbs.write.prepare import WriteOptions, prepare
+from lance_core.verbs.write.request import CommitRequest
 
 __all__ = ["AutoCleanupConfig", "auto_cleanup_keys", "write_dataset"]
 
@@ -47,7 +48,7 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         read_version=prepared.base_version,
         transaction_properties=options.transaction_properties,
         commit_message=options.commit_message,
-        data_storage_version=None if prepared.appended_to is not None else prepared.data_storage_version,
+        data_storage_version=None if prepared.appended_to is not None else prepared.version.value,
         enable_stable_row_ids=options.enable_stable_row_ids,
         table_config=table_config,
         initial_bases=options.initial_bases or (),

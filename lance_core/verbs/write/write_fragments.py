@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_core.file import FileVersion
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
@@ -96,9 +95,8 @@ def write_fragments(
         return fragments
     if prepared.appended_to is not None:
         return Transaction(read_version=prepared.base_version, operation=LanceOperation.Append(fragments))
-    version = FileVersion.from_string(prepared.data_storage_version)
     overwrite = LanceOperation.Overwrite(
-        LanceSchema(lance_schema(found, None, version, prepared.first_field_id)),
+        LanceSchema(lance_schema(found, None, prepared.version, prepared.first_field_id)),
         fragments,
         list(initial_bases) if initial_bases else None,
     )

@@ -1,0 +1,90 @@
+"""What a commit of fragments did, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lance_core.commit import Committed
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Append, Overwrite, Update
+from lance_core.verbs.rows.removal import Removal
+
+__all__ = ["CommitFacts", "commit_facts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFacts:
+    """What a commit did.
+
+    Attributes:
+        operation: Name of the operation.
+        transaction_uuid: Id of the transaction.
+        read_version: Version that the change was based on; 0 for a new dataset.
+        rows_added: Rows in the new fragments.
+        rows_deleted: Rows that were removed; None if an earlier commit was adopted and its history does not say.
+        fragments_added: Number of new fragments.
+        fragments_removed: Number of fragments that were removed; None as for `rows_deleted`.
+        attempts: How often a manifest was put; 0 if an earlier commit was adopted.
+        deduplicated: Whether an earlier commit was adopted: it carries the `once` property, or is that of an earlier
+            try of the same write.
+        replaced_versions: Versions that earlier tries of the same write had committed, and that this commit replaced.
+        overruled_versions: Versions in which other writes had meanwhile filled the same rows, and that this commit
+            replaced (`WriteTry.overrules`).
+    """
+
+    operation: str
+    transaction_uuid: str
+    read_version: int
+    rows_added: int
+    rows_deleted: int | None
+    fragments_added: int
+    fragments_removed: int | None
+    attempts: int
+    deduplicated: bool
+    replaced_versions: tuple[int, ...] = ()
+    overruled_versions: tuple[int, ...] = ()
+
+
+def commit_facts(
+    base: Manifest | None,
+    done: Committed,
+    removal: Removal | None = None,
+    *,
+    replaced: tuple[int, ...] = (),
+    overruled: tuple[int, ...] = (),
+) -> CommitFacts:
+    """The facts of a commit.
+
+    Args:
+        base: The version that it was based on; None if there was no dataset, or an earlier commit was adopted.
+        done: The commit.
+        removal: The rows that it removed; None if it removed none, or all of the base.
+        replaced: Versions of earlier tries.
+        overruled: Versions of other writes that were replaced.
+    """
+    operation = done.transaction.operation
+    added = operation.new_fragments if isinstance(operation, Update) else ()
+    if isinstance(operation, Append | Overwrite):
+        added = operation.fragments
+    rows_deleted: int | None = 0
+    removed: int | None = 0
+    if done.deduplicated:
+        rows_deleted = removed = None
+    elif removal is not None:
+        rows_deleted, removed = removal.num_rows, len(removal.removed_fragment_ids)
+    elif isinstance(operation, Overwrite) and base is not None:
+        rows_deleted = sum(fragment.num_rows for fragment in base.fragments)
+        removed = len(base.fragments)
+    return CommitFacts(
+        operation=operation.name,
+        transaction_uuid=done.transaction.uuid,
+        read_version=done.transaction.read_version,
+        rows_added=sum(fragment.physical_rows for fragment in added),
+        rows_deleted=rows_deleted,
+        fragments_added=len(added),
+        fragments_removed=removed,
+        attempts=done.attempts,
+        deduplicated=done.deduplicated,
+        replaced_versions=replaced,
+        overruled_versions=overruled,
+    )

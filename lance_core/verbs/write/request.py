@@ -1,0 +1,112 @@
+"""The arguments of `commit_fragments` as one record, and what is derived from them before anything is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.commit import CommitOptions, WriteTry
+from lance_core.errors import InvalidInputError
+from lance_core.file import FileVersion
+from lance_core.table.fragment import Fragment
+from lance_core.table.paths import Naming
+from lance_core.table.transaction import COMMIT_MESSAGE_KEY, SLICE_NAMES_KEY, SLICES_KEY
+from lance_core.verbs.files.slices import Slices
+from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.version.bases import DatasetBasePath
+
+__all__ = ["CommitRequest"]
+
+MODES: Final = ("create", "append", "overwrite", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """What to commit: the arguments of `lance_core.commit_fragments`, which describes them."""
+
+    fragments: Sequence[FragmentMetadata]
+    schema: pa.Schema
+    mode: str = "append"
+    slices: Slices | None = None
+    read_version: int | None = None
+    identity: str | None = None
+    transaction_properties: Mapping[str, str] | None = None
+    commit_message: str | None = None
+    once: tuple[str, str] | None = None
+    write_try: WriteTry | None = None
+    data_storage_version: str | None = None
+    enable_stable_row_ids: bool = False
+    table_config: Mapping[str, str] | None = None
+    add_columns: bool = False
+    max_retries: int = 20
+    initial_bases: Sequence[DatasetBasePath] = ()
+    enable_v2_manifest_paths: bool = True
+
+    def check(self) -> None:
+        """Make sure that the arguments go together.
+
+        Raises:
+            InvalidInputError: They do not.
+            SchemaError: The slices cannot be told apart in data of this schema.
+        """
+        if self.mode not in MODES:
+            raise InvalidInputError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
+        if (self.mode == "replace") != (self.slices is not None):
+            raise InvalidInputError('slices belong to mode "replace", and it needs them')
+        if self.slices is not None:
+            self.slices.check(self.schema)
+        if self.once is not None and self.write_try is not None:
+            raise InvalidInputError("once keeps the first of several commits, write_try the last one: give one of them")
+        if self.identity is not None and not self.read_version:
+            raise InvalidInputError("identity says which version read_version is: give that, too")
+
+    def records(self) -> tuple[Fragment, ...]:
+        """The fragments as a manifest holds them."""
+        return tuple(fragment.to_record() for fragment in self.fragments)
+
+    def properties(self) -> dict[str, str]:
+        """The transaction properties of the commit."""
+        found = dict(self.transaction_properties or {})
+        if self.write_try is not None:
+            found |= self.write_try.properties
+        if self.commit_message is not None:
+            found[COMMIT_MESSAGE_KEY] = self.commit_message
+        if self.once is not None:
+            found[self.once[0]] = self.once[1]
+        if self.slices is not None:
+            found[SLICES_KEY] = json.dumps(self.slices.identities())
+            found[SLICE_NAMES_KEY] = json.dumps(self.slices.names)
+        return found
+
+    def side_properties(self) -> dict[str, str]:
+        """The properties of a version that is made on the way, without those that identify the write itself."""
+        own = {SLICES_KEY, SLICE_NAMES_KEY, *(self.once[:1] if self.once is not None else ())}
+        own |= set(self.write_try.properties if self.write_try is not None else ())
+        return {key: value for key, value in self.properties().items() if key not in own}
+
+    def file_version(self) -> FileVersion:
+        """The version of the fragments' files; without a file the one asked for, or the default."""
+        for fragment in self.fragments[:1]:
+            for file in fragment.to_record().files[:1]:
+                return FileVersion.from_numbers(file.file_major_version, file.file_minor_version)
+        return FileVersion.from_string(self.data_storage_version)
+
+    def commit_options(self) -> CommitOptions:
+        """How the commit is made.
+
+        Raises:
+            InvalidInputError: The data storage version is not known.
+        """
+        version = self.data_storage_version
+        return CommitOptions(
+            naming=Naming.V2 if self.enable_v2_manifest_paths else Naming.V1,
+            max_retries=self.max_retries,
+            once=self.once,
+            write=self.write_try,
+            data_storage_version=FileVersion.from_string(version).value if version else None,
+            stable_row_ids=self.enable_stable_row_ids,
+        )
