@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from lance_dagster.filters import lance_filter
     from lance_dagster.io_manager import LanceIOManager
     from lance_dagster.maintenance import build_maintenance_job
-    from lance_dagster.maintenance_triggers import build_maintenance_schedule, build_maintenance_sensor
+    from lance_dagster.maintenance_sensor import build_maintenance_sensor
+    from lance_dagster.maintenance_triggers import build_maintenance_schedule
     from lance_dagster.observation import build_lance_observation_sensor, lance_eager, observable_lance_asset
     from lance_dagster.policy import LanceMaintenancePolicy
     from lance_dagster.resource import LanceTableResource
@@ -80,7 +81,7 @@ _HOMES: Final = {
     "build_lance_primary_key_check": "lance_dagster.checks",
     "build_maintenance_job": "lance_dagster.maintenance",
     "build_maintenance_schedule": "lance_dagster.maintenance_triggers",
-    "build_maintenance_sensor": "lance_dagster.maintenance_triggers",
+    "build_maintenance_sensor": "lance_dagster.maintenance_sensor",
     "lance_eager": "lance_dagster.observation",
     "lance_filter": "lance_dagster.filters",
     "observable_lance_asset": "lance_dagster.observation",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -21,6 +21,7 @@ __all__ = [
     "facts_of",
     "input_annotation",
     "is_own_upstream",
+    "is_silent",
     "job_beside_resources",
     "output_name",
     "run_began",
@@ -153,6 +154,23 @@ def run_succeeded(context: dg.OutputContext, run_id: str) -> bool:
     step = _step(context)
     record = step.instance.get_run_record_by_id(run_id) if step is not None else None
     return record is not None and record.dagster_run.status is dg.DagsterRunStatus.SUCCESS
+
+
+def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
+    """Whether a run that is not finished has told nothing for that long: its process may have been killed.
+
+    Nobody tells Dagster of a process that ends without a word, and with local processes nothing looks for it: such a
+    run stays started for ever. A run in the queue is not silent, it waits.
+    """
+    if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
+        return False
+    told = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
+    newest = told[0].event_log_entry.timestamp if told else record.create_timestamp.replace(tzinfo=UTC).timestamp()
+    return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def set_data_version(context: dg.OutputContext, version: str) -> None:

@@ -1,7 +1,7 @@
-"""When upkeep runs: by the clock, or when a table needs it."""
+"""`build_maintenance_schedule`: upkeep by the clock; and how a run of a maintenance job is asked for."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -9,21 +9,11 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata
 from lance_dagster.maintenance import ORDER_TAG, TABLES_KEY
-from lance_dagster.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
-__all__ = ["build_maintenance_schedule", "build_maintenance_sensor"]
+__all__ = ["build_maintenance_schedule", "config_for", "tables_of"]
 
 _DAY_MINUTES = 24 * 60
-_OPEN = [
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def build_maintenance_schedule(
@@ -52,7 +42,7 @@ def build_maintenance_schedule(
     Raises:
         ValueError: the schedule cannot be spread.
     """
-    names = _tables_of(job)
+    names = tables_of(job)
     crons = [cron_schedule] if jitter is None else _spread(cron_schedule, jitter)
     zone = ZoneInfo(execution_timezone or "UTC")
 
@@ -65,7 +55,7 @@ def build_maintenance_schedule(
         slot = _slot(tick, crons[0])
         mine = [name for name in names if int(sha256(name.encode()).hexdigest(), 16) % len(crons) == slot]
         if mine:
-            yield dg.RunRequest(run_config=_config(mine), tags={**tags, TABLES_KEY: json.dumps(mine)})
+            yield dg.RunRequest(run_config=config_for(mine), tags={**tags, TABLES_KEY: json.dumps(mine)})
         else:
             yield dg.SkipReason(f"no table has its turn at {tick:%H:%M}")
 
@@ -80,111 +70,12 @@ def build_maintenance_schedule(
     )
 
 
-def build_maintenance_sensor(
-    job: dg.JobDefinition,
-    tables: Iterable[TableLike] | TableLike,
-    policy: LanceMaintenancePolicy | None = None,
-    *,
-    name: str | None = None,
-    io_manager_key: str = "io_manager",
-    minimum_interval_seconds: int = 300,
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
-) -> dg.SensorDefinition:
-    """Run a maintenance job for the tables that need it, one run for all that do at a tick.
-
-    A table needs it with too many small fragments, with too large a share of deleted rows, or after too many versions
-    since the last time; the policy says how many. Of each table the newest manifest is read, nothing else. A table
-    that an open run of the job works on, or that has no new version since it was last asked for, waits.
-
-    Args:
-        job: From `build_maintenance_job`, for these tables at least.
-        tables: Assets, specs or keys.
-        policy: The thresholds; the defaults if it is not given.
-        name: Name of the sensor; `<job>_sensor` if not given.
-        io_manager_key: The resource that knows where the tables are.
-        minimum_interval_seconds: Between two ticks.
-        default_status: Whether it runs as soon as it is deployed.
+def tables_of(job: dg.JobDefinition) -> list[str]:
+    """The names of the tables of a maintenance job.
 
     Raises:
-        DagsterInvalidDefinitionError: a table is not one of the job, or its metadata cannot be used.
+        DagsterInvalidDefinitionError: it is another kind of job.
     """
-    chosen = LanceMaintenancePolicy() if policy is None else policy
-    refs = table_refs(tables)
-    for ref in refs:
-        policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
-        if ref.name not in _tables_of(job):
-            raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is no table of the job {job.name}")
-
-    @dg.sensor(
-        name=name or f"{job.name}_sensor",
-        job=job,
-        minimum_interval_seconds=minimum_interval_seconds,
-        default_status=default_status,
-        required_resource_keys={io_manager_key},
-        description=f"Upkeep of those of {len(refs)} Lance tables that need it.",
-    )
-    def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
-        root = table_root(getattr(context.resources, io_manager_key))
-        last: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
-        busy = _busy(context, job)
-        due: dict[str, tuple[int, list[str]]] = {}
-        for ref in refs:
-            found = _needs(context, root, ref, chosen, last.get(ref.name)) if ref.name not in busy else None
-            if found is not None:
-                due[ref.name] = found
-        if not due:
-            return dg.SkipReason(f"none of {len(refs)} tables needs upkeep")
-        for asset, (_, problems) in due.items():
-            context.log.info("%s: %s", asset, "; ".join(problems))
-        last |= {asset: version for asset, (version, _) in due.items()}
-        names = sorted(due)
-        seen = json.dumps([[asset, due[asset][0]] for asset in names])
-        request = dg.RunRequest(
-            run_key=sha256(seen.encode()).hexdigest(), run_config=_config(names), tags={TABLES_KEY: json.dumps(names)}
-        )
-        return dg.SensorResult(run_requests=[request], cursor=json.dumps(last))
-
-    return needed
-
-
-def _needs(
-    context: dg.SensorEvaluationContext,
-    root: TableRoot,
-    ref: TableRef,
-    policy: LanceMaintenancePolicy,
-    last: int | None,
-) -> tuple[int, list[str]] | None:
-    """Version of a table that needs upkeep, and why; None if it does not, or cannot be read."""
-    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
-    from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
-
-    known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
-    own = policy_of(policy, known.metadata, where=f"asset {ref.name}")
-    if own is None:
-        return None
-    try:
-        dataset = root.open_or_none(known)
-    except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
-        context.log.warning("%s cannot be read: %s", ref.name, error)
-        return None
-    if dataset is None or dataset.version == last:
-        return None
-    found = measure(dataset, own, count_versions=False)
-    since = found.version - (last if last is not None and last < found.version else 0)
-    problems = found.problems(own, versions=since, indices=False)
-    return (found.version, problems) if problems else None
-
-
-def _busy(context: dg.SensorEvaluationContext, job: dg.JobDefinition) -> set[str]:
-    """The tables that open runs of the job work on; a run that names none works on all."""
-    names: set[str] = set()
-    for run in context.instance.get_runs(dg.RunsFilter(job_name=job.name, statuses=_OPEN)):
-        told = run.tags.get(TABLES_KEY)
-        names |= set(json.loads(told)) if told is not None else set(_tables_of(job))
-    return names
-
-
-def _tables_of(job: dg.JobDefinition) -> list[str]:
     entry = job.metadata.get(TABLES_KEY)
     value: Any = entry.value if entry is not None else None
     if not isinstance(value, list | tuple):
@@ -192,7 +83,8 @@ def _tables_of(job: dg.JobDefinition) -> list[str]:
     return list(value)
 
 
-def _config(names: list[str]) -> Mapping[str, Any]:
+def config_for(names: list[str]) -> Mapping[str, Any]:
+    """The configuration of a run for some of the tables."""
     return {"ops": {"plan": {"config": {"tables": names}}}}
 
 

@@ -3,7 +3,8 @@
 {root_uri}/_ops/{run}/...      goes with the age of the policy, and stays
 
 while the run, or one that re-executes it or is re-executed with it, is not finished: steps that are not executed
-    again are loaded from the run that did them
+    again are loaded from the run that did them. A run that has told nothing for as long as the age, and for a day at
+    least, was killed, and stays unfinished for ever
 while less than the age has gone by since the run ended; for a run that the instance does not know, and one whose
     end it does not know, since its newest output
 """
@@ -21,12 +22,14 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
+from lance_dagster._context import is_silent
 from lance_dagster.op_outputs import FOLDER, below_root
 from lance_dagster.tables import TableRoot
 
 __all__ = ["OpOutputs", "clean_op_outputs"]
 
 _RUNS_AT_A_TIME = 100
+_SILENT = timedelta(days=1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,11 +70,11 @@ def clean_op_outputs(
     folder = below_root(root.root_uri, FOLDER)
     names = _by_run(lance_core.list_tables(folder, storage_options=root.options))
     records = _records(instance, [_plain(run) for run in names])
-    busy = _busy_roots(instance)
+    busy = _busy_roots(instance, max(age, _SILENT))
     before = datetime.now(UTC) - age
     for run, tables in names.items():
         record = records.get(_plain(run))
-        if record is not None and (not record.dagster_run.is_finished or _root(record.dagster_run) in busy):
+        if record is not None and _root(record.dagster_run) in busy:
             done.kept_runs += 1
             continue
         uris = [below_root(root.root_uri, f"{FOLDER}/{table}") for table in tables]
@@ -112,10 +115,11 @@ def _records(instance: dg.DagsterInstance, runs: Sequence[str]) -> dict[str, dg.
     return found
 
 
-def _busy_roots(instance: dg.DagsterInstance) -> set[str]:
+def _busy_roots(instance: dg.DagsterInstance, silent: timedelta) -> set[str]:
     """The first runs of the chains of re-executions that have a run which is not finished."""
     open_statuses = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
-    return {_root(run) for run in instance.get_runs(filters=dg.RunsFilter(statuses=open_statuses))}
+    records = instance.get_run_records(filters=dg.RunsFilter(statuses=open_statuses))
+    return {_root(record.dagster_run) for record in records if not is_silent(instance, record, silent)}
 
 
 _FINISHED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})

@@ -130,7 +130,11 @@ def commit_rewrites(
     if needed:
         reserved = commit(
             source.store,
-            Transaction(read_version=read_version, operation=ReserveFragments(num_fragments=needed)),
+            Transaction(
+                read_version=read_version,
+                operation=ReserveFragments(num_fragments=needed),
+                properties=dict(properties),
+            ),
             base=base,
         )
         base = reserved.manifest

@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field
 
 from lance_dagster.components.models import MaintenanceFields
 from lance_dagster.maintenance import build_maintenance_job
-from lance_dagster.maintenance_triggers import build_maintenance_schedule, build_maintenance_sensor
+from lance_dagster.maintenance_sensor import build_maintenance_sensor
+from lance_dagster.maintenance_triggers import build_maintenance_schedule
 from lance_dagster.tables import TableLike
 
 __all__ = ["LanceMaintenanceComponent", "maintenance_definitions"]

@@ -16,6 +16,7 @@ from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
     LanceTableResource,
+    _context,
     build_maintenance_job,
     build_maintenance_schedule,
     build_maintenance_sensor,
@@ -92,7 +93,9 @@ class TestOneTable:
         assert (found["lance/versions_before"], found["lance/versions_after"]) == (6, 8)
         assert found["lance/seconds"] > 0
         assert not result.get_asset_materialization_events()
-        assert lake.properties("nyc/flights")[-1]["dagster.run_id"] == result.run_id
+        reserved, rewritten = lake.properties("nyc/flights")[-2:]
+        assert reserved["dagster.run_id"] == rewritten["dagster.run_id"] == result.run_id
+        assert reserved["dagster.maintenance"] == "true"
 
     def test_a_second_run_makes_no_version(self, lake):
         fill(lake, "nyc/flights")
@@ -424,7 +427,7 @@ class TestSensor:
             state["cursor"] = result.cursor
             return result.run_requests
 
-        evaluate.job, evaluate.sensor = job, sensor
+        evaluate.job, evaluate.sensor, evaluate.state = job, sensor, state
         return evaluate
 
     def test_small_fragments_ask_for_a_run_once(self, lake, tick):
@@ -466,6 +469,66 @@ class TestSensor:
         lake.instance.create_run_for_job(tick.job, tags=tags, status=dg.DagsterRunStatus.STARTED)
         (request,) = tick()
         assert request.run_config["ops"]["plan"]["config"]["tables"] == ["nyc/flights"]
+
+    def report(self, lake, tick, request, status):
+        """A run of a request, as the daemon makes it, with a status."""
+        lake.instance.create_run_for_job(tick.job, tags=dict(request.tags), status=status)
+
+    def test_a_run_that_failed_is_asked_for_again_without_a_new_version(self, lake, tick):
+        fill(lake, "nyc/boats")
+        (first,) = tick()
+        self.report(lake, tick, first, dg.DagsterRunStatus.STARTED)
+        assert tick() == []
+        (run_id,) = [found.run_id for found in lake.instance.get_runs()]
+        lake.instance.report_run_failed(lake.instance.get_run_by_id(run_id))
+        (second,) = tick()
+        assert second.run_config == first.run_config
+        assert second.run_key != first.run_key  # Dagster makes one run of a key
+        assert tick() == []
+
+    def test_one_that_keeps_failing_is_asked_for_ever_less_often(self, lake, tick):
+        fill(lake, "nyc/boats")
+        for again in (1, 1, 0):  # the third would come an interval after the second
+            found = tick()
+            assert len(found) == again
+            for request in found:
+                self.report(lake, tick, request, dg.DagsterRunStatus.FAILURE)
+        lake.table("nyc/boats").insert(pa.table({"n": [1]}))
+        assert tick() == []
+
+    def test_one_that_was_canceled_or_went_well_is_not_asked_for_again(self, lake, tick):
+        fill(lake, "nyc/boats")
+        for status in (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS):
+            (request,) = tick()
+            self.report(lake, tick, request, status)
+            assert tick() == []
+            lake.table("nyc/boats").insert(pa.table({"n": [1]}))
+
+    def test_a_killed_run_does_not_keep_its_tables_for_ever(self, lake, tick, monkeypatch):
+        """Nobody tells Dagster of a run whose process was killed: it stays started."""
+        fill(lake, "nyc/boats")
+        (request,) = tick()
+        self.report(lake, tick, request, dg.DagsterRunStatus.STARTED)
+        assert tick() == []
+        monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(minutes=59))
+        assert tick() == []
+        monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(minutes=61))
+        assert len(tick()) == 1
+
+    def test_a_run_by_hand_works_on_the_tables_of_its_configuration(self, lake, tick):
+        fill(lake, "nyc/flights")
+        fill(lake, "nyc/boats")
+        config = {"ops": {"plan": {"config": {"tables": ["nyc/boats"]}}}}
+        lake.instance.create_run_for_job(tick.job, run_config=config, status=dg.DagsterRunStatus.STARTED)
+        (request,) = tick()
+        assert request.run_config["ops"]["plan"]["config"]["tables"] == ["nyc/flights"]
+
+    def test_the_cursor_of_an_earlier_release_is_understood(self, lake, tick):
+        fill(lake, "nyc/boats")
+        tick.state["cursor"] = json.dumps({"nyc/boats": 6})
+        assert tick() == []
+        tick.state["cursor"] = json.dumps({"nyc/boats": 5})
+        assert len(tick()) == 1
 
     def test_a_broken_table_does_not_stop_the_others(self, lake, tick):
         fill(lake, "nyc/flights")

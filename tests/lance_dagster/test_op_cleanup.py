@@ -1,6 +1,6 @@
 """What ops give each other goes when its run is long over, and never before."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
+from lance_dagster import LanceMaintenancePolicy, _context, build_maintenance_job
 from tests.lance_dagster.lake import QUIET
 
 NOW = timedelta(microseconds=1)
@@ -99,6 +99,17 @@ def test_outputs_stay_while_a_run_may_read_them(lake):
     found = clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))
     assert (found["op_output_runs_removed"], found["op_output_runs_kept"]) == (1, 3)
     assert {name.split("/")[0] for name in outputs(lake)} == {ids["runs"], ids["was"], ids["again"]}
+
+
+def test_outputs_of_a_killed_run_go_in_the_end(lake, monkeypatch):
+    run_id = "00000000-0000-0000-0000-000000000001"
+    lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/_ops/{run_id}/begin/result.lance")
+    add_run(lake, run_id, dg.DagsterRunStatus.STARTED)
+    policy = LanceMaintenancePolicy(cleanup_older_than=NOW)
+    monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(hours=23))
+    assert clean(lake, policy)["op_output_runs_kept"] == 1
+    monkeypatch.setattr(_context, "_now", lambda: datetime.now(UTC) + timedelta(hours=25))
+    assert clean(lake, policy)["op_output_runs_removed"] == 1
 
 
 def test_outputs_of_unknown_runs_go_by_their_own_age(lake):

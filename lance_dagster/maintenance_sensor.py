@@ -1,0 +1,242 @@
+"""`build_maintenance_sensor`: upkeep when a table needs it.
+
+The cursor holds for each table the version that the last upkeep which went well was asked for, and the request that is
+not known to have gone well:
+
+    {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "tries": 2}}
+
+A run that failed is asked for again, at once and then after one, three, seven ... intervals, at most a day. One that
+was canceled is not, before there is a new version: somebody did not want it.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+import dagster as dg
+
+from lance_dagster._context import definition_metadata, is_silent
+from lance_dagster.maintenance import TABLES_KEY
+from lance_dagster.maintenance_triggers import config_for, tables_of
+from lance_dagster.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+
+__all__ = ["build_maintenance_sensor"]
+
+REQUEST_TAG: Final = "lance/request"
+_LONGEST_WAIT: Final = timedelta(days=1)
+_OPEN: Final = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What the cursor holds of one table.
+
+    Attributes:
+        done: The version that upkeep was asked for and went well; None for none yet.
+        asked: The version that it was asked for last.
+        request: The request, as the tag of its run; None if it went well.
+        tries: How many runs failed, one after the other.
+        failed_at: When the last of them did, in seconds since 1970.
+    """
+
+    done: int | None = None
+    asked: int | None = None
+    request: str | None = None
+    tries: int = 0
+    failed_at: float = 0.0
+
+    def waits(self, interval: timedelta) -> bool:
+        """Whether it is too early to ask again after runs that failed."""
+        pause = min(interval * (2 ** min(self.tries - 1, 32) - 1), _LONGEST_WAIT) if self.tries else timedelta(0)
+        return datetime.now(UTC) < datetime.fromtimestamp(self.failed_at, UTC) + pause
+
+
+def build_maintenance_sensor(
+    job: dg.JobDefinition,
+    tables: Iterable[TableLike] | TableLike,
+    policy: LanceMaintenancePolicy | None = None,
+    *,
+    name: str | None = None,
+    io_manager_key: str = "io_manager",
+    minimum_interval_seconds: int = 300,
+    silent_after: timedelta = timedelta(hours=1),
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Run a maintenance job for the tables that need it, one run for all that do at a tick.
+
+    A table needs it with too many small fragments, with too large a share of deleted rows, or after too many versions
+    since the last time; the policy says how many. Of each table the newest manifest is read, nothing else. A table
+    that an open run of the job works on waits, and so does one that has no new version since upkeep of it went well.
+
+    Args:
+        job: From `build_maintenance_job`, for these tables at least.
+        tables: Assets, specs or keys.
+        policy: The thresholds; the defaults if it is not given.
+        name: Name of the sensor; `<job>_sensor` if not given.
+        io_manager_key: The resource that knows where the tables are.
+        minimum_interval_seconds: Between two ticks.
+        silent_after: An open run that has told Dagster nothing for that long is taken as killed, and its tables no
+            longer wait for it. Where that is wrong, both runs finish: one finds the work done.
+        default_status: Whether it runs as soon as it is deployed.
+
+    Raises:
+        DagsterInvalidDefinitionError: a table is not one of the job, or its metadata cannot be used.
+    """
+    chosen = LanceMaintenancePolicy() if policy is None else policy
+    refs = table_refs(tables)
+    for ref in refs:
+        policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
+        if ref.name not in tables_of(job):
+            raise dg.DagsterInvalidDefinitionError(f"asset {ref.name} is no table of the job {job.name}")
+
+    @dg.sensor(
+        name=name or f"{job.name}_sensor",
+        job=job,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=f"Upkeep of those of {len(refs)} Lance tables that need it.",
+    )
+    def needed(context: dg.SensorEvaluationContext, **_resources: Any) -> dg.SensorResult | dg.SkipReason:
+        root = table_root(getattr(context.resources, io_manager_key))
+        states = _read(context.cursor)
+        _settle(context, job, states, silent_after)
+        busy = _busy(context, job, silent_after)
+        due: dict[str, tuple[int, list[str]]] = {}
+        for ref in refs:
+            state = states.get(ref.name, _Asked())
+            found = None
+            if ref.name not in busy and not state.waits(timedelta(seconds=minimum_interval_seconds)):
+                found = _needs(context, root, ref, chosen, state)
+            if found is not None:
+                due[ref.name] = found
+        for asset, (_, problems) in due.items():
+            context.log.info("%s: %s", asset, "; ".join(problems))
+        requests = [_request(due, states)] if due else []
+        reason = None if due else f"none of {len(refs)} tables needs upkeep"
+        cursor = _written(states)
+        if reason is not None and cursor == (context.cursor or "{}"):
+            return dg.SkipReason(reason)
+        return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=reason)
+
+    return needed
+
+
+def _read(cursor: str | None) -> dict[str, _Asked]:
+    """The cursor; one of an earlier release has the version that upkeep was asked for in the place of a record."""
+    told: dict[str, Any] = json.loads(cursor) if cursor else {}
+    return {name: _Asked(**one) if isinstance(one, dict) else _Asked(done=one, asked=one) for name, one in told.items()}
+
+
+def _written(states: dict[str, _Asked]) -> str:
+    records = {name: {key: value for key, value in asdict(one).items() if value} for name, one in states.items()}
+    return json.dumps(records)
+
+
+def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _Asked]) -> dg.RunRequest:
+    """The one request for all tables that are due; remembered as such."""
+    names = sorted(due)
+    seen = [[name, due[name][0], states.get(name, _Asked()).tries] for name in names]
+    key = sha256(json.dumps(seen).encode()).hexdigest()
+    for name in names:
+        state = states.setdefault(name, _Asked())
+        state.asked, state.request = due[name][0], key
+    tags = {TABLES_KEY: json.dumps(names), REQUEST_TAG: key}
+    return dg.RunRequest(run_key=key, run_config=config_for(names), tags=tags)
+
+
+def _settle(
+    context: dg.SensorEvaluationContext, job: dg.JobDefinition, states: dict[str, _Asked], silent_after: timedelta
+) -> None:
+    """Ask Dagster what became of the runs that were asked for."""
+    ends: dict[str, tuple[dg.DagsterRunStatus | None, float]] = {}
+    for state in states.values():
+        if state.request is None:
+            continue
+        if state.request not in ends:
+            ends[state.request] = _end(context.instance, job, state.request, silent_after)
+        status, when = ends[state.request]
+        if status is None:
+            continue
+        state.request = None
+        if status is dg.DagsterRunStatus.FAILURE:
+            state.tries, state.failed_at = state.tries + 1, when
+            continue
+        state.tries, state.failed_at = 0, 0.0
+        if status is dg.DagsterRunStatus.SUCCESS:
+            state.done = state.asked
+
+
+def _end(
+    instance: dg.DagsterInstance, job: dg.JobDefinition, request: str, silent_after: timedelta
+) -> tuple[dg.DagsterRunStatus | None, float]:
+    """How the run of a request ended, and when; None while it has not, and if Dagster has no record of it."""
+    wanted = dg.RunsFilter(job_name=job.name, tags={REQUEST_TAG: request})
+    for record in instance.get_run_records(filters=wanted, limit=1):
+        if record.dagster_run.is_finished:
+            return record.dagster_run.status, record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
+        if is_silent(instance, record, silent_after):
+            return dg.DagsterRunStatus.FAILURE, 0.0
+    return None, 0.0
+
+
+def _needs(
+    context: dg.SensorEvaluationContext, root: TableRoot, ref: TableRef, policy: LanceMaintenancePolicy, state: _Asked
+) -> tuple[int, list[str]] | None:
+    """Version of a table that needs upkeep, and why; None if it does not, or cannot be read."""
+    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
+
+    known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+    own = policy_of(policy, known.metadata, where=f"asset {ref.name}")
+    if own is None:
+        return None
+    try:
+        dataset = root.open_or_none(known)
+    except (LanceError, OSError) as error:  # the others are looked at; the next run of the schedule reports it
+        context.log.warning("%s cannot be read: %s", ref.name, error)
+        return None
+    if dataset is None or (dataset.version == state.asked and (state.request is not None or not state.tries)):
+        return None
+    found = measure(dataset, own, count_versions=False)
+    since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
+    problems = found.problems(own, versions=since, indices=False)
+    return (found.version, problems) if problems else None
+
+
+def _busy(context: dg.SensorEvaluationContext, job: dg.JobDefinition, silent_after: timedelta) -> set[str]:
+    """The tables that open runs of the job work on; a run that names none works on all."""
+    names: set[str] = set()
+    for record in context.instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN)):
+        run = record.dagster_run
+        mine = _tables_of_run(run) or tables_of(job)
+        if is_silent(context.instance, record, silent_after):
+            context.log.warning(
+                "run %s of %s is %s and has told nothing for %s: its process seems to be gone, and %s is not kept from "
+                "upkeep by it. Terminate it in the UI",
+                run.run_id, job.name, run.status.value, silent_after, ", ".join(mine),
+            )  # fmt: skip
+        else:
+            names |= set(mine)
+    return names
+
+
+def _tables_of_run(run: dg.DagsterRun) -> Sequence[str]:
+    """The tables that a run was asked for by its tags or its configuration; none if it names none."""
+    told = run.tags.get(TABLES_KEY)
+    if told is not None:
+        return list(json.loads(told))
+    plan: Any = run.run_config
+    for key in ("ops", "plan", "config", "tables"):
+        plan = plan.get(key) if isinstance(plan, dict) else None
+    return plan if isinstance(plan, list) else []
