@@ -90,11 +90,15 @@ class IndexingVerbs(Handle):
         Args:
             column: The column, or the dotted path to a field of a struct.
             index_type: "ZONEMAP", the smallest and largest value of each run of rows: the kind for columns by which
-                rows lie together, such as days. Or an `IndexConfig`, of pylance's too, with parameters.
+                rows lie together, such as days. "BITMAP", the rows of each value. "BTREE", all rows in order of their
+                values. "BLOOMFILTER", a filter of the values of each run of rows. "LABEL_LIST", the rows of each
+                element of lists. Or an `IndexConfig`, of pylance's too, with parameters.
             name: Its name; `<column>_idx` by default.
             replace: Whether an index of that name on that column is replaced.
             train: False makes an empty index, which `optimize.optimize_indices` fills.
-            **arguments: Parameters of the kind, by name. ZONEMAP: `rows_per_zone`, 8192 by default.
+            **arguments: Parameters of the kind, by name. ZONEMAP: `rows_per_zone`, 8192 by default. BTREE: `zone_size`,
+                rows of a page, 4096. BLOOMFILTER: `number_of_items`, rows of a run, 8192; `probability` of a false
+                hit, 0.00057.
 
         Raises:
             SchemaError: There is no such column, or the kind does not fit it.

@@ -5,31 +5,33 @@ bitmap_page_lookup.lance, one row per distinct value, in any order:
     keys        the field's type; null for the rows without a value. LABEL_LIST: the type of the elements
     bitmaps     binary, a set of rows (see `addresses`): by stable row id where the dataset has them, else by address
 
-The schema's metadata has `lance:index_stats`, {"num_bitmaps": n}. What a segment says is complete for the fragments
-that it covers; small ones are nevertheless asked for rows that they do not know, which are read then.
+The schema's metadata has `lance:index_stats`, {"num_bitmaps": n}; that of a LABEL_LIST `lance:label_list_nulls`, the
+number of a global buffer with the rows whose list is null. What a segment says is complete for the fragments that it
+covers; small ones are nevertheless asked for rows that they do not know, which are read then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.index.addresses import RowSet, decode, encode, located, row_set, union
 from lance_core.index.conditions import Contains, Test
 from lance_core.index.evaluate import codes_of, holds
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, U64s, View
 
-__all__ = ["FILE", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex"]
+__all__ = ["FILE", "NULL_LISTS_KEY", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex", "LabelBuilder"]
 
 FILE: Final = "bitmap_page_lookup.lance"
 STATISTICS_KEY: Final = "lance:index_stats"
+NULL_LISTS_KEY: Final = "lance:label_list_nulls"
 _CHECKED_BYTES: Final = 4 * 1024 * 1024
 _MANY_KEYS: Final = 1024
 
@@ -43,16 +45,21 @@ class BitmapIndex:
         load: Gives the sets of some of them, by their ascending numbers, as they are stored.
         by_id: Whether the sets have row ids in a dataset with stable row ids.
         size: Bytes of the file.
-        of_lists: Whether the values are elements of lists.
+        null_lists: The rows whose list is null, if the values are elements of lists; None otherwise.
     """
 
     keys: pa.Array
     load: Callable[[Ints], Sequence[bytes]]
     by_id: bool
     size: int = 0
-    of_lists: bool = False
+    null_lists: RowSet | None = None
     _sets: dict[int, RowSet] = field(default_factory=dict)
     _whole: dict[int, BitMap] | None = None
+
+    @property
+    def of_lists(self) -> bool:
+        """Whether the values are elements of lists."""
+        return self.null_lists is not None
 
     @property
     def nbytes(self) -> int:
@@ -60,13 +67,15 @@ class BitmapIndex:
         return int(self.keys.nbytes) + self.size
 
     @classmethod
-    def of(cls, keys: pa.Array, sets: Sequence[RowSet], *, by_id: bool) -> BitmapIndex:
+    def of(
+        cls, keys: pa.Array, sets: Sequence[RowSet], null_lists: RowSet | None = None, *, by_id: bool
+    ) -> BitmapIndex:
         """What is in memory."""
 
         def load(numbers: Ints) -> Sequence[bytes]:
             return [encode(sets[i]) for i in numbers.tolist()]
 
-        return cls(keys=keys, load=load, by_id=by_id)
+        return cls(keys=keys, load=load, by_id=by_id, null_lists=null_lists)
 
     def fits(self, kind: pa.DataType) -> bool:
         """Whether the values are of that type, or elements of such lists."""
@@ -128,13 +137,16 @@ class BitmapIndex:
         """The rows whose lists have some values: any of them, or all."""
         if test.values.type != self.keys.type:
             return None
-        parts: list[dict[int, BitMap]] = []
+        parts: list[RowSet] = []
         for value in test.values.unique():
             chosen = np.flatnonzero([key.equals(value) for key in self.keys])
             parts.append(union(self.sets(chosen)) if len(chosen) else {})
         if not test.needs_all:
-            return union(list(parts))
-        return reduce(lambda a, b: {upper: a[upper] & b[upper] for upper in a.keys() & b.keys()}, parts)
+            return union(parts)
+        found = parts[0]
+        for other in parts[1:]:
+            found = _common(found, other)
+        return dict(found)
 
     def _unknown(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The rows of covered fragments that are under no value: deleted ones, or what a wrong segment left out."""
@@ -159,23 +171,24 @@ class BitmapIndex:
         else:
             places = np.flatnonzero(chosen).tolist()
             wanted = {int(view.ids[i]): BitMap(range(max(int(view.physical_rows[i]), 0))) for i in places}
-        sets = [
-            {upper: kept for upper, rows in one.items() if upper in wanted and (kept := rows & wanted[upper])}
-            for one in self.sets(np.arange(len(self.keys)))
-        ]
+        sets = [_common(one, wanted) for one in self.sets(np.arange(len(self.keys)))]
         left = np.flatnonzero([bool(one) for one in sets])
-        return BitmapIndex.of(self.keys.take(pa.array(left)), [sets[i] for i in left.tolist()], by_id=self.by_id)
+        null_lists = None if self.null_lists is None else _common(self.null_lists, wanted)
+        kept = [sets[i] for i in left.tolist()]
+        return BitmapIndex.of(self.keys.take(pa.array(left)), kept, null_lists, by_id=self.by_id)
 
     @classmethod
     def concat(cls, parts: Sequence[BitmapIndex]) -> BitmapIndex:
         """What several say together."""
         keys = pa.concat_arrays([part.keys for part in parts])
-        sets = [one for part in parts for one in part.sets(np.arange(len(part.keys)))]
+        all_sets = [one for part in parts for one in part.sets(np.arange(len(part.keys)))]
         distinct, codes = codes_of(keys)
         gathered: list[list[RowSet]] = [[] for _ in range(len(distinct))]
-        for code, one in zip(codes.tolist(), sets, strict=True):
+        for code, one in zip(codes.tolist(), all_sets, strict=True):
             gathered[code].append(one)
-        return cls.of(distinct, [union(own) for own in gathered], by_id=parts[0].by_id)
+        null_lists = [part.null_lists for part in parts if part.null_lists is not None]
+        sets = [union(own) for own in gathered]
+        return cls.of(distinct, sets, union(null_lists) if null_lists else None, by_id=parts[0].by_id)
 
     def to_table(self) -> pa.Table:
         """The rows of the file.
@@ -222,3 +235,38 @@ class BitmapBuilder:
         numbers = numbers[order]
         sets = [row_set(numbers[start:stop]) for start, stop in pairwise(bounds)]
         return BitmapIndex.of(keys, sets, by_id=self._by_id)
+
+
+class LabelBuilder:
+    """Collects the rows of elements of lists.
+
+    Args:
+        kind: Type of the lists.
+        by_id: Whether to note stable row ids rather than addresses.
+    """
+
+    def __init__(self, kind: pa.DataType, *, by_id: bool) -> None:
+        self._elements = BitmapBuilder(kind.value_type, by_id=by_id)
+        self._by_id = by_id
+        self._null_lists: list[U64s] = []
+
+    def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
+        """Add the live rows of a fragment."""
+        found = []
+        for part in parts:
+            numbers = part.ids if self._by_id else part.addresses
+            is_null = part.values.is_null().to_numpy(zero_copy_only=False)
+            self._null_lists.append(numbers[is_null])
+            owners = pc.list_parent_indices(part.values).to_numpy()
+            found.append(Rows(pc.list_flatten(part.values), part.addresses[owners], part.ids[owners]))
+        self._elements.add(fragment_id, num_rows, found)
+
+    def finish(self) -> BitmapIndex:
+        """The elements and their rows."""
+        numbers = np.concatenate(self._null_lists) if self._null_lists else np.zeros(0, np.uint64)
+        return replace(self._elements.finish(), null_lists=row_set(numbers))
+
+
+def _common(one: RowSet, other: RowSet) -> RowSet:
+    """The rows that are in both of two sets."""
+    return {upper: both for upper, rows in one.items() if upper in other and (both := rows & other[upper])}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from lance_core.errors import CorruptFileError, ObjectNotFoundError
@@ -11,7 +13,7 @@ from lance_core.schema import schema_from_arrow, schema_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.index import IndexFile, IndexMetadata
 
-__all__ = ["open_file", "read_columns", "read_table", "write_table"]
+__all__ = ["metadata_of", "open_file", "read_columns", "read_table", "write_table"]
 
 
 def open_file(store: ObjectStore, prefix: str, name: str, index: IndexMetadata) -> DataFileReader:
@@ -61,7 +63,9 @@ def metadata_of(reader: DataFileReader) -> dict[str, str]:
     return {key: value.decode(errors="replace") for key, value in reader.schema.metadata.items()}
 
 
-def write_table(store: ObjectStore, key: str, table: pa.Table, data_storage_version: str) -> IndexFile:
+def write_table(
+    store: ObjectStore, key: str, table: pa.Table, data_storage_version: str, buffers: Mapping[str, bytes]
+) -> IndexFile:
     """Write a file of an index.
 
     Args:
@@ -69,12 +73,15 @@ def write_table(store: ObjectStore, key: str, table: pa.Table, data_storage_vers
         key: Its key.
         table: Its rows; the metadata of their schema goes with them.
         data_storage_version: That of the table; a table of 0.1 has indices of 2.0.
+        buffers: Global buffers of the file, by the keys under which the metadata of its schema says their numbers.
     """
     version = FileVersion.from_string(data_storage_version)
     if version is FileVersion.V0_1:
         version = FileVersion.V2_0
     writer = DataFileWriter(store, key, schema_from_arrow(table.schema), version=version)
     try:
+        for name, data in buffers.items():
+            writer.add_schema_metadata(name, str(writer.add_global_buffer(data)))
         writer.write(table)
         written = writer.finish()
     except BaseException:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core._proto.table_pb2 import ZoneMapIndexDetails
-from lance_core.errors import UnsupportedError
-from lance_core.index import addresses, bitmap, btree, zonemap
+from lance_core.errors import CorruptFileError
+from lance_core.file import DataFileReader
+from lance_core.index import addresses, bitmap, bloom, btree, zonemap
 from lance_core.index.conditions import Test
-from lance_core.index.files import open_file, read_columns, read_table, write_table
+from lance_core.index.files import metadata_of, open_file, read_columns, read_table, write_table
 from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
 from lance_core.index.values import is_ordered
 from lance_core.store import ObjectStore
@@ -56,7 +58,7 @@ class Content(Protocol):
         """The fragments that there are entries of; None if the entries do not tell."""
         ...
 
-    def parameters(self) -> dict[str, int]:
+    def parameters(self) -> Mapping[str, int | float]:
         """What it was built with."""
         ...
 
@@ -106,9 +108,9 @@ class Target:
     stable_row_ids: bool
     before: bytes = b""
 
-    def put(self, name: str, table: pa.Table) -> IndexFile:
-        """Write a file."""
-        return write_table(self.store, f"{self.prefix}{name}", table, self.data_storage_version)
+    def put(self, name: str, table: pa.Table, buffers: Mapping[str, bytes] | None = None) -> IndexFile:
+        """Write a file; see `write_table`."""
+        return write_table(self.store, f"{self.prefix}{name}", table, self.data_storage_version, buffers or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,30 +121,29 @@ class Kind:
         name: What it is called when one is made.
         type_url: Type of the details of a record.
         versions: Versions of it that are read.
-        parameters: What can be asked for, numbers from 1 on, and what holds if nothing is.
+        parameters: What can be asked for, and what holds if nothing is: whole numbers from 1 on, or chances between 0
+            and 1.
         accepts: Whether it can be over values of a type.
-        read: Reads a segment: its store, the beginning of its keys, its record.
+        read: Reads a segment: its store, the beginning of its keys, its record, type of the values.
         build: Begins one: type of the values, parameters, whether rows have stable ids.
         only: The part of a content that is about some fragments.
         merge: Puts contents together, at least one, with parameters.
         write: Writes a content.
-        is_built: Whether indices of the kind are built here, rather than only read.
     """
 
     name: str
     type_url: str
     versions: frozenset[int]
     accepts: Callable[[pa.DataType], bool]
-    read: Callable[[ObjectStore, str, IndexMetadata], Content]
-    build: Callable[[pa.DataType, Mapping[str, int], bool], Builder]
+    read: Callable[[ObjectStore, str, IndexMetadata, pa.DataType], Content]
+    build: Callable[[pa.DataType, Mapping[str, Any], bool], Builder]
     only: Callable[[Any, View, Bools], Any]
-    merge: Callable[[Sequence[Any], Mapping[str, int]], Any]
+    merge: Callable[[Sequence[Any], Mapping[str, Any]], Any]
     write: Callable[[Any, Target], Written]
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    is_built: bool = True
+    parameters: Mapping[str, int | float] = field(default_factory=dict)
 
 
-def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata) -> Content:
+def _read_zone_map(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.DataType) -> Content:
     return zonemap.ZoneMap.from_table(*read_table(store, prefix, zonemap.FILE, index))
 
 
@@ -157,7 +158,9 @@ def _write_zone_map(zones: zonemap.ZoneMap, target: Target) -> Written:
     return Written(files=(file,), details=details.SerializeToString())
 
 
-def _read_bitmap(store: ObjectStore, prefix: str, index: IndexMetadata, *, of_lists: bool = False) -> Content:
+def _read_bitmap(
+    store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.DataType, *, of_lists: bool = False
+) -> Content:
     reader = open_file(store, prefix, bitmap.FILE, index)
     keys = read_columns(reader, ["keys"])
 
@@ -168,14 +171,32 @@ def _read_bitmap(store: ObjectStore, prefix: str, index: IndexMetadata, *, of_li
     size = reader.metadata.size_bytes
     column = keys.column("keys")
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids, of_lists=of_lists)
+    found = bitmap.BitmapIndex(keys=whole, load=load, size=size, by_id=index.holds_row_ids)
+    return replace(found, null_lists=_null_lists(reader)) if of_lists else found
+
+
+def _null_lists(reader: DataFileReader) -> addresses.RowSet:
+    """The rows whose list is null, out of the buffer that the metadata names."""
+    text = metadata_of(reader).get(bitmap.NULL_LISTS_KEY, "")
+    if not text.isdecimal() or not 0 < int(text) < len(reader.metadata.global_buffers):
+        raise CorruptFileError("a LABEL_LIST that does not tell which lists are null")
+    return addresses.decode(bytes(reader.read_global_buffer(int(text))))
 
 
 def _write_bitmap(content: bitmap.BitmapIndex, target: Target) -> Written:
     return Written(files=(target.put(bitmap.FILE, content.to_table()),))
 
 
-def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata) -> Content:
+def _write_label_list(content: bitmap.BitmapIndex, target: Target) -> Written:
+    buffers = {bitmap.NULL_LISTS_KEY: addresses.encode(content.null_lists or {})}
+    return Written(files=(target.put(bitmap.FILE, content.to_table(), buffers),), index_version=1)
+
+
+def _is_list_of_ordered(kind: pa.DataType) -> bool:
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_ordered(kind.value_type)
+
+
+def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.DataType) -> Content:
     table, metadata = read_table(store, prefix, btree.LOOKUP_FILE, index)
     reader = open_file(store, prefix, btree.DATA_FILE, index)
 
@@ -192,8 +213,13 @@ def _write_btree(content: btree.BTree, target: Target) -> Written:
     return Written(files=files, index_version=int(target.stable_row_ids))
 
 
-def _not_built(*_: object) -> NoReturn:
-    raise UnsupportedError("building an index of type LABEL_LIST")
+def _read_bloom(store: ObjectStore, prefix: str, index: IndexMetadata, kind: pa.DataType) -> Content:
+    return bloom.BloomFilter.from_table(*read_table(store, prefix, bloom.FILE, index), kind)
+
+
+def _write_bloom(content: bloom.BloomFilter, target: Target) -> Written:
+    # Without a bitmap of nulls, as a zone map.
+    return Written(files=(target.put(bloom.FILE, content.to_table()),))
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -237,14 +263,25 @@ KINDS: Final[Mapping[str, Kind]] = {
         type_url="/lance.table.LabelListIndexDetails",
         # Of version 0 the entries of lists with nulls are not sure.
         versions=frozenset({1}),
-        accepts=lambda _: False,
-        read=lambda store, prefix, index: _read_bitmap(store, prefix, index, of_lists=True),
-        build=_not_built,
-        only=_not_built,
-        merge=_not_built,
-        write=_not_built,
-        is_built=False,
+        accepts=_is_list_of_ordered,
+        read=partial(_read_bitmap, of_lists=True),
+        build=lambda kind, _, stable: bitmap.LabelBuilder(kind, by_id=stable),
+        only=lambda content, view, chosen: content.of_fragments(view, chosen),
+        merge=lambda contents, _: bitmap.BitmapIndex.concat(contents),
+        write=_write_label_list,
+    ),
+    "BloomFilter": Kind(
+        name="BLOOMFILTER",
+        type_url="/lance.index.pb.BloomFilterIndexDetails",
+        versions=frozenset({0}),
+        parameters={"number_of_items": bloom.DEFAULT_ITEMS, "probability": bloom.DEFAULT_PROBABILITY},
+        accepts=bloom.accepts,
+        read=_read_bloom,
+        build=lambda kind, own, _: bloom.BloomBuilder(kind, own["number_of_items"], own["probability"]),
+        only=lambda content, view, chosen: content.of_fragments(view, chosen),
+        merge=lambda contents, own: bloom.BloomFilter.concat(contents, own["number_of_items"], own["probability"]),
+        write=_write_bloom,
     ),
 }
 
-BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS.values() if kind.is_built}
+BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS.values()}

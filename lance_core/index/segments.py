@@ -119,7 +119,7 @@ class IndexReader:
         found = self.cache.get(index.uuid)
         if found is None:
             store, prefix = self.folder(index)
-            found = KINDS[index.kind].read(store, prefix, index)
+            found = KINDS[index.kind].read(store, prefix, index, kind)
             self.cache.put(index.uuid, found)
         if not found.fits(kind):
             raise CorruptFileError(f"it is not over values of type {kind}")

@@ -22,12 +22,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+from lance_core.index.rows import Bools, Candidates, Ints, Rows, View
 from lance_core.index.values import comparable, is_ordered, next_prefix
+from lance_core.index.zones import Zones, cut
 
 __all__ = ["DEFAULT_ROWS_PER_ZONE", "FILE", "ZoneBuilder", "ZoneMap"]
 
@@ -35,13 +35,12 @@ FILE: Final = "zonemap.lance"
 DEFAULT_ROWS_PER_ZONE: Final = 8192
 ROWS_PER_ZONE_KEY: Final = "rows_per_zone"
 _FEW_VALUES: Final = 16
-_OFFSET: Final = np.uint64(0xFFFF_FFFF)
 
 _COUNTS: Final = ("null_count", "nan_count", "fragment_id", "zone_start", "zone_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZoneMap:
+class ZoneMap(Zones):
     """The zones of a segment.
 
     Attributes:
@@ -49,9 +48,6 @@ class ZoneMap:
         highs: Largest values.
         nulls: Nulls of each.
         nans: NaNs of each.
-        fragment_ids: Where each is.
-        starts: Its first row.
-        lengths: How many offsets it spans.
         rows_per_zone: Live rows that a zone has, as it was asked for.
     """
 
@@ -59,13 +55,7 @@ class ZoneMap:
     highs: pa.Array
     nulls: Ints
     nans: Ints
-    fragment_ids: Ints
-    starts: Ints
-    lengths: Ints
     rows_per_zone: int = DEFAULT_ROWS_PER_ZONE
-
-    def __len__(self) -> int:
-        return len(self.fragment_ids)
 
     @property
     def nbytes(self) -> int:
@@ -144,35 +134,6 @@ class ZoneMap:
             rows_per_zone=rows_per_zone,
         )
 
-    def layout(self, view: View, covered: Bools) -> tuple[Ints, Ints, Bools]:
-        """Where the zones of some fragments lie.
-
-        Args:
-            view: The fragments.
-            covered: Which of them count.
-
-        Returns:
-            In order of fragments and rows, the place of each zone's fragment, and its number; for each fragment
-            whether its zones span all of its rows, none twice.
-
-        Raises:
-            CorruptFileError: A zone ends after its fragment.
-        """
-        places = view.places(self.fragment_ids)
-        own = np.flatnonzero((places >= 0) & covered[places])
-        order = own[np.lexsort((self.starts[own], places[own]))]
-        where, starts = places[order], self.starts[order]
-        ends, physical = starts + self.lengths[order], view.physical_rows
-        beyond = (ends > physical[where]) & (physical[where] > 0)
-        if beyond.any():
-            place = where[np.argmax(beyond)]
-            raise CorruptFileError(f"a zone ends after the {physical[place]} rows of fragment {view.ids[place]}")
-        count = len(view.ids)
-        spanned = np.bincount(where, weights=ends - starts, minlength=count).astype(np.int64)
-        overlaps = np.zeros(count, np.bool_)
-        overlaps[where[1:][(where[1:] == where[:-1]) & (starts[1:] < ends[:-1])]] = True
-        return where, order, ~overlaps & (spanned == physical) & (physical > 0)
-
     def only(self, kept: Bools) -> ZoneMap:
         """Some of the zones."""
         chosen = pa.array(kept)
@@ -187,18 +148,13 @@ class ZoneMap:
             rows_per_zone=self.rows_per_zone,
         )
 
-    def fragments(self) -> BitMap:
-        """The fragments that there are zones of."""
-        return BitMap(np.unique(self.fragment_ids).tolist())
-
     def parameters(self) -> dict[str, int]:
         """What it was built with."""
         return {"rows_per_zone": self.rows_per_zone}
 
     def of_fragments(self, view: View, chosen: Bools) -> ZoneMap:
         """The zones of some fragments."""
-        places = view.places(self.fragment_ids)
-        return self.only((places >= 0) & chosen[places])
+        return self.only(self.lie_in(view, chosen))
 
     def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
         """The rows for which a test can be true, or false.
@@ -216,7 +172,7 @@ class ZoneMap:
             CorruptFileError: The zones contradict the fragments.
         """
         zones = self.possible(test, wanted=wanted)
-        return None if zones is None else spread(self, zones, view, covered)
+        return None if zones is None else self.spread(zones, view, covered)
 
     def possible(self, test: Test, *, wanted: bool) -> Bools | None:
         """For each zone whether the test can be true of one of its rows, or false."""
@@ -298,41 +254,6 @@ _OPPOSITE: Final = {
 }
 
 
-def spread(zones: ZoneMap, possible: Bools, view: View, covered: Bools) -> Candidates:
-    """The rows that lie in a zone that can match, or in none.
-
-    Raises:
-        CorruptFileError: A zone ends after its fragment.
-    """
-    where, order, is_whole = zones.layout(view, covered)
-    can, starts = possible[order], zones.starts[order]
-    ends, physical = starts + zones.lengths[order], view.physical_rows
-    count = len(view.ids)
-    num_zones = np.bincount(where, minlength=count)
-    num_possible = np.bincount(where, weights=can, minlength=count).astype(np.int64)
-    state = np.full(count, ALL, np.uint8)
-    state[covered & is_whole & (num_possible == 0)] = NONE
-    mixed = covered & (num_zones > 0) & (num_possible < num_zones) & (state == ALL) & (physical > 0)
-    rows: dict[int, BitMap] = {}
-    for place in np.flatnonzero(mixed).tolist():
-        part = slice(*np.searchsorted(where, (place, place + 1)))
-        left = _left(int(physical[place]), starts[part], ends[part], can[part])
-        state[place] = SOME if left else NONE
-        if left:
-            rows[place] = left
-    return Candidates(state, rows)
-
-
-def _left(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
-    """The rows of a fragment that lie in a zone that can match, or in none."""
-    left = BitMap(range(num_rows))
-    for start, end in zip(starts[~possible].tolist(), ends[~possible].tolist(), strict=True):
-        left.remove_range(start, end)
-    for start, end in zip(starts[possible].tolist(), ends[possible].tolist(), strict=True):
-        left.add_range(start, end)
-    return left
-
-
 class ZoneBuilder:
     """Makes zones of rows: each spans `rows_per_zone` offsets of a fragment.
 
@@ -348,29 +269,12 @@ class ZoneBuilder:
         self._counts: list[tuple[int, int, int, int, int]] = []
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
-        """Add the zones of a fragment.
-
-        Args:
-            fragment_id: Its id.
-            num_rows: Its physical rows.
-            parts: Its live rows.
-        """
-        collected: list[pa.Array] = []
-        zone, size = 0, self._rows_per_zone
-        for part in parts:
-            values, offsets, position = part.values, (part.addresses & _OFFSET).astype(np.int64), 0
-            while position < len(values):
-                own = int(offsets[position]) // size
-                if own > zone and collected:
-                    self._finish(fragment_id, zone, num_rows, collected)
-                    collected = []
-                zone = max(zone, own)
-                stop = int(np.searchsorted(offsets, (zone + 1) * size))
-                collected.append(values.slice(position, stop - position))
-                position = stop
-        if collected:
-            self._finish(fragment_id, zone, num_rows, collected)
-        self._fill(fragment_id, num_rows)
+        """Add the zones of a fragment: its id, its physical rows, and those that are alive."""
+        for start, length, own in cut(parts, num_rows, self._rows_per_zone):
+            values = pa.chunked_array(own, self._kind)
+            low, high, nans = _bounds(values)
+            self._bounds.append((low, high))
+            self._counts.append((values.null_count, nans, fragment_id, start, length))
 
     def finish(self) -> ZoneMap:
         """The zones."""
@@ -386,25 +290,6 @@ class ZoneBuilder:
             lengths=numbers[4],
             rows_per_zone=self._rows_per_zone,
         )
-
-    def _finish(self, fragment_id: int, zone: int, num_rows: int, parts: list[pa.Array]) -> None:
-        values = pa.chunked_array(parts, self._kind)
-        start = zone * self._rows_per_zone
-        low, high, nans = _bounds(values)
-        self._bounds.append((low, high))
-        length = min(self._rows_per_zone, num_rows - start)
-        self._counts.append((values.null_count, nans, fragment_id, start, length))
-
-    def _fill(self, fragment_id: int, num_rows: int) -> None:
-        """Let the zones of a fragment span its deleted rows too, so that nothing is left that they do not vouch for."""
-        first = len(self._counts)
-        while first and self._counts[first - 1][2] == fragment_id:
-            first -= 1
-        own = self._counts[first:]
-        for index, (nulls, nans, _, start, _) in enumerate(own):
-            begin = 0 if index == 0 else start
-            end = own[index + 1][3] if index + 1 < len(own) else num_rows
-            self._counts[first + index] = (nulls, nans, fragment_id, begin, end - begin)
 
 
 def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:

@@ -61,9 +61,9 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
     """The fragments of which an index has entries of its own, out of those in its bitmap.
 
     Bitmaps may name fragments that took the place of others after the index was built, by way of the fragment reuse
-    index, while its files still have the addresses that the rows had before. Of indices other than zone maps, which are
-    never moved, none that is older is taken to have entries of its own, and none at all if the reuse index keeps its
-    details in a file.
+    index, while its files still have the addresses that the rows had before. Of indices other than zone maps and Bloom
+    filters, which are never moved, none that is older is taken to have entries of its own, and none at all if the reuse
+    index keeps its details in a file.
     """
     covered = index.covered_fragments() or BitMap()
     for reuse in indices:
@@ -75,7 +75,7 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
         for version in details.inline.versions:
             if version.dataset_version < index.dataset_version:
                 continue
-            if index.kind != "ZoneMap":
+            if index.kind not in ("ZoneMap", "BloomFilter"):
                 return BitMap()  # its entries may have been moved since, and not all of them
             if covered:
                 covered = covered - BitMap(f.id for group in version.groups for f in group.new_fragments)

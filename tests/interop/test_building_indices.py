@@ -1,5 +1,6 @@
 """Indices that we build: pylance uses, merges, remaps and drops them, and we do so with those of pylance."""
 
+import uuid
 import warnings
 from datetime import date, timedelta
 from decimal import Decimal
@@ -8,10 +9,13 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from lance.file import LanceFileReader
 from lance.indices import IndexConfig
+from pyroaring import BitMap
 
 import lance_core
 import lance_core.indices
+from lance_core.commit import commit
 from lance_core.errors import (
     CorruptFileError,
     InvalidInputError,
@@ -20,7 +24,13 @@ from lance_core.errors import (
     SchemaError,
     UnsupportedError,
 )
+from lance_core.index import btree
+from lance_core.index.kinds import KINDS as CONTENTS
+from lance_core.index.kinds import Target
 from lance_core.maintenance.verify import verify
+from lance_core.table import Transaction
+from lance_core.table.index import IndexMetadata
+from lance_core.table.operations import CreateIndex
 
 NUM_ROWS = 240
 DAYS = [date(2024, 1, 1) + timedelta(days=i // 30) for i in range(NUM_ROWS)]
@@ -35,6 +45,7 @@ KINDS = {
     "ZONEMAP": ({"rows_per_zone": 25}, "ZoneMap"),
     "BITMAP": ({}, "Bitmap"),
     "BTREE": ({"zone_size": 16}, "BTree"),
+    "BLOOMFILTER": ({"number_of_items": 25, "probability": 0.01}, "BloomFilter"),
 }
 FILTERS = ["p = 'd3'", "p > 'd5'", "p IN ('d1', 'd7')", "p IS NULL", "p IS NOT NULL", "p LIKE 'd1%'"]
 VALUES = {
@@ -95,6 +106,7 @@ def test_pylance_uses_merges_and_drops_ours(uri, kind):
             "ZONEMAP": [{"num_zones": 12, "rows_per_zone": 25}],
             "BITMAP": [{"num_bitmaps": 8}],
             "BTREE": [{"num_pages": 15, "min": "d0", "max": "d7"}],
+            "BLOOMFILTER": [{"type": "BloomFilter", "num_blocks": 12, "number_of_items": 25, "probability": 0.01}],
         }[kind]
     )
     lance.write_dataset(ROWS.slice(10, 70).select(theirs.schema.names), uri, mode="append")
@@ -141,6 +153,38 @@ def test_merging_segments(tmp_path, stable, merge, kind):
     check(uri)
 
 
+def test_a_btree_of_row_ids_is_merged_by_address(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60, enable_stable_row_ids=True)
+    dataset.update({"p": "'d9'"}, "id % 7 = 0")
+    rows = dataset.to_table(columns=["p"], with_row_id=True).sort_by([("p", "ascending"), ("_rowid", "ascending")])
+    content = btree.BTree.of(rows["p"].combine_chunks(), rows["_rowid"].to_numpy(), 16)
+    source, key = dataset.source, uuid.uuid4()
+    target = Target(
+        store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False
+    )  # as it was written before there was a version 1
+    written = CONTENTS["BTree"].write(content, target)
+    index = IndexMetadata(
+        uuid=key,
+        name="p_idx",
+        fields=(dataset.schema.get_field_index("p"),),
+        dataset_version=dataset.version,
+        fragment_bitmap=BitMap(source.manifest.fragments.ids).serialize(),
+        details_type_url="/lance.table.BTreeIndexDetails",
+        index_version=written.index_version,
+        files=written.files,
+    )
+    transaction = Transaction(read_version=dataset.version, operation=CreateIndex(new_indices=(index,)))
+    commit(source.store, transaction, base=source.manifest)
+    filters = [f"p = 'd{i}'" for i in range(10)]
+    check(uri, filters)
+    lance_core.dataset(uri).update({"id": "id"}, "id = 43")
+    lance_core.write_dataset(ROWS.slice(20, 30), uri, mode="append")
+    lance_core.dataset(uri).optimize.optimize_indices()
+    assert lance_core.dataset(uri).stats.index_stats("p_idx")["num_unindexed_rows"] == 0
+    check(uri, filters)
+
+
 def test_only_new_fragments_are_read_to_refresh(tmp_path):
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
@@ -156,10 +200,12 @@ def test_only_new_fragments_are_read_to_refresh(tmp_path):
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize(
-    "index", ["ZONEMAP", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("BITMAP", "BTREE"))]
+    "index", ["ZONEMAP", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("BITMAP", "BTREE", "BLOOMFILTER"))]
 )
 def test_every_type(tmp_path, name, index):
     kind, make = VALUES[name]
+    if index == "BLOOMFILTER" and name in ("bool", "duration", "decimal128", "decimal256"):
+        pytest.skip("pylance refuses it too")
     values = [None if i % 9 == 0 else make(i) for i in range(50)]
     table = pa.table({"id": range(50), "v": pa.array(values, kind)})
     uris = [str(tmp_path / who) for who in ("ours", "theirs")]
@@ -180,6 +226,57 @@ def test_every_type(tmp_path, name, index):
                 or name == "bool"
                 or index == "BITMAP"
             )
+
+
+@pytest.mark.parametrize("name", [n for n in VALUES if n not in ("bool", "duration", "decimal128", "decimal256")])
+def test_bloom_filters_are_those_of_pylance(tmp_path, name):
+    kind, make = VALUES[name]
+    values = pa.array([None if i % 9 == 0 else make(i) for i in range(50)], kind)
+    table = pa.table({"v": pa.concat_arrays([values, values])})
+    found = []
+    for who, library in (("ours", lance_core), ("theirs", lance)):
+        dataset = library.write_dataset(table, str(tmp_path / who), max_rows_per_file=60)
+        parameters = {"number_of_items": 30, "probability": 0.02}
+        dataset.create_scalar_index("v", IndexConfig("bloomfilter", parameters))
+        (file,) = (tmp_path / who).glob("_indices/*/bloomfilter.lance")
+        found.append(LanceFileReader(str(file)).read_all().to_table().replace_schema_metadata(None))
+    assert found[0] == found[1]
+
+
+LISTS = {
+    "list<string>": (pa.list_(pa.string()), [None, [], ["a"], ["a", "b"], ["b", None], [None], ["c", "a", "c"]]),
+    "large_list<int64>": (pa.large_list(pa.int64()), [None, [], [1], [1, 2], [2, None], [None], [3, 1, 3]]),
+}
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+@pytest.mark.parametrize("name", LISTS)
+def test_pylance_uses_merges_and_remaps_our_labels(tmp_path, name, stable):
+    kind, lists = LISTS[name]
+    uri = str(tmp_path / "t")
+    table = pa.table({"id": range(70), "t": pa.array(lists * 10, kind)})
+    one, other = ("'a'", "'b'") if name == "list<string>" else ("1", "2")
+    filters = [f"array_has(t, {one})", f"NOT array_has(t, {one})", f"array_has_any(t, [{one}, {other}])",
+               f"array_has_all(t, [{one}, {other}])", f"NOT array_has_any(t, [{other}])", "t IS NULL"]  # fmt: skip
+    dataset = lance_core.write_dataset(table, uri, max_rows_per_file=20, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("t", "LABEL_LIST")
+    theirs = lance.dataset(uri)
+    assert "@t_idx(LabelList)" in theirs.scanner(filter=filters[1]).explain_plan()
+    assert theirs.stats.index_stats("t_idx") == dataset.stats.index_stats("t_idx")
+    check(uri, filters)
+    lance.write_dataset(table.slice(3, 30), uri, mode="append")
+    lance.dataset(uri).optimize.optimize_indices()
+    check(uri, filters)
+    lance_core.write_dataset(table.slice(0, 9), uri, mode="append")
+    dataset = lance_core.dataset(uri)
+    dataset.delete("id % 4 = 0")
+    dataset.optimize.optimize_indices()
+    assert dataset.stats.index_stats("t_idx")["num_unindexed_rows"] == 0
+    check(uri, filters)
+    lance.dataset(uri).optimize.compact_files()
+    check(uri, filters)
+    lance_core.dataset(uri).optimize.optimize_indices(retrain=True)
+    check(uri, filters)
 
 
 def test_names(tmp_path):
@@ -218,6 +315,11 @@ def test_names(tmp_path):
         ({"column": "p", "index_type": "ZONEMAP", "rows_per_zone": 0}, InvalidInputError, "rows_per_zone"),
         ({"column": "p", "index_type": "ZONEMAP", "rows_per_zone": "7"}, InvalidInputError, "rows_per_zone"),
         ({"column": "p", "index_type": "ZONEMAP", "zone_size": 5}, InvalidInputError, "zone_size"),
+        ({"column": "p", "index_type": "BLOOMFILTER", "probability": 1.0}, InvalidInputError, "probability"),
+        ({"column": "p", "index_type": "BLOOMFILTER", "probability": 0}, InvalidInputError, "probability"),
+        ({"column": "p", "index_type": "BLOOMFILTER", "number_of_items": 2.5}, InvalidInputError, "number_of_items"),
+        ({"column": "st.x", "index_type": "LABEL_LIST"}, SchemaError, "int64"),
+        ({"column": "half", "index_type": "BLOOMFILTER"}, SchemaError, "halffloat"),
         ({"column": "p", "index_type": "ZONEMAP", "use_seeds": True}, UnsupportedError, "use_seeds"),
         ({"column": "p", "index_type": "ZONEMAP", "fragment_ids": [0]}, UnsupportedError, "fragment_ids"),
         ({"column": ["p", "id"], "index_type": "ZONEMAP"}, UnsupportedError, "several columns"),
@@ -272,6 +374,7 @@ def test_a_build_that_dies_leaves_nothing(tmp_path):
         ("BITMAP", "bitmap_page_lookup.lance"),
         ("BTREE", "page_data.lance"),
         ("BTREE", "page_lookup.lance"),
+        ("BLOOMFILTER", "bloomfilter.lance"),
     ],
 )
 def test_an_index_that_cannot_be_read_is_left_aside_with_one_warning(tmp_path, damage, kind, name):

@@ -22,12 +22,7 @@ SCHEMA = pa.schema([
     ("d", pa.date32()),
     ("tags", pa.list_(pa.string())),
 ])  # fmt: skip
-OUR_KINDS = {
-    "ZONEMAP": ("id", "p", "i", "f", "d"),
-    "BITMAP": ("id", "p", "i", "f", "d"),
-    "BTREE": ("id", "p", "i", "f", "d"),
-}
-THEIR_KINDS = {
+KINDS = {
     "ZONEMAP": ("id", "p", "i", "f", "d"),
     "BITMAP": ("id", "p", "i", "f", "d"),
     "BTREE": ("id", "p", "i", "f", "d"),
@@ -43,20 +38,43 @@ class History:
     Args:
         uri: Where it lies.
         seed: What happens.
+        place: What it is: a table, a branch or shallow clone of one with indices, or a table with base paths.
     """
 
-    def __init__(self, uri, seed):
+    def __init__(self, uri, seed, place="table"):
         self.uri = uri
         self.random = random.Random(seed)
         self.next_id = 0
         self.log = []
+        self.bases = []
+        options = {}
+        if place == "base paths":
+            self.bases = ["one", "two"]
+            bases = [lance.DatasetBasePath(f"{uri}_{name}", name, is_dataset_root=name == "one") for name in self.bases]
+            options = {"initial_bases": bases, "target_bases": self.bases[:1]}
         lance.write_dataset(
             self.rows(60),
             uri,
             max_rows_per_file=20,
             enable_stable_row_ids=seed % 2 == 1,
             data_storage_version=("2.0", "2.1", "2.2")[seed % 3],
+            **options,
         )
+        if place in ("branch", "shallow clone"):
+            self.derive(place)
+
+    def derive(self, place):
+        """Go on with a branch, or a clone, of the table with its indices."""
+        for _ in range(3):
+            create_index(self)
+        self.handle()[1].delete("id % 9 = 4")
+        _, origin = self.handle()
+        if place == "branch":
+            origin.create_branch("br")
+            self.uri = f"{self.uri}/tree/br"
+        else:
+            self.uri = f"{self.uri}_clone"
+            origin.shallow_clone(self.uri, origin.version)
 
     def rows(self, count, ids=None):
         some = self.random
@@ -137,7 +155,8 @@ class History:
 
 def append(history):
     library, dataset = history.handle()
-    library.write_dataset(history.rows(history.random.randrange(1, 25)), dataset.uri, mode="append")
+    options = {"target_bases": [history.random.choice(history.bases)]} if history.bases else {}
+    library.write_dataset(history.rows(history.random.randrange(1, 25)), dataset.uri, mode="append", **options)
 
 
 def delete(history):
@@ -209,11 +228,12 @@ def compact(history):
 
 
 def create_index(history):
-    library, dataset = history.handle()
-    kinds = OUR_KINDS if library is lance_core else THEIR_KINDS
-    kind = history.random.choice(list(kinds))
-    column = history.random.choice(kinds[kind])
-    asked = IndexConfig("zonemap", {"rows_per_zone": history.random.choice((4, 9, 100))}) if kind == "ZONEMAP" else kind
+    _, dataset = history.handle()
+    kind = history.random.choice(list(KINDS))
+    column = history.random.choice(KINDS[kind])
+    size = history.random.choice((4, 9, 100))
+    parameters = {"ZONEMAP": {"rows_per_zone": size}, "BLOOMFILTER": {"number_of_items": size, "probability": 0.1}}
+    asked = IndexConfig(kind.lower(), parameters[kind]) if kind in parameters else kind
     dataset.create_scalar_index(column, asked, name=f"{column}_{kind}")
 
 
@@ -256,7 +276,16 @@ VERBS = (
 
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE_SEEDS)])
 def test_filters_find_the_same_whatever_happened(tmp_path, seed):
-    history = History(str(tmp_path / "t"), seed)
+    go_on(History(str(tmp_path / "t"), seed))
+
+
+@pytest.mark.parametrize("place", ["branch", "shallow clone", "base paths"])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 116))])
+def test_filters_find_the_same_wherever_files_lie(tmp_path, seed, place):
+    go_on(History(str(tmp_path / "t"), seed, place))
+
+
+def go_on(history):
     for _ in range(3):
         create_index(history)
     for _ in range(STEPS):

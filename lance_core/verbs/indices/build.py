@@ -78,7 +78,11 @@ def _way_to(node: Field, field_id: int) -> list[Field]:
 
 
 def build(
-    source: Source, field: IndexedField, kind: Kind, parameters: Mapping[str, int], fragments: Sequence[Fragment]
+    source: Source,
+    field: IndexedField,
+    kind: Kind,
+    parameters: Mapping[str, int | float],
+    fragments: Sequence[Fragment],
 ) -> Any:
     """The content of a segment over some fragments.
 

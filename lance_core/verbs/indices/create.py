@@ -24,7 +24,7 @@ from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["IndexConfig", "create_scalar_index", "kind_and_parameters", "write_segment"]
 
-_ELSEWHERE: Final = ("LABEL_LIST", "BLOOMFILTER", "NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
+_ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class IndexConfig:
     parameters: Mapping[str, Any]
 
 
-def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[Kind, dict[str, int]]:
+def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[Kind, dict[str, int | float]]:
     """The kind of an index that is asked for, and all its parameters.
 
     Args:
@@ -72,10 +72,19 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
         if key not in parameters:
             known = ", ".join(parameters) or "none"
             raise InvalidInputError(f"{kind.name} has no parameter {key!r}; it has {known}")
-        if isinstance(value, bool) or not isinstance(value, type(parameters[key])) or not value > 0:
-            raise InvalidInputError(f"{kind.name}: {key} must be a positive number, not {value!r}")
-        parameters[key] = value
+        parameters[key] = _checked(kind, key, value)
     return kind, parameters
+
+
+def _checked(kind: Kind, key: str, value: Any) -> int | float:
+    """The value of a parameter: a whole number from 1 on, or a chance between 0 and 1."""
+    if isinstance(kind.parameters[key], float):
+        if isinstance(value, float) and 0 < value < 1:
+            return value
+        raise InvalidInputError(f"{kind.name}: {key} must be a number between 0 and 1, not {value!r}")
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise InvalidInputError(f"{kind.name}: {key} must be a positive number, not {value!r}")
 
 
 def create_scalar_index(

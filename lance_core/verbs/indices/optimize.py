@@ -94,7 +94,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
 
 def _is_known(index: IndexMetadata) -> bool:
     kind = KINDS.get(index.kind)
-    return kind is not None and kind.is_built and (index.index_version or 0) in kind.versions and len(index.fields) == 1
+    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1
 
 
 def _view_of_live_rows(source: Source) -> View:
@@ -176,8 +176,8 @@ class _Optimizer:
         source, contents, known = self.files.source, list[Any](), BitMap()
         for one in merged:
             content = source.indices.try_read(one, self._field.type)
-            if content is None:
-                continue
+            if content is None or (view.has_row_ids and one.kind == "BTree" and one.holds_row_ids):
+                continue  # what a BTREE of an older version says by row id is said by address now
             # A fragment that took the place of others by way of the reuse index has no entries of its own.
             own, entries = without_moved(source.manifest.indices, one) - known, content.fragments()
             own = own if entries is None else own & entries

@@ -1,0 +1,151 @@
+"""Zones: runs of rows of fragments, of which a ZONEMAP or BLOOMFILTER says something.
+
+A zone lies in one fragment and is known by its first offset and how many offsets it spans, deleted rows counted. Zones
+come in no particular order. Those of one fragment may overlap: zones of files that were replaced stay. A row can match
+if a zone that it lies in can, or if it lies in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import CorruptFileError
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, View
+
+__all__ = ["ZONE_COLUMNS", "Zones", "cut"]
+
+ZONE_COLUMNS: Final = ("fragment_id", "zone_start", "zone_length")
+"""Columns of a file, each uint64."""
+
+_OFFSET: Final = np.uint64(0xFFFF_FFFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zones:
+    """Where zones lie.
+
+    Attributes:
+        fragment_ids: Where each is.
+        starts: Its first row.
+        lengths: How many offsets it spans.
+    """
+
+    fragment_ids: Ints
+    starts: Ints
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.fragment_ids)
+
+    def fragments(self) -> BitMap:
+        """The fragments that there are zones of."""
+        return BitMap(np.unique(self.fragment_ids).tolist())
+
+    def lie_in(self, view: View, chosen: Bools) -> Bools:
+        """Which zones lie in some fragments."""
+        places = view.places(self.fragment_ids)
+        return (places >= 0) & chosen[places]
+
+    def layout(self, view: View, covered: Bools) -> tuple[Ints, Ints, Bools]:
+        """Where the zones of some fragments lie.
+
+        Args:
+            view: The fragments.
+            covered: Which of them count.
+
+        Returns:
+            In order of fragments and rows, the place of each zone's fragment, and its number; for each fragment
+            whether its zones span all of its rows, none twice.
+
+        Raises:
+            CorruptFileError: A zone ends after its fragment.
+        """
+        places = view.places(self.fragment_ids)
+        own = np.flatnonzero((places >= 0) & covered[places])
+        order = own[np.lexsort((self.starts[own], places[own]))]
+        where, starts = places[order], self.starts[order]
+        ends, physical = starts + self.lengths[order], view.physical_rows
+        beyond = (ends > physical[where]) & (physical[where] > 0)
+        if beyond.any():
+            place = where[np.argmax(beyond)]
+            raise CorruptFileError(f"a zone ends after the {physical[place]} rows of fragment {view.ids[place]}")
+        count = len(view.ids)
+        spanned = np.bincount(where, weights=ends - starts, minlength=count).astype(np.int64)
+        overlaps = np.zeros(count, np.bool_)
+        overlaps[where[1:][(where[1:] == where[:-1]) & (starts[1:] < ends[:-1])]] = True
+        return where, order, ~overlaps & (spanned == physical) & (physical > 0)
+
+    def spread(self, possible: Bools, view: View, covered: Bools) -> Candidates:
+        """The rows that lie in a zone that can match, or in none.
+
+        Args:
+            possible: Which zones can.
+            view: The fragments.
+            covered: For which of them the zones vouch; all rows of others can match.
+
+        Raises:
+            CorruptFileError: A zone ends after its fragment.
+        """
+        where, order, is_whole = self.layout(view, covered)
+        can, starts = possible[order], self.starts[order]
+        ends, physical = starts + self.lengths[order], view.physical_rows
+        count = len(view.ids)
+        num_zones = np.bincount(where, minlength=count)
+        num_possible = np.bincount(where, weights=can, minlength=count).astype(np.int64)
+        state = np.full(count, ALL, np.uint8)
+        state[covered & is_whole & (num_possible == 0)] = NONE
+        mixed = covered & (num_zones > 0) & (num_possible < num_zones) & (state == ALL) & (physical > 0)
+        rows: dict[int, BitMap] = {}
+        for place in np.flatnonzero(mixed).tolist():
+            part = slice(*np.searchsorted(where, (place, place + 1)))
+            left = _left(int(physical[place]), starts[part], ends[part], can[part])
+            state[place] = SOME if left else NONE
+            if left:
+                rows[place] = left
+        return Candidates(state, rows)
+
+
+def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
+    """Cut the rows of a fragment into zones.
+
+    Together the zones span all offsets, those of deleted rows too, so that nothing is left that they do not vouch for.
+
+    Args:
+        parts: Its live rows.
+        num_rows: Its physical rows.
+        size: Offsets of a zone.
+
+    Yields:
+        The first offset of each zone with live rows, how many it spans, and the values of its rows.
+    """
+    zone, collected = 0, list[pa.Array]()
+    begin = 0  # of the zone that is collected; that of the first is where the fragment begins
+    for part in parts:
+        values, offsets, position = part.values, (part.addresses & _OFFSET).astype(np.int64), 0
+        while position < len(values):
+            own = int(offsets[position]) // size
+            if own > zone and collected:
+                yield begin, own * size - begin, collected
+                begin, collected = own * size, []
+            zone = max(zone, own)
+            stop = int(np.searchsorted(offsets, (zone + 1) * size))
+            collected.append(values.slice(position, stop - position))
+            position = stop
+    if collected:
+        yield begin, num_rows - begin, collected
+
+
+def _left(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
+    """The rows of a fragment that lie in a zone that can match, or in none."""
+    left = BitMap(range(num_rows))
+    for start, end in zip(starts[~possible].tolist(), ends[~possible].tolist(), strict=True):
+        left.remove_range(start, end)
+    for start, end in zip(starts[possible].tolist(), ends[possible].tolist(), strict=True):
+        left.add_range(start, end)
+    return left
