@@ -30,6 +30,7 @@ from lance_core.verbs.records.fragments import DataFile, DeletionFile, FragmentM
 from lance_core.verbs.records.indices import Index, IndexFile
 from lance_core.verbs.records.operations import LanceOperation
 from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.rows.keys import MAX_EXACT_KEYS, key_filter, key_hashes
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take_blobs import BlobFile
@@ -39,6 +40,7 @@ from lance_core.verbs.write.write_fragments import write_fragments
 __version__ = WRITER.version
 
 __all__ = [
+    "MAX_EXACT_KEYS",
     "BatchUDF",
     "Between",
     "BlobColumn",
@@ -70,6 +72,8 @@ __all__ = [
     "commit_fragments",
     "dataset",
     "delete_uncommitted_files",
+    "key_filter",
+    "key_hashes",
     "list_tables",
     "write_dataset",
     "write_fragments",

@@ -13,12 +13,13 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 import lance_core
-from lance_core import FragmentMetadata, LanceDataset
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, key_filter
 from lance_core.errors import InvalidInputError, LanceError, StoreError
 from pyspark_lance.change_task import ChangeReport, ChangeTask
 from pyspark_lance.transports import run_on_partitions
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
     from pyspark.sql import DataFrame
 
-__all__ = ["Change", "ChangeOptions", "ChangeResult"]
+__all__ = ["Change", "ChangeOptions", "ChangeResult", "gone_rows", "inserted_keys"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -103,7 +104,7 @@ class Change:
             answers = run_on_partitions(self.frame, task, self.stored or pa.schema([]))
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.metadata()]
-            dataset = self._commit(made, _gone(reports, self.on))
+            dataset = self._commit(made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on))
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except BaseException:
@@ -137,12 +138,13 @@ class Change:
             options={name: value for name, value in given.items() if value is not None},
         )
 
-    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap]) -> LanceDataset:
+    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any) -> LanceDataset:
         options = self.options
         return commit_update(
             self.dataset,
             made,
             gone,
+            inserted=inserted,
             properties=options.transaction_properties,
             message=options.commit_message,
             storage_options=options.storage_options,
@@ -158,8 +160,12 @@ class Change:
             _LOGGER.warning("files of change %s of %s could not be deleted: %s", job, self.dataset.uri, error)
 
 
-def _gone(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
-    """The rows that go, of all tasks; each of them may go once."""
+def gone_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:
+    """The rows that go, of all tasks; each of them may go once.
+
+    Raises:
+        InvalidInputError: Two tasks had the key of a row.
+    """
     found: dict[int, BitMap] = {}
     for report in reports:
         for number, rows in report.gone.items():
@@ -170,3 +176,24 @@ def _gone(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMa
                 )
             found[number] = found[number] | rows if number in found else rows
     return found
+
+
+def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Sequence[str]) -> Any:
+    """What the commit tells others of the keys that it inserts; None without a key.
+
+    Raises:
+        InvalidInputError: Two tasks insert one key.
+    """
+    if not on:
+        return None
+    parts = [report.keys for report in reports if report.keys is not None]
+    keys = np.concatenate([np.zeros(0, np.uint64), *parts])
+    if len(np.unique(keys)) < len(keys):
+        raise InvalidInputError(
+            f"Ambiguous merge inserts are prohibited: several rows of the source have one key; the key is {list(on)}"
+        )
+    listed = len(parts) == len(reports) and len(keys) <= MAX_EXACT_KEYS
+    schema = dataset.source.manifest.schema
+    return key_filter(
+        keys.tolist() if listed else None, [one.id for name in on for one in schema.fields if one.name == name]
+    )

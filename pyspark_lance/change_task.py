@@ -16,22 +16,22 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core import FragmentMetadata, FragmentWriter
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.row_rules import AMBIGUOUS, hashes_of_keys
 from pyspark_lance.write_task import REPORTED, unpinned
 
-__all__ = ["ADDRESS", "AMBIGUOUS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
+__all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
 
 ADDRESS: Final = "__lance_addr"
 ROW_ID: Final = "__lance_id"
@@ -39,8 +39,6 @@ KIND: Final = "__lance_kind"
 INSERT: Final = 0
 UPDATE: Final = 1
 DELETE: Final = 2
-
-AMBIGUOUS: Final = "Ambiguous merge inserts are prohibited: several rows of the source have the key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +49,21 @@ class ChangeReport:
         fragments: New fragments, as `FragmentMetadata.to_json` gives them.
         gone: Rows that go, by fragment id.
         counts: Rows inserted, updated, deleted.
+        keys: Hashes of the keys of rows that are new (`lance_core.key_hashes`); None if they are too many.
         error: Code and message of what is wrong with the data, if something is.
     """
 
     fragments: tuple[dict[str, Any], ...] = ()
     gone: Mapping[int, BitMap] = field(default_factory=dict)
     counts: tuple[int, int, int] = (0, 0, 0)
+    keys: npt.NDArray[np.uint64] | None = None
     error: tuple[str, str] | None = None
 
     def to_bytes(self) -> bytes:
         """The report as JSON."""
-        found = asdict(self)
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
         found["gone"] = {key: base64.b85encode(rows.serialize()).decode() for key, rows in self.gone.items()}
+        found["keys"] = None if self.keys is None else base64.b85encode(self.keys.tobytes()).decode()
         return json.dumps(found).encode()
 
     @classmethod
@@ -77,7 +78,8 @@ class ChangeReport:
             code, message = found["error"]
             raise REPORTED[code](message)
         gone = {int(key): BitMap.deserialize(base64.b85decode(rows)) for key, rows in found["gone"].items()}
-        return cls(fragments=tuple(found["fragments"]), gone=gone, counts=tuple(found["counts"]))
+        keys = None if found["keys"] is None else np.frombuffer(base64.b85decode(found["keys"]), np.uint64)
+        return cls(fragments=tuple(found["fragments"]), gone=gone, counts=tuple(found["counts"]), keys=keys)
 
     def metadata(self) -> list[FragmentMetadata]:
         """The new fragments."""
@@ -94,6 +96,7 @@ class ChangeTask:
         stored: Schema of the table; None if no rows are written.
         on: The key.
         stable: Whether rows have ids that stay.
+        most_keys: Keys of new rows that are reported, by their hashes; None for any number.
         options: Further arguments of `FragmentWriter`.
     """
 
@@ -102,6 +105,7 @@ class ChangeTask:
     stored: pa.Schema | None
     on: Sequence[str] = ()
     stable: bool = False
+    most_keys: int | None = MAX_EXACT_KEYS
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
@@ -153,7 +157,7 @@ class _Changes:
                 self._write(kind, part)
 
     def finish(self) -> ChangeReport:
-        self._check_new_keys()
+        keys = self._new_keys()
         fragments: list[FragmentMetadata] = []
         for kind, writer in self._writers.items():
             made = writer.finish()
@@ -164,7 +168,9 @@ class _Changes:
                     start += one.physical_rows
             fragments += made
         counts = (self._counts[INSERT], self._counts[UPDATE], self._counts[DELETE])
-        return ChangeReport(fragments=tuple(one.to_json() for one in fragments), gone=self._gone, counts=counts)
+        return ChangeReport(
+            fragments=tuple(one.to_json() for one in fragments), gone=self._gone, counts=counts, keys=keys
+        )
 
     def discard(self) -> None:
         for writer in self._writers.values():
@@ -192,20 +198,19 @@ class _Changes:
         return " " + ", ".join(f"{name} = {part.column(name)[row].as_py()!r}" for name in self._task.on)
 
     def _note_keys(self, part: pa.RecordBatch) -> None:
-        if self._task.on:
-            keys = pa.Table.from_batches([part.select(list(self._task.on))])
-            self._keys.append(keys.drop_null())  # a key with a null in it equals no other
+        on, stored = list(self._task.on), self._task.stored
+        if on and stored is not None:
+            # In the table's types: others hash keys that they insert in these.
+            schema = pa.schema([stored.field(name) for name in on])
+            keys = BatchConverter(part.select(on).schema, schema)(part.select(on))
+            self._keys.append(pa.Table.from_batches([keys]))
 
-    def _check_new_keys(self) -> None:
+    def _new_keys(self) -> npt.NDArray[np.uint64] | None:
+        """Hashes of the keys of new rows; each key must be there once."""
         if not self._keys:
-            return
-        keys = pa.concat_tables(self._keys)
-        on = list(self._task.on)
-        counts = keys.group_by(on).aggregate([([], "count_all")])
-        twice = counts.filter(pc.field("count_all") > 1)
-        if twice.num_rows:
-            key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in on)
-            raise InvalidInputError(f"{AMBIGUOUS} {key}")
+            return np.zeros(0, np.uint64)
+        keys = hashes_of_keys(pa.concat_tables(self._keys))
+        return None if self._task.most_keys is not None and len(keys) > self._task.most_keys else keys
 
     def _write(self, kind: int, part: pa.RecordBatch) -> None:
         stored = self._task.stored

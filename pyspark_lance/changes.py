@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import (
+    DatasetExistsError,
     DatasetNotFoundError,
     InvalidInputError,
     LanceError,
@@ -27,7 +28,8 @@ from lance_core.errors import (
 )
 from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
 from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
-from pyspark_lance.merge_frames import MergeFrames, kind_of, quoted, renamed, row_columns, rows_of
+from pyspark_lance.merge_frames import MergeFrames, kind_of, renamed, row_columns, rows_of
+from pyspark_lance.names import quoted
 from pyspark_lance.plan import plan_write
 from pyspark_lance.spark_types import handed_over, spark_schema
 from pyspark_lance.writer import write
@@ -62,8 +64,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
 
     Keys are matched by a join of Spark's, and no row comes to the driver. Rows that are updated move to new data files,
     with the old values in columns that the source lacks. A key with a null in it equals no other. The source is
-    computed once and kept by Spark (`persist`) until the merge is over. Two merges at the same time that insert one new
-    key both insert it.
+    computed once and kept by Spark (`persist`) until the merge is over. Of two merges at the same time by the same
+    columns that insert one new key, the later one begins again, and updates the row.
 
     Args:
         df: The source: some columns of the table, the key among them, and each key once.
@@ -103,12 +105,9 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     if missing:
         raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
     handed_over(df.schema)  # names and types, before anything runs
-    try:
-        dataset = lance_core.dataset(uri, storage_options=storage_options)
-    except DatasetNotFoundError:
-        if when_not_matched is None:
-            raise
-        return _created(df, uri, keys, options)
+    dataset = _opened(df, uri, keys, options, inserts=when_not_matched is not None)
+    if isinstance(dataset, ChangeResult):
+        return dataset
     # Rows of a key are in one task from here on, which can tell that there are two.
     source = df.repartition(*map(quoted, keys)).persist()
     clauses = MergeFrames(
@@ -263,6 +262,21 @@ def _check_clauses(
             raise InvalidInputError(f"{name} {given!r} is none of {', '.join(get_args(known))} and None")
     if matched is None and not_matched is None and by_source is None:
         raise InvalidInputError("The merge insert job is not configured to change the data in any way")
+
+
+def _opened(
+    df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions, *, inserts: bool
+) -> LanceDataset | ChangeResult:
+    """The table; or what a merge did that made it."""
+    try:
+        return lance_core.dataset(uri, storage_options=options.storage_options)
+    except DatasetNotFoundError:
+        if not inserts:
+            raise
+    try:
+        return _created(df, uri, keys, options)
+    except DatasetExistsError:  # another writer came first
+        return lance_core.dataset(uri, storage_options=options.storage_options)
 
 
 def _created(df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions) -> ChangeResult:

@@ -25,7 +25,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, LanceError, UnsupportedError
 from pyspark_lance.changes import session_of
-from pyspark_lance.merge_frames import quoted
+from pyspark_lance.names import quoted
 from pyspark_lance.reader import read
 from pyspark_lance.writer import write
 

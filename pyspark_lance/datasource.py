@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
 )
 
 from pyspark_lance.failures import plain_errors
+from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
 from pyspark_lance.source_options import SourceOptions
@@ -101,7 +102,8 @@ class LanceDataSource(DataSource):
         done, options = already_done(self._options.uri, options)
         if done is not None:
             return _Writer(None)
-        return _Writer(prepare_write(handed_over(schema), self._options.uri, options))
+        job = prepare_write(handed_over(schema), self._options.uri, options)
+        return _Writer(KeyMergeJob.of(job) if options.merge_on is not None and job.base_version else job)
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -166,7 +168,7 @@ class _Writer(DataSourceArrowWriter):
     Without a job, an earlier write has done it already, and there is nothing to do.
     """
 
-    def __init__(self, job: WriteJob | None) -> None:
+    def __init__(self, job: WriteJob | KeyMergeJob | None) -> None:
         self._job = job
 
     @plain_errors()

@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 from lance_core.errors import SchemaError
 from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
+from pyspark_lance.key_narrowing import narrowed_by_frame
+from pyspark_lance.names import quoted
 from pyspark_lance.read_plan import plan_read, table_schema
 from pyspark_lance.reader import read_frame
 from pyspark_lance.spark_types import spark_schema
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lance_core import LanceDataset
 
-__all__ = ["MergeFrames", "kind_of", "quoted", "renamed", "row_columns", "rows_of"]
+__all__ = ["MergeFrames", "kind_of", "renamed", "row_columns", "rows_of"]
 
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
@@ -66,7 +69,8 @@ class MergeFrames:
         old = self._lacking(base) if self.writes else []
         about = row_columns(base)
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
-        target = rows_of(self.source.sparkSession, base, list(dict.fromkeys(columns)), None, storage_options)
+        within = None if self.deletes_others else narrowed_by_frame(base, self.keys, self.source)
+        target = rows_of(self.source.sparkSession, base, list(dict.fromkeys(columns)), within, storage_options)
         frames = []
         if self.inserts or self.matched is not None:
             pairs = self._pairs(target, old, about)
@@ -152,11 +156,6 @@ def _is_same(one: str, other: str) -> Column:
     return functions.col(one) == functions.col(other)
 
 
-def quoted(name: str) -> str:
-    """A name as Spark takes it for that of a column, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def renamed(name: str, to: str) -> Column:
     """A column under another name."""
     from pyspark.sql import functions
@@ -181,11 +180,11 @@ def rows_of(
     spark: SparkSession,
     base: LanceDataset,
     columns: Sequence[str],
-    where: str | None,
+    where: str | pc.Expression | None,
     storage_options: Mapping[str, str] | None,
 ) -> DataFrame:
     """Columns of a version, those about rows among them."""
     schema = table_schema(base, columns)
-    condition = None if where is None else base.parse_filter(where)
+    condition = base.parse_filter(where) if isinstance(where, str) else where
     plan = plan_read(base, schema, filter=condition, storage_options=storage_options)
     return read_frame(spark, base, plan, schema)

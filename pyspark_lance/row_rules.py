@@ -2,7 +2,7 @@
 
 condition      every row must meet it                          replaceWhere: nothing else is replaced
 partition_by   files hold rows of one value of these columns   the values are reported
-keys           the keys of the rows are reported               merge_on: rows with these keys are replaced
+keys           each key must be there once                     merge_on, where there is no table yet
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core import Equals, Slice, Slices
+from lance_core import Equals, Slice, Slices, key_hashes
 from lance_core.errors import InvalidInputError
 
-__all__ = ["PartitionValues", "RowRules", "decode_table", "encode_table", "slices_of"]
+__all__ = ["AMBIGUOUS", "PartitionValues", "RowRules", "decode_table", "encode_table", "hashes_of_keys", "slices_of"]
+
+AMBIGUOUS: Final = "Ambiguous merge inserts are prohibited: several rows of the source have the key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class RowRules:
         condition: What every row must meet.
         text: The condition as the user wrote it.
         partition_by: Columns of which no file holds two values.
-        keys: Columns whose values are reported.
+        keys: Columns that make up a key.
     """
 
     condition: pc.Expression | None = None
@@ -119,3 +121,18 @@ def encode_table(table: pa.Table) -> str:
 def decode_table(text: str) -> pa.Table:
     """The table that `encode_table` wrote."""
     return pa.ipc.open_stream(base64.b85decode(text)).read_all()
+
+
+def hashes_of_keys(keys: pa.Table) -> npt.NDArray[np.uint64]:
+    """Hashes of keys, without those that have a null, which equal no other.
+
+    Raises:
+        InvalidInputError: A key is there twice.
+    """
+    keys = keys.drop_null()
+    counts = keys.group_by(keys.column_names).aggregate([([], "count_all")])
+    twice = counts.filter(pc.field("count_all") > 1)
+    if twice.num_rows:
+        key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in keys.column_names)
+        raise InvalidInputError(f"{AMBIGUOUS} {key}")
+    return key_hashes(keys, keys.column_names)

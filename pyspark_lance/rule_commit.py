@@ -1,7 +1,7 @@
-"""Commits of writes that replace rows by a condition or by a key: `replaceWhere` and `merge_on`.
+"""Commits of writes that replace rows by a condition: `replaceWhere`.
 
-tasks    new files; the keys of their rows, for merge_on
-driver   which rows of the table go: a scan of the condition's columns, or of the key's
+tasks    new files
+driver   which rows of the table go: a scan of the condition's columns
          Update(rows that go, fragments that come); worked out anew on the latest version after a conflict
 """
 
@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset
-from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError, UnsupportedError
+from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError
 from pyspark_lance.row_rules import RowRules
-from pyspark_lance.update_commit import commit_update, rows_where, rows_with_keys
+from pyspark_lance.update_commit import commit_update, rows_where
 from pyspark_lance.write_options import WriteOptions
 from pyspark_lance.write_task import TaskReport
 
@@ -56,26 +56,21 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
 def replace_rows(
     dataset: LanceDataset,
     fragments: Sequence[FragmentMetadata],
-    reports: Sequence[TaskReport],
     options: WriteOptions,
 ) -> CommitResult:
-    """Commit fragments in the place of the rows that meet the condition, or have the keys of the new ones.
+    """Commit fragments in the place of the rows that meet the condition.
 
     Raises:
-        InvalidInputError: Two of the new rows have one key.
         RetryableConflictError: Others changed the same rows each time.
     """
     uri = dataset.uri
-    keys = None if options.merge_on is None else check_keys(reports, options.merge_on)
-    if keys is not None and dataset.source.manifest.uses_stable_row_ids:
-        raise UnsupportedError(f"merge_on: rows of {uri} have ids that stay; pyspark_lance.merge keeps them")
     properties = dict(options.transaction_properties or {})
     if options.once is not None:
         properties[options.once[0]] = options.once[1]
     tries = 0
     while True:
         tries += 1
-        gone = rows_with_keys(dataset, keys) if keys is not None else rows_where(dataset, options.replace_where or "")
+        gone = rows_where(dataset, options.replace_where or "")
         try:
             made, transaction, removed = commit_update(
                 dataset,
@@ -106,24 +101,17 @@ def replace_rows(
         )
 
 
-def check_keys(reports: Iterable[TaskReport], on: tuple[str, ...]) -> pa.Table:
-    """The keys of all tasks, without those that have a null.
+def check_keys(reports: Iterable[TaskReport], on: tuple[str, ...]) -> None:
+    """Make sure that no two tasks have rows of one key.
 
     Raises:
-        InvalidInputError: Two rows have one key.
+        InvalidInputError: Two have.
     """
-    tables = [report.keys for report in reports if report.keys is not None]
-    if not tables:
-        return pa.table({name: pa.nulls(0) for name in on})
-    keys = pa.concat_tables(tables).drop_null()
-    counts = keys.group_by(list(on)).aggregate([([], "count_all")])
-    twice = counts.filter(pc.field("count_all") > 1)
-    if twice.num_rows:
-        key = ", ".join(f"{name} = {twice.column(name)[0].as_py()!r}" for name in on)
+    keys = np.concatenate([np.zeros(0, np.uint64), *[one.keys for one in reports if one.keys is not None]])
+    if len(np.unique(keys)) < len(keys):
         raise InvalidInputError(
-            f"Ambiguous merge inserts are prohibited: several rows of the source have the key {key}"
+            f"Ambiguous merge inserts are prohibited: several rows of the source have one key; the key is {list(on)}"
         )
-    return keys
 
 
 def partition_rows(reports: Iterable[TaskReport]) -> dict[str, int]:

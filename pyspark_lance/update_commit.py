@@ -27,6 +27,7 @@ def commit_update(
     made: Sequence[FragmentMetadata],
     gone: Mapping[int, BitMap],
     *,
+    inserted: Any = None,
     properties: Mapping[str, str] | None,
     message: str | None,
     storage_options: Mapping[str, str] | None,
@@ -37,6 +38,8 @@ def commit_update(
         dataset: The version that the change was worked out from.
         made: The new fragments.
         gone: Offsets of the rows that go, by fragment id.
+        inserted: Keys that are inserted, as `lance_core.key_filter` gives them: whoever inserts one of them at the same
+            time begins again.
         properties: Texts for the history.
         message: A text for the history.
         storage_options: Settings of the storage.
@@ -53,6 +56,7 @@ def commit_update(
         updated_fragments=updated,
         new_fragments=list(made),
         fields_for_preserving_frag_bitmap=[node.id for node, _ in dataset.source.manifest.schema.walk()],
+        inserted_rows=inserted,
     )
     texts = {**(properties or {}), **({} if message is None else {_COMMIT_MESSAGE: message})}
     transaction = Transaction(

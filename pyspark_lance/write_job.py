@@ -137,8 +137,8 @@ class WriteJob:
 
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
         options = self.options
-        if self.base_version and (options.replace_where is not None or options.merge_on is not None):
-            return replace_rows(self._base(), fragments, reports, options)
+        if self.base_version and options.replace_where is not None:
+            return replace_rows(self.base(), fragments, options)
         mode, slices = options.mode, options.slices
         if options.is_dynamic:
             tables = [report.values for report in reports if report.values is not None]
@@ -164,7 +164,7 @@ class WriteJob:
             add_columns=options.schema_mode == "add_columns",
         )
 
-    def _base(self) -> LanceDataset:
+    def base(self) -> LanceDataset:
         """The version that the write is based on.
 
         Raises:

@@ -86,6 +86,10 @@ def check_together(options: WriteOptions) -> None:
         raise InvalidInputError("partitionOverwriteMode 'dynamic' needs partition_by: the columns of the partitions")
     if options.merge_on is not None and options.mode != "append":
         raise InvalidInputError(f"merge_on needs mode 'append', not {options.mode!r}")
+    if options.merge_on is not None and options.schema_mode != "strict":
+        raise InvalidInputError(
+            f"merge_on needs schema_mode 'strict', not {options.schema_mode!r}: see pyspark_lance.merge"
+        )
     chosen = {
         "slices": options.slices,
         "replaceWhere": options.replace_where,

@@ -11,6 +11,7 @@ in place of Spark's account of a failed stage. Files of such an attempt are dele
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -24,7 +25,7 @@ from lance_core import FragmentMetadata, FragmentWriter, Slices, SliceWriter
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
-from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table
+from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
 
 __all__ = ["REPORTED", "TaskReport", "WriteTask", "unpinned"]
 
@@ -47,7 +48,7 @@ class TaskReport:
         slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
         rows: Rows written.
         values: Values of the columns that the table is partitioned by, by position; None without such.
-        keys: Keys of the rows, if they were to be reported.
+        keys: Hashes of the keys of the rows, where these were to be looked at.
         error: Code and message of what is wrong with the data, if something is; then nothing was written.
     """
 
@@ -55,14 +56,15 @@ class TaskReport:
     slice_rows: Mapping[int, int] = field(default_factory=dict)
     rows: int = 0
     values: pa.Table | None = None
-    keys: pa.Table | None = None
+    keys: npt.NDArray[np.uint64] | None = None
     error: tuple[str, str] | None = None
 
     def to_bytes(self) -> bytes:
         """The report as JSON."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
-        tables = {name: encode_table(found[name]) for name in ("values", "keys") if found[name] is not None}
-        return json.dumps({**found, **tables}).encode()
+        found["values"] = None if self.values is None else encode_table(self.values)
+        found["keys"] = None if self.keys is None else base64.b85encode(self.keys.tobytes()).decode()
+        return json.dumps(found).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskReport:
@@ -80,7 +82,7 @@ class TaskReport:
             slice_rows={int(position): rows for position, rows in found["slice_rows"].items()},
             rows=found["rows"],
             values=None if found["values"] is None else decode_table(found["values"]),
-            keys=None if found["keys"] is None else decode_table(found["keys"]),
+            keys=None if found["keys"] is None else np.frombuffer(base64.b85decode(found["keys"]), np.uint64),
         )
 
     def metadata(self) -> list[FragmentMetadata]:
@@ -176,13 +178,14 @@ class _Output:
 
     def finish(self) -> TaskReport:
         """Close all files."""
+        keys = hashes_of_keys(pa.Table.from_batches(self._keys)) if self._keys else None
         fragments = tuple(fragment.to_json() for fragment in self._writer.finish())
         return TaskReport(
             fragments=fragments,
             slice_rows=self._writer.rows if self._has_slices else {},
             rows=self._writer.num_rows,
             values=None if self._values is None else self._values.table(),
-            keys=pa.Table.from_batches(self._keys) if self._keys else None,
+            keys=keys,
         )
 
     def discard(self) -> None:

@@ -143,13 +143,13 @@ def _rows(pending: Delete | Update, committed: Delete | Update, affected: Affect
 
 
 def _inserted_same(pending: Update, committed: Update) -> bool:
-    if pending.inserted_rows is None:
+    if pending.inserted_rows is None or pending.inserted_rows.is_empty:
         return False
     return committed.inserted_rows is None or pending.inserted_rows.may_intersect(committed.inserted_rows)
 
 
 def _update_append(pending: Update, _: Append, __: AffectedRows) -> Verdict:
-    return _retry_if(pending.inserted_rows is not None)
+    return _retry_if(pending.inserted_rows is not None and not pending.inserted_rows.is_empty)
 
 
 def _nullability_committed(_: Operation, committed: Merge | Project, __: AffectedRows) -> Verdict:

@@ -9,7 +9,7 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError
-from pyspark_lance import change_job
+from pyspark_lance import change_job, changes, key_narrowing, reader
 
 
 def files(uri):
@@ -159,11 +159,11 @@ def test_merges_of_other_rows_at_the_same_time_both_land(spark, table, lance, mo
     first_is_ready, second_has_landed = threading.Event(), threading.Event()
     commit = change_job.Change._commit
 
-    def late(self, made, gone):
+    def late(self, *what):
         if threading.current_thread() is not threading.main_thread():
             first_is_ready.set()
             assert second_has_landed.wait(100)
-        return commit(self, made, gone)
+        return commit(self, *what)
 
     monkeypatch.setattr(change_job.Change, "_commit", late)
     results = []
@@ -182,11 +182,11 @@ def test_a_merge_that_meets_a_change_of_its_rows_is_worked_out_anew(spark, table
     commit = change_job.Change._commit
     met = []
 
-    def late(self, made, gone):
+    def late(self, *what):
         if not met:
             met.append(True)
             lance.dataset(table).delete("id = 96")
-        return commit(self, made, gone)
+        return commit(self, *what)
 
     monkeypatch.setattr(change_job.Change, "_commit", late)
     result = pyspark_lance.merge(source(spark), table, on="id")
@@ -207,3 +207,73 @@ def test_the_commit_of_a_change_carries_message_and_properties(spark, table, lan
     properties = lance.dataset(table).read_transaction(2).transaction_properties
     assert properties["run"] == "7"
     assert "hello" in properties.values()
+
+
+@pytest.mark.parametrize("first", ["merge", "append"])
+def test_a_key_that_another_inserts_meanwhile_is_updated(spark, table, lance, monkeypatch, first):
+    commit = change_job.Change._commit
+    met = []
+
+    def late(self, *what):
+        if not met:
+            met.append(True)
+            other = spark.sql("select 104L as id, 0L as x, 'other' as s")
+            if first == "merge":
+                assert pyspark_lance.merge(other, table, on="id").attempts == 1
+            else:
+                pyspark_lance.write(other, table)
+        return commit(self, *what)
+
+    monkeypatch.setattr(change_job.Change, "_commit", late)
+    result = pyspark_lance.merge(source(spark), table, on="id")
+    assert (result.attempts, result.rows_inserted, result.rows_updated) == (2, 4, 6)
+    found = contents(lance, table)
+    assert [row["id"] for row in found] == list(range(105))
+    assert found[104]["s"] == "new104"
+
+
+def test_merges_that_insert_other_keys_at_the_same_time_both_land(spark, table, lance, monkeypatch):
+    commit = change_job.Change._commit
+    met = []
+
+    def late(self, *what):
+        if not met:
+            met.append(True)
+            pyspark_lance.merge(spark.sql("select 500L as id, 0L as x, 'other' as s"), table, on="id")
+            pyspark_lance.delete(table, spark.sql("select 3L as id"), on="id")
+        return commit(self, *what)
+
+    monkeypatch.setattr(change_job.Change, "_commit", late)
+    assert pyspark_lance.merge(source(spark), table, on="id").attempts == 1
+    assert [row["id"] for row in contents(lance, table)] == [*range(3), *range(4, 105), 500]
+
+
+def test_a_table_that_another_makes_meanwhile_is_merged_into(spark, uri, lance, monkeypatch):
+    create = changes.write
+
+    def late(*what, **more):
+        lance.write_dataset(pa.table({"id": [100], "x": [0], "s": ["old"]}), uri)
+        return create(*what, **more)
+
+    monkeypatch.setattr(changes, "write", late)
+    result = pyspark_lance.merge(source(spark), uri, on="id")
+    assert (result.rows_inserted, result.rows_updated) == (9, 1)
+    assert lance.dataset(uri).count_rows() == 10
+
+
+@pytest.mark.parametrize(
+    "kind", ["BTREE", pytest.param("ZONEMAP", marks=pytest.mark.slow), pytest.param("BITMAP", marks=pytest.mark.slow)]
+)
+def test_an_index_narrows_the_side_of_the_table(spark, table, lance, monkeypatch, kind):
+    lance.dataset(table).create_scalar_index("id", kind)
+    pieces = []
+    plan = reader.plan_tasks
+    monkeypatch.setattr(reader, "plan_tasks", lambda *a, **k: pieces.append(plan(*a, **k)) or pieces[-1])
+    merged = pyspark_lance.merge(source(spark), table, on="id")
+    assert (merged.rows_inserted, merged.rows_updated) == (5, 5)
+    assert {piece.fragment_id for task in pieces[0] for piece in task} == {3}
+    monkeypatch.setattr(key_narrowing, "_FEW", 2)  # by the least and the greatest key
+    pieces.clear()
+    assert pyspark_lance.delete(table, spark.sql("select explode(array(1L, 3L, 29L)) as id"), on="id").rows_deleted == 3
+    assert {piece.fragment_id for task in pieces[0] for piece in task} & {0, 1, 2, 3} == {0}  # new ones are not indexed
+    assert lance.dataset(table).count_rows() == 102

@@ -2,15 +2,18 @@
 
 import datetime as dt
 import pathlib
+import pickle
 
 import pyarrow as pa
 import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, RetryableConflictError
 from pyspark_lance import source_streams
+from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.source_options import SourceOptions
+from pyspark_lance.write_job import prepare_write
 
 DAYS = "select id, cast(id % {} as int) as day, 'x' as s from range({})"
 
@@ -38,6 +41,57 @@ def test_merge_on(spark, uri, lance):
         save(spark.sql(DAYS.format(2, 4)), uri, merge_on="nope")
     assert lance.dataset(uri).version == 2
     lance_core.dataset(uri).validate()
+
+
+def test_merge_on_keeps_ids_that_stay(spark, uri, lance):
+    lance.write_dataset(
+        pa.table({"id": range(50), "x": ["old"] * 50}), uri, max_rows_per_file=20, enable_stable_row_ids=True
+    )
+
+    def ids():
+        found = lance.dataset(uri).to_table(with_row_id=True).to_pylist()
+        return {row["id"]: (row["_rowid"], row["x"]) for row in found}
+
+    before = ids()
+    save(spark.sql("select id, 'new' as x from range(10, 60)"), uri, merge_on="id")
+    after = ids()
+    assert {key: row for key, (row, _) in after.items() if key < 50} == {key: row for key, (row, _) in before.items()}
+    assert len({row for row, _ in after.values()}) == len(after) == 60
+    assert {key for key, (_, x) in after.items() if x == "new"} == set(range(10, 60))
+    lance_core.dataset(uri).validate()
+
+
+def merge_late(uri, source, between):
+    """An upsert as the data source does it, in this process, with something in between tasks and commit."""
+    options = SourceOptions({"path": uri, "merge_on": "id"}).write_options(overwrite=False)
+    job = pickle.loads(pickle.dumps(KeyMergeJob.of(prepare_write(source.schema, uri, options))))
+    task = job.task()
+    messages = [task(number, 0, iter([batch])) for number, batch in enumerate(source.to_batches(max_chunksize=5))]
+    between()
+    return job.finish(messages)
+
+
+def test_merge_on_after_a_conflict(uri, lance, tmp_path):
+    lance.write_dataset(pa.table({"id": range(20), "x": ["old"] * 20}), uri)
+    source = pa.table({"id": range(15, 25), "x": ["new"] * 10})
+
+    def between():
+        lance.write_dataset(pa.table({"id": [22], "x": ["other"]}), uri, mode="append")
+        lance.dataset(uri).delete("id = 17")
+
+    merge_late(uri, source, between)
+    expected = [{"id": i, "x": "old" if i < 15 else "new"} for i in range(25)]
+    assert sorted(lance.dataset(uri).to_table().to_pylist(), key=lambda row: row["id"]) == expected
+    lance_core.dataset(uri).validate()
+    stable = f"{uri}-stable"
+    lance.write_dataset(pa.table({"id": range(20), "x": ["old"] * 20}), stable, enable_stable_row_ids=True)
+    with pytest.raises(RetryableConflictError, match="others changed the same rows"):
+        merge_late(stable, source, lambda: lance.dataset(stable).delete("id = 17"))
+    assert len(list(pathlib.Path(stable, "data").iterdir())) == 1
+    with pytest.raises(InvalidInputError, match=r"Ambiguous.*id = 34"):
+        merge_late(uri, pa.table({"id": [*range(30, 35), 34], "x": ["new"] * 6}), lambda: None)
+    with pytest.raises(InvalidInputError, match=r"Ambiguous.*id = 4"):
+        merge_late(uri, pa.table({"id": [*range(5), 4], "x": ["new"] * 6}), lambda: None)
 
 
 def test_replace_where(spark, uri, lance):

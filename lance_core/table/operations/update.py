@@ -89,6 +89,11 @@ class KeyExistenceFilter:
     key_hashes: frozenset[int] | None = None
     bloom: bytes | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key was inserted."""
+        return self.key_hashes is not None and not self.key_hashes
+
     def may_intersect(self, other: KeyExistenceFilter) -> bool:
         """Whether both may have inserted the same key; Bloom filters are not looked into."""
         if self.field_ids != other.field_ids or self.key_hashes is None or other.key_hashes is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -15,7 +15,7 @@ from lance_core._proto import transaction_pb2
 from lance_core.errors import UnsupportedError
 from lance_core.table.operations import KeyExistenceFilter
 
-__all__ = ["KeyIndex", "any_keys", "inserted_keys"]
+__all__ = ["MAX_EXACT_KEYS", "KeyIndex", "any_keys", "inserted_keys", "key_filter", "key_hashes"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -87,10 +87,31 @@ def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[i
         columns: The primary key.
         field_ids: Its fields.
     """
-    if table.num_rows > MAX_EXACT_KEYS:
-        return any_keys(field_ids)
+    return key_filter(None if table.num_rows > MAX_EXACT_KEYS else key_hashes(table, columns).tolist(), field_ids)
+
+
+def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Hashes of the keys of rows, of 64 bits, as commits carry those of inserted rows.
+
+    Args:
+        table: The rows, in the dataset's types: equal values of another type have another hash.
+        columns: The columns of the key.
+    """
     rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-    hashes = {int.from_bytes(blake2b(repr(row).encode(), digest_size=8).digest(), "little") for row in rows}
+    digests = b"".join(blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExistenceFilter:
+    """What a commit tells others of the keys that it inserts, for `LanceOperation.Update.inserted_rows`.
+
+    Args:
+        hashes: What `key_hashes` gives for the keys; None if there are more of them than `MAX_EXACT_KEYS`: any key may
+            be among them then, and whoever inserts at the same time begins again.
+        field_ids: Fields of the key.
+    """
+    if hashes is None:
+        return any_keys(field_ids)
     return KeyExistenceFilter(field_ids=tuple(field_ids), key_hashes=frozenset(hashes))
 
 

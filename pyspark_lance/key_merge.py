@@ -1,0 +1,229 @@
+"""`merge_on` of the data source: an upsert whose tasks look the keys of their rows up in the table by themselves.
+
+    task      rows --> kept aside (memory, then a temporary file) | their keys
+              table: key columns with addresses --- join by key --+--> rows that are new | that move: `change_task`
+    commit    bitmaps of rows that go, hashes of keys that are new: Update
+
+A data source has no session, and so no join of Spark's: each task reads the key columns of the table, narrowed by an
+index where there is one. Rows of a key may be in any task; two of them show by the row that both replace, or by the
+hash of the new key. After a conflict the committing process looks the keys of the new files up again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lance_core
+from lance_core import FragmentMetadata, LanceDataset
+from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, StoreError
+from pyspark_lance.batch_convert import BatchConverter
+from pyspark_lance.change_job import gone_rows, inserted_keys
+from pyspark_lance.change_task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
+from pyspark_lance.key_narrowing import narrowed_by_keys
+from pyspark_lance.row_rules import hashes_of_keys
+from pyspark_lance.update_commit import commit_update, rows_with_keys
+from pyspark_lance.write_job import WriteJob
+
+__all__ = ["KeyMergeJob", "KeyMergeTask"]
+
+_IN_MEMORY: Final = 64 << 20
+"""Bytes of rows that a task keeps in memory while it learns which keys there are."""
+_ATTEMPTS: Final = 10
+_ROW: Final = "__lance_row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMergeTask:
+    """The function that runs on each partition; it is pickled.
+
+    Attributes:
+        version: Version of the table that keys are looked up in.
+        change: What writes the rows.
+        storage_options: Settings of the storage.
+    """
+
+    version: int
+    change: ChangeTask
+    storage_options: Mapping[str, str] | None
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """Write the batches of a partition; gives a `ChangeReport` as bytes."""
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
+            keys = self._keep(batches, aside)
+            found = self._look_up(keys)
+            return self.change(partition, attempt, _with_places(aside, *found))
+
+    def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
+        """Keep the rows aside; gives their keys, in the table's types."""
+        stored, on = self.change.stored, list(self.change.on)
+        assert stored is not None, "rows are written"
+        schema = pa.schema([stored.field(name) for name in on])
+        keys, writer = [], None
+        for batch in batches:
+            writer = writer or pa.ipc.new_stream(aside, batch.schema)
+            writer.write_batch(batch)
+            part = batch.select(on)
+            keys.append(BatchConverter(part.schema, schema)(part))
+        if writer is not None:
+            writer.close()
+        aside.seek(0)
+        return pa.Table.from_batches(keys, schema=schema)
+
+    def _look_up(self, keys: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """Where the row with the key of each row is, -1 for nowhere; and its id, if rows have ids that stay."""
+        dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
+        addresses = np.full(keys.num_rows, -1, np.int64)
+        ids = np.zeros(keys.num_rows, np.int64) if self.change.stable else None
+        about = ["_rowaddr", *(["_rowid"] if ids is not None else [])]
+        for batch in _joined(dataset, keys.append_column(_ROW, pa.array(np.arange(keys.num_rows))), about):
+            rows = batch.column(_ROW).to_numpy()
+            addresses[rows] = batch.column("_rowaddr").to_numpy().astype(np.int64)
+            if ids is not None:
+                ids[rows] = batch.column("_rowid").to_numpy().astype(np.int64)
+        return addresses, ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMergeJob:
+    """A write with `merge_on` into a table that is there; it can be pickled. The same methods as `WriteJob`.
+
+    Attributes:
+        write: The write, as it was prepared and checked.
+        stable: Whether rows of the table have ids that stay.
+    """
+
+    write: WriteJob
+    stable: bool
+
+    @classmethod
+    def of(cls, write: WriteJob) -> KeyMergeJob:
+        """The merge of a write."""
+        return cls(write=write, stable=write.base().has_stable_row_ids)
+
+    def task(self) -> KeyMergeTask:
+        """The function to run on each partition."""
+        plain = self.write.task()
+        change = ChangeTask(
+            uri=plain.uri,
+            job=plain.job,
+            stored=plain.stored,
+            on=self._on,
+            stable=self.stable,
+            most_keys=None,  # rows of a key may be in two tasks
+            options=plain.options,
+        )
+        options = self.write.options.storage_options
+        return KeyMergeTask(version=self.write.base_version, change=change, storage_options=options)
+
+    def finish(self, messages: Iterable[bytes]) -> LanceDataset:
+        """Commit what the tasks report, and delete the files that the commit does not use.
+
+        Raises:
+            InvalidInputError: Two rows have one key, or data cannot be written.
+            RetryableConflictError: Others changed the same rows each time.
+            OutcomeUnknownError: The storage left open whether the commit took effect.
+        """
+        try:
+            reports = [ChangeReport.from_bytes(message) for message in messages]
+            made = [fragment for report in reports for fragment in report.metadata()]
+            dataset = self._commit(made, reports)
+        except StoreError:
+            raise  # the commit may have taken effect, or may still do so
+        except LanceError:
+            self.clean(())
+            raise
+        self.clean(made)
+        return dataset
+
+    def clean(self, keep: Iterable[FragmentMetadata]) -> None:
+        """Delete the files of this write that belong to none of these fragments."""
+        self.write.clean(keep)
+
+    @property
+    def _on(self) -> tuple[str, ...]:
+        return self.write.options.merge_on or ()
+
+    def _commit(self, made: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> LanceDataset:
+        options = self.write.options
+        properties = dict(options.transaction_properties or {})
+        if options.once is not None:
+            properties[options.once[0]] = options.once[1]
+        base = self.write.base()
+        try:
+            gone, inserted = gone_rows(reports, self._on), inserted_keys(base, reports, self._on)
+        except InvalidInputError:
+            hashes_of_keys(self._written_keys(made))  # raises as well, and names the key
+            raise
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return commit_update(
+                    base,
+                    made,
+                    gone,
+                    inserted=inserted,
+                    properties=properties,
+                    message=options.commit_message,
+                    storage_options=options.storage_options,
+                )[0]
+            except RetryableConflictError as error:
+                if tries >= _ATTEMPTS or self.stable:
+                    raise RetryableConflictError(
+                        f"{self.write.uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
+                    ) from error
+            base = lance_core.dataset(self.write.uri, storage_options=options.storage_options)
+            gone = rows_with_keys(base, self._written_keys(made))
+
+    def _written_keys(self, made: Iterable[FragmentMetadata]) -> pa.Table:
+        """The keys of the rows of new files."""
+        tables = [
+            lance_core.file.LanceFileReader(
+                f"{self.write.uri}/data/{file.path}", self.write.options.storage_options, list(self._on)
+            )
+            .read_all()
+            .to_table()
+            for fragment in made
+            for file in fragment.files
+        ]
+        schema = pa.schema([self.write.plan.stored.field(name) for name in self._on])
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _joined(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of the table whose key is among some, beside the rows that have it. A key with a null equals no other."""
+    from pyarrow import acero  # noqa: PLC0415 - loads pandas
+
+    if not keys.num_rows:
+        return
+    on = [name for name in keys.column_names if name != _ROW]
+    rows = dataset.scanner(columns=[*on, *about], filter=narrowed_by_keys(dataset, keys.select(on))).to_reader()
+    build = acero.Declaration("table_source", acero.TableSourceNodeOptions(keys))
+    probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(rows))
+    join = acero.HashJoinNodeOptions("inner", on, on, left_output=about, right_output=[_ROW])
+    yield from acero.Declaration("hashjoin", join, inputs=[probe, build]).to_reader()
+
+
+def _with_places(
+    aside: IO[bytes], addresses: npt.NDArray[np.int64], ids: npt.NDArray[np.int64] | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows that were kept aside, with the columns of `change_task`."""
+    if not len(addresses):
+        return
+    start = 0
+    for batch in pa.ipc.open_stream(aside):
+        end = start + batch.num_rows
+        places = addresses[start:end]
+        more: dict[str, Any] = {ADDRESS: places, KIND: np.where(places < 0, INSERT, UPDATE).astype(np.int8)}
+        if ids is not None:
+            more[ROW_ID] = ids[start:end]
+        columns = [*batch.columns, *map(pa.array, more.values())]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *more])
+        start = end
