@@ -7,7 +7,7 @@ Dagster version, a context built by hand in a unit test) the answer is the caref
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "is_silent",
     "job_beside_resources",
     "output_name",
+    "plan_materializations",
     "run_began",
     "run_created_at",
     "run_facts",
@@ -236,6 +237,30 @@ def _definition(resource: Any) -> dg.ResourceDefinition:
     """As Dagster takes it."""
     found: dg.ResourceDefinition = getattr(resource, "get_resource_definition", lambda: resource)()
     return found
+
+
+def plan_materializations(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]
+) -> None:
+    """Say which partitions the running step is about to tell of, as Dagster says it of a run of assets.
+
+    Until the last of them is told they count as in progress, so that an automation tick in between does not wake what
+    is downstream for the first few, and again for the rest. A Dagster that has no such events is told nothing.
+    """
+    try:
+        # There is no public way to say it. Where this one is gone, nothing is said.
+        from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251
+    except ImportError:
+        return
+    build = getattr(dg.DagsterEvent, "build_asset_materialization_planned_event", None)
+    if build is None or not hasattr(context.instance, "report_dagster_event"):
+        return
+    for event in events:
+        if event.partition is not None:
+            planned = AssetMaterializationPlannedData(event.asset_key, partition=event.partition)
+            step = running_step()
+            made = build(context.run.job_name, "" if step is None else step[1], planned)
+            context.instance.report_dagster_event(made, context.run.run_id)
 
 
 def _said(context: dg.OutputContext) -> set[str]:

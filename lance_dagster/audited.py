@@ -148,7 +148,8 @@ def _publish(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: was it written by another IO manager?"
         )
     context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.dataset.version)
-    for event in publishing.materializations(ref.key, root.locate(ref), published, partitions):
-        context.log_event(event)
+    if published.left_behind:
+        context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
+    publishing.record(context, publishing.materializations(ref.key, root.locate(ref), published, partitions))
     if not keep_branch:
         main.branches.discard(branch)

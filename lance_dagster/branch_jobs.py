@@ -9,7 +9,7 @@ tables that have no such branch are passed over: a promotion that was made is fo
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -17,6 +17,9 @@ from pydantic import Field
 from lance_dagster._context import definition_metadata, facts_of, job_beside_resources
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+
+if TYPE_CHECKING:
+    from lance_dagster.publishing import Published
 
 __all__ = ["BranchConfig", "build_branch_jobs", "jobs_of"]
 
@@ -153,20 +156,28 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
             context.log.exception("%s was not promoted", ref.name)
             problems.append(f"{ref.name}: {error}")
             continue
-        if published is None:
-            context.log.info("%s has no branch %s; passed over", ref.name, branch)
-            continue
-        done += 1
-        context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.dataset.version)
-        for event in publishing.materializations(ref.key, job.root(context).locate(ref), published):
-            context.log_event(event)
-        if job.discard:
-            main.branches.discard(branch)
-        _show_branches(context, ref, main)
+        done += _tell(job, context, ref, main, published)
     if problems:
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(problems)}")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
+
+
+def _tell(job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, published: "Published | None") -> bool:
+    """Tell of what was promoted in one table; whether anything was."""
+    from lance_dagster import publishing  # noqa: PLC0415 -- code locations load without lance_core
+
+    if published is None:
+        context.log.info("%s has no such branch; passed over", ref.name)
+        return False
+    context.log.info("%s: branch %s is version %d of main", ref.name, published.branch, published.dataset.version)
+    if published.left_behind:
+        context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
+    publishing.record(context, publishing.materializations(ref.key, job.root(context).locate(ref), published))
+    if job.discard:
+        main.branches.discard(published.branch)
+    _show_branches(context, ref, main)
+    return True
 
 
 def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:

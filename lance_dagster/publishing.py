@@ -8,7 +8,7 @@ events       one materialization per partition that the branch filled, with main
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError
+from lance_dagster._context import plan_materializations
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.history import data_version
 from lance_dagster.location import TableLocation
@@ -32,6 +33,7 @@ __all__ = [
     "materializations",
     "open_branches",
     "publish",
+    "record",
 ]
 
 _HEADINGS: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
@@ -71,6 +73,11 @@ class Published:
     promotion: Any
     properties: Mapping[str, str]
     partitions: Sequence[str]
+
+    @property
+    def left_behind(self) -> Sequence[str]:
+        """What the branch changed besides rows, which it keeps: configuration, metadata, indices."""
+        return self.promotion.left_behind if self.promotion is not None else ()
 
     @property
     def is_new(self) -> bool:
@@ -150,6 +157,7 @@ def materializations(
         "lance/rows_written": published.promotion.rows_added if published.promotion is not None else None,
         "lance/rows_deleted": published.promotion.rows_removed if published.promotion is not None else None,
         "lance/tag": published.promotion.tag if published.promotion is not None else None,
+        "lance/left_behind": ", ".join(published.left_behind) or None,
         "lance/deduplicated": not published.is_new,
     }
     metadata = {name: value for name, value in known.items() if value is not None}
@@ -157,6 +165,16 @@ def materializations(
     keys: list[str | None] = [*(published.partitions if partitions is None else partitions)]
     for partition in keys or [None]:
         yield dg.AssetMaterialization(asset_key=key, partition=partition, metadata=metadata, tags=tags)
+
+
+def record(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
+) -> None:
+    """Log materializations that belong together: what is downstream is woken by all of them once."""
+    told = list(events)
+    plan_materializations(context, told)
+    for event in told:
+        context.log_event(event)
 
 
 def _number(text: str | None) -> int | None:

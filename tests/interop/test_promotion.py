@@ -191,6 +191,44 @@ class TestUnmovedMain:
         assert (done.version, done.deduplicated, done.tag) == (main.version, True, None)
         assert lance_core.dataset(uri).version == main.version
 
+    def test_what_is_no_row_stays_and_is_named(self, uri, maker, caplog):
+        main = lance_core.dataset(uri)
+        main.create_scalar_index("n", "ZONEMAP", name="old_idx")
+        main.update_config({"kept": "a", "gone": "b"})
+        main.create_branch("work")
+        branch = lance_core.dataset(f"{uri}/tree/work")
+        branch.update_config({"kept": "c", "new": "d"})
+        branch.delete_config_keys(["gone"]) if hasattr(branch, "delete_config_keys") else branch.update_config(
+            {"gone": None}
+        )
+        branch.update_metadata({"about": "it"})
+        branch.replace_schema_metadata({"s": "1"})
+        branch.drop_index("old_idx")
+        open_branch(maker, uri).create_scalar_index("day", "BTREE", name="new_idx")
+        expected = (
+            "configuration 'gone' (removed)", "configuration 'kept' (changed)", "configuration 'new' (added)",
+            "table metadata 'about' (added)", "schema metadata 's' (added)", "index 'new_idx' (added)",
+            "index 'old_idx' (removed)",
+        )  # fmt: skip
+        assert main.branches.diff("work").left_behind == expected
+        assert main.branches.promote("work").left_behind == expected  # without a row there is no version either
+        assert lance_core.dataset(uri).version == main.version
+        assert "branch 'work' keeps what a promotion does not bring: configuration 'gone' (removed)" in caplog.text
+        open_branch(maker, uri).insert(day(7))
+        assert promoted(uri).left_behind == expected
+        assert lance_core.dataset(uri).config()["kept"] == "a"
+        assert [index["name"] for index in lance.dataset(uri).list_indices()] == ["old_idx"]
+
+    def test_upkeep_of_indices_is_no_change(self, uri, maker):
+        main = lance_core.dataset(uri)
+        main.create_scalar_index("n", "ZONEMAP")
+        main.create_branch("work")
+        branch = open_branch(maker, uri)
+        branch.insert(day(7))
+        branch.optimize.compact_files(target_rows_per_fragment=100)
+        branch.optimize.optimize_indices()
+        assert promoted(uri).left_behind == ()
+
     def test_the_handle_moves(self, uri):
         main = lance_core.dataset(uri)
         branch = main.create_branch("work")

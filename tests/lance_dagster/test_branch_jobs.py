@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor
+from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor, lance_eager
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -134,11 +134,58 @@ class TestPromote:
         run(lake, promote, tags={"lance/branch": BRANCH})
         assert lake.rows("events") == [("2024-01-01", 5), ("2024-01-02", 6)]
 
+    def test_what_stays_on_the_branch_is_named(self, written):
+        lance_core.dataset(f"{written.uri('events')}/tree/{BRANCH}").update_config({"mine": "1"})
+        promote, _ = build_branch_jobs([events])
+        metadata = told(run(written, promote, tags={"lance/branch": BRANCH}))["2024-01-03"]
+        assert metadata["lance/left_behind"] == "configuration 'mine' (added)"
+
     def test_the_branch_can_go_at_once(self, written):
         promote, _ = build_branch_jobs([events], discard_promoted=True)
         result = run(written, promote, tags={"lance/branch": BRANCH})
         assert written.table("events").branches.list() == {}
         assert len(told(result)) == 2
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+@pytest.mark.parametrize("condition", [lance_eager, dg.AutomationCondition.eager])
+def test_downstream_is_woken_once_however_ticks_fall(lake, monkeypatch, condition):
+    """Between the events of one promotion, too."""
+    keys = ["a", "b", "c", "d", "e"]
+
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition(keys), metadata={"partition_expr": "key"})
+    def letters(context) -> pa.Table:
+        return pa.table({"key": list(context.partition_keys)})
+
+    @dg.asset(deps=[letters], automation_condition=condition())
+    def woken() -> None: ...
+
+    defs = dg.Definitions(assets=[letters, woken])
+    ticks = []
+
+    def tick():
+        last = ticks[-1].cursor if ticks else None
+        ticks.append(dg.evaluate_automation_conditions(defs, instance=lake.instance, cursor=last))
+        if ticks[-1].total_requested:
+            dg.materialize([woken], instance=lake.instance, run_config=QUIET)
+
+    for tags in ({}, BACKFILL):
+        lake.run(letters, span=("a", "e"), tags=tags, **TAGGED)
+    tick()
+    ticks = ticks[-1:]
+    real = dg.OpExecutionContext.log_event
+
+    def log_event(self, event):
+        real(self, event)
+        tick()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dg.OpExecutionContext, "log_event", log_event)
+        run(lake, build_branch_jobs([letters])[0], tags={"lance/branch": BRANCH})
+    tick()
+    tick()
+    assert sum(one.total_requested for one in ticks[1:]) == 1
+    assert len(ticks) > len(keys)
 
 
 class TestDiscard:

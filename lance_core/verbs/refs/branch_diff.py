@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from lance_core.commit import latest_version
 from lance_core.schema import Schema
 from lance_core.table.fragment import Fragment
-from lance_core.verbs.refs.changes import Branch, Changes, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, Changes, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion_files import OwnFiles
 from lance_core.verbs.refs.promotion_record import commits_between, merged_properties, slice_names
 from lance_core.verbs.rows.removal import live_rows
@@ -79,6 +79,7 @@ class BranchDiff:
             `partition_by` those that the changed rows are in.
         partition_rows: With `partition_by`: rows (removed, added) of each.
         schema: Changes of columns.
+        left_behind: What else changed, which a promotion leaves where it is: configuration, metadata and indices.
         num_bytes: Bytes of the files that a promotion copies.
         commits: Commits on the branch.
         committed: When the latest of them was made.
@@ -94,6 +95,7 @@ class BranchDiff:
     partitions: tuple[str, ...]
     partition_rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     schema: SchemaChanges
+    left_behind: tuple[str, ...] = ()
     num_bytes: int
     commits: int
     committed: datetime
@@ -136,6 +138,7 @@ def branch_diff(place: Place, name: str, partition_by: Sequence[str] | None = No
         partitions=tuple(names),
         partition_rows=rows,
         schema=_schema_changes(fork.schema, head.schema),
+        left_behind=left_behind(branch),
         num_bytes=OwnFiles.of(place.root, branch, changes).num_bytes,
         commits=head.version - fork.version,
         committed=head.timestamp,

@@ -132,6 +132,9 @@ class Branches:
         since the fork stays, and so does what they changed elsewhere; what they compacted is followed. Running it
         again makes no second version. A handle on the parent moves to the new version.
 
+        Configuration, metadata and indices that the branch changed stay there: the result names them, and so does a
+        warning in the log.
+
         Args:
             name: The branch.
             tag: Name of a tag for the new version; True for `promoted.<branch>.<id>`, False for none.

@@ -26,7 +26,7 @@ from lance_core.table.refs import MAIN, BranchRef
 from lance_core.verbs.version.references import Place, load_branch
 from lance_core.verbs.version.source import Source
 
-__all__ = ["Branch", "Changes", "check_schemas", "load_branch_ends"]
+__all__ = ["Branch", "Changes", "check_schemas", "left_behind", "load_branch_ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +179,34 @@ def check_schemas(branch: Branch) -> None:
         f"{added}, dropped {dropped}, changed {changed}. Change the columns of {branch.parent_name}, fork again and "
         "write the rows to the new branch"
     )
+
+
+def left_behind(branch: Branch) -> tuple[str, ...]:
+    """What the branch changed besides rows, by name: a promotion brings none of it into the parent."""
+    before, after = branch.parent.manifest, branch.head.manifest
+    maps = (
+        ("configuration", before.config, after.config),
+        ("table metadata", before.table_metadata, after.table_metadata),
+        ("schema metadata", before.schema.metadata, after.schema.metadata),
+        ("index", _indices(before), _indices(after)),
+    )
+    found = [
+        f"{what} {key!r} ({'added' if key not in old else 'removed' if key not in new else 'changed'})"
+        for what, old, new in maps
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
+    names = (before.schema.names, after.schema.names)
+    return (
+        (*found, "the order of columns")
+        if names[0] != names[1] and sorted(names[0]) == sorted(names[1])
+        else tuple(found)
+    )
+
+
+def _indices(manifest: Manifest) -> dict[str, object]:
+    """What each index is of; how much of the table it covers is its upkeep."""
+    return {index.name: (index.fields, index.details_type_url) for index in manifest.indices if not index.is_system}
 
 
 def _columns(schema: Schema) -> dict[str, list[tuple[object, ...]]]:

@@ -15,6 +15,7 @@ theirs, and rows that were born on the branch get new ones: the parent may have 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -49,7 +50,7 @@ from lance_core.table.paths import branch_ref_key
 from lance_core.table.refs import check_tag_name
 from lance_core.table.rowids import decode_row_ids, encode_row_ids
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY, Transaction
-from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, load_branch_ends
+from lance_core.verbs.refs.changes import Branch, Changes, check_schemas, left_behind, load_branch_ends
 from lance_core.verbs.refs.promotion_files import OwnFiles
 from lance_core.verbs.refs.promotion_rebase import follow_rewrites
 from lance_core.verbs.refs.promotion_record import (
@@ -69,6 +70,8 @@ from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
 
 __all__ = ["MARK_BRANCH_VERSION", "Promotion", "promote"]
+
+_logger = logging.getLogger(__name__)
 
 REBASE_ATTEMPTS: Final = 5
 """How often a promotion follows a parent that is compacted again and again."""
@@ -96,6 +99,7 @@ class Promotion:
         tag: Tag on the version; None without one.
         deduplicated: Whether an earlier promotion of this version of the branch, or the lack of any change, left
             nothing to commit.
+        left_behind: What the branch changed besides rows, which stays there: configuration, metadata and indices.
     """
 
     branch: str
@@ -111,6 +115,7 @@ class Promotion:
     bytes_copied: int = 0
     tag: str | None = None
     deduplicated: bool = False
+    left_behind: tuple[str, ...] = ()
 
 
 def promote(
@@ -131,7 +136,7 @@ def promote(
         transaction_properties: More texts for the history; they win over those of the branch's commits.
 
     Returns:
-        What was done, and the parent's version that has the branch's rows.
+        What was done, and the parent's version that has the branch's rows. What is left behind is warned of as well.
 
     Raises:
         VersionNotFoundError: There is no such branch.
@@ -151,7 +156,10 @@ def promote(
         tag=_tag_name(branch, tag),
         extra=dict(transaction_properties or {}) | {COMMIT_MESSAGE_KEY: commit_message or f"Promote branch {name}"},
     )
-    return work.run()
+    done, version = work.run()
+    if done.left_behind:
+        _logger.warning("branch %r keeps what a promotion does not bring: %s", name, ", ".join(done.left_behind))
+    return done, version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +384,7 @@ class _Promotion:
             fragments_removed=len(changes.removed),
             fragments_updated=len(changes.updated),
             tag=self.tag,
+            left_behind=left_behind(self.branch),
         )
 
 
