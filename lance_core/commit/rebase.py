@@ -3,6 +3,7 @@
     Delete, Update   deletion vectors of fragments that others also deleted from are merged, and the transaction is
                      recorded as made from the latest version
     CreateIndex      fragments whose indexed values changed meanwhile are taken out of the new indices
+    Overwrite        columns are numbered anew in a dataset that uses no field id again
 
 Everything else carries on as it is, with its original read version.
 """
@@ -10,6 +11,7 @@ Everything else carries on as it is, with its original read version.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from pyroaring import BitMap
@@ -18,10 +20,11 @@ from lance_core.commit.conflict import AffectedRows, affected_fragments
 from lance_core.errors import CorruptFileError, RetryableConflictError
 from lance_core.store import BytesLike, ObjectStore, open_base
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector, new_deletion_file_id
+from lance_core.table.field_ids import with_new_ids
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import without_fragments
 from lance_core.table.manifest import Manifest
-from lance_core.table.operations import CreateIndex, Delete, Update
+from lance_core.table.operations import CreateIndex, Delete, Overwrite, Update
 from lance_core.table.paths import DELETIONS_PREFIX
 from lance_core.table.transaction import Transaction, is_early
 
@@ -59,8 +62,11 @@ def rebase(
 
     Raises:
         RetryableConflictError: Another transaction changed the same rows.
+        InvalidInputError: The files of an Overwrite go by field ids that are not its own.
     """
     operation = transaction.operation
+    if isinstance(operation, Overwrite):
+        return Rebased(transaction=replace(transaction, operation=with_new_ids(operation, latest)))
     if not committed:
         return Rebased(transaction=transaction)
     if isinstance(operation, CreateIndex):
@@ -68,6 +74,18 @@ def rebase(
     if not isinstance(operation, Delete | Update):
         return Rebased(transaction=transaction)
     others = frozenset[int]().union(*(affected_fragments(other.operation) for other in committed))
+    changed, written = _with_merged_deletions(store, operation, latest, others, affected_rows)
+    return Rebased(transaction=replace(transaction, operation=changed, read_version=latest.version), written=written)
+
+
+def _with_merged_deletions(
+    store: ObjectStore,
+    operation: Delete | Update,
+    latest: Manifest,
+    others: AbstractSet[int],
+    affected_rows: AffectedRows,
+) -> tuple[Delete | Update, tuple[str, ...]]:
+    """The operation on fragments as they are in the latest version, and the keys of the files that this wrote."""
     updated, emptied, written = [], [], []
     try:
         for fragment in operation.updated_fragments:
@@ -84,13 +102,9 @@ def rebase(
         raise
     if isinstance(operation, Delete):
         gone = (*operation.deleted_fragment_ids, *emptied)
-        changed: Delete | Update = replace(operation, updated_fragments=tuple(updated), deleted_fragment_ids=gone)
-    else:
-        gone = (*operation.removed_fragment_ids, *emptied)
-        changed = replace(operation, updated_fragments=tuple(updated), removed_fragment_ids=gone)
-    return Rebased(
-        transaction=replace(transaction, operation=changed, read_version=latest.version), written=tuple(written)
-    )
+        return replace(operation, updated_fragments=tuple(updated), deleted_fragment_ids=gone), tuple(written)
+    gone = (*operation.removed_fragment_ids, *emptied)
+    return replace(operation, updated_fragments=tuple(updated), removed_fragment_ids=gone), tuple(written)
 
 
 def load_deletion_vector(store: ObjectStore, manifest: Manifest, fragment: Fragment) -> DeletionVector:

@@ -316,8 +316,9 @@ class LegacyFileReader:
                 found[field.id] = run_steps(read_dictionary_values(kind.value_type, table, *field.dictionary), fetch)
         return found
 
-    def page_bounds(self, ids: Iterable[int], fetch: Fetch) -> list[PageBounds]:
+    def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int], fetch: Fetch) -> list[PageBounds]:
         """The statistics of some fields, as far as there are any."""
+        own_ids = self._own_ids(columns)
         found = self.statistics
         num_batches = self.batch_offsets.size - 1
         if found is None or not num_batches:
@@ -328,12 +329,12 @@ class LegacyFileReader:
         (raw,) = fetch([(start, start + count * 16)])
         cells = np.frombuffer(raw, "<i8").reshape(count, 1, 2)
         table = PageTable(pages=dict(zip(found.fields, cells, strict=True)), dictionaries={}, size=self.size)
-        wanted = {str(field_id) for field_id in ids}
+        wanted = {str(own_ids.get(field_id, field_id)): field_id for field_id in ids}
         fields = [f for f in schema_from_protobuf(found.schema, {}).fields if f.name in wanted]
         arrays = run_steps(lock_step([read_field(field, table, 0, 0, num_batches) for field in fields]), fetch)
         return [
             PageBounds(
-                field_id=int(field.name),
+                field_id=wanted[field.name],
                 offsets=self.batch_offsets,
                 **{name: array.field(part) for name, part in _BOUNDS if array.type.get_field_index(part) >= 0},
             )
@@ -382,19 +383,29 @@ class LegacyFileReader:
     def _table(self, field: Field, columns: Mapping[int, int]) -> PageTable:
         first = self.first_id if self.first_id >= 0 else min(columns, default=0)
         own = {} if self.schema is None else self.schema.by_id()
-        in_order = list(own)
+        own_ids = self._own_ids(columns)
         dictionaries, pages = {}, {}
         for f, _ in field.walk():
-            field_id = f.id
-            # A repair of the dataset gives new ids to fields of old files: then the order of the fields tells.
-            if own and field_id not in own and 0 <= columns.get(field_id, -1) < len(in_order):
-                field_id = in_order[columns[field_id]]
+            field_id = own_ids.get(f.id, f.id)
             if 0 <= field_id - first < self.raw_table.shape[0]:
                 pages[f.id] = self.raw_table[field_id - first]
             described = own.get(field_id, f).dictionary
             if described is not None:
                 dictionaries[f.id] = described
         return PageTable(pages=pages, dictionaries=dictionaries, size=self.size)
+
+    def _own_ids(self, columns: Mapping[int, int]) -> dict[int, int]:
+        """What the file itself calls the fields that the manifest says are in it.
+
+        An overwrite of a dataset that uses no field id again, and repairs of early datasets, number the fields of
+        files that were written before. Then their places tell: pylance takes the first for the lowest of the file.
+        """
+        own = [] if self.schema is None else [field.id for field, _ in self.schema.walk()]
+        given = {i: place for i, place in columns.items() if i >= 0 and place < len(own)}
+        for order in (own, sorted(own)):
+            if len({i - order[place] for i, place in given.items()}) <= 1:
+                return {i: order[place] for i, place in given.items()}
+        return {i: i if set(given) <= set(own) else own[place] for i, place in given.items()}
 
 
 def _read_parts(field: Field, table: PageTable, parts: Sequence[tuple[int, int, int]]) -> Steps[pa.Array]:

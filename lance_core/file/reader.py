@@ -153,20 +153,26 @@ class DataFileReader:
         with located(self._key):
             return self._legacy.read_dictionaries(self.fetch)
 
-    def page_bounds(self, ids: Iterable[int]) -> list[PageBounds]:
-        """The statistics that a 0.1 file has of some fields; none in other files."""
+    def page_bounds(self, ids: Iterable[int], columns: Mapping[int, int]) -> list[PageBounds]:
+        """The statistics that a 0.1 file has of some fields; none in other files.
+
+        Args:
+            ids: The fields.
+            columns: As for `read`.
+        """
         if self._legacy is None:
             return []
         with located(self._key):
-            return self._legacy.page_bounds(ids, self.fetch)
+            return self._legacy.page_bounds(ids, columns, self.fetch)
 
     def column_indices(self) -> dict[int, int]:
         """Field ids of the file's own schema, and their columns."""
         if self.version.has_levels:
             fields = column_fields(self.schema)
         else:
-            # 0.1 has no columns, only field ids; the numbers mean nothing there.
-            fields = [field for top in self.schema.fields for field in plain_columns(top)]
+            # 0.1 has no columns, only field ids: places among them.
+            columns = plain_columns if self.version is not FileVersion.V0_1 else lambda top: (f for f, _ in top.walk())
+            fields = [field for top in self.schema.fields for field in columns(top)]
         return {field.id: index for index, field in enumerate(fields)}
 
     def read(

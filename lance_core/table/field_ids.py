@@ -3,7 +3,7 @@
 Such a dataset has `max_allocated_field_id` in its manifests, with bit 15 among the writer's flags; one without the
 other is no manifest. pylance 14.0.2 begins none by itself, but keeps to the rules in those that there are:
 
-    overwrite        numbers its columns from the next id on
+    overwrite        has its columns numbered from the next id on by the commit, in its files' records as well
     new columns      have ids above the mark
     other columns    keep parent and type; another type is another id
     data files       bring no id above the mark that the schema lacks
@@ -14,15 +14,83 @@ other is no manifest. pylance 14.0.2 begins none by itself, but keeps to the rul
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from lance_core.errors import InvalidInputError
-from lance_core.schema import Field, Schema
+from lance_core.schema import UNASSIGNED, Field, Schema
+from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Merge, Operation, Overwrite, Project, Restore
 from lance_core.table.operations.base import data_files
 from lance_core.table.paths import is_detached
 
-__all__ = ["check_field_ids"]
+__all__ = ["check_field_ids", "with_new_ids"]
+
+
+def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
+    """Number the columns of an Overwrite from the next id on, in a dataset that uses no field id again.
+
+    Only the commit knows which id is the next: files can have been written long before. What they are called by lies in
+    the manifest, so that the files stay as they are.
+
+    Args:
+        operation: Its fragments go by the ids of its schema, or by those that they are to have.
+        before: The version that is followed.
+
+    Raises:
+        InvalidInputError: A fragment goes by other ids, or by some of which both could be meant.
+    """
+    if before.max_allocated_field_id is None:
+        return operation
+    schema = _numbered(operation.schema, before.first_new_field_id)
+    new_ids = {old.id: new.id for (old, _), (new, _) in zip(operation.schema.walk(), schema.walk(), strict=True)}
+    leaves = {field.id for field, _ in operation.schema.walk() if field.is_leaf}
+    fragments = tuple(_renamed(fragment, new_ids, leaves) for fragment in operation.fragments)
+    return replace(operation, schema=schema, fragments=fragments)
+
+
+def _numbered(schema: Schema, first_id: int) -> Schema:
+    fields = []
+    for top in schema.fields:
+        numbered, first_id = _without_ids(top).with_ids(first_id)
+        fields.append(numbered)
+    return replace(schema, fields=tuple(fields))
+
+
+def _without_ids(field: Field) -> Field:
+    return replace(field, id=UNASSIGNED, children=tuple(_without_ids(child) for child in field.children))
+
+
+def _renamed(fragment: Fragment, new_ids: Mapping[int, int], leaves: AbstractSet[int]) -> Fragment:
+    """A fragment that goes by the new ids."""
+    used = {i for file in fragment.files for i in file.fields if i >= 0}
+    own, given = used <= set(new_ids), used <= set(new_ids.values())
+    whole = used in (set(new_ids), leaves)
+    if own and given and not whole and any(new_ids[i] != i for i in used):
+        raise InvalidInputError(
+            f"data file {fragment.files[0].path} has field ids {sorted(used)}, which could be those of the schema that "
+            "was given or those that the dataset gives its columns now: have all columns in the file"
+        )
+    if given and not (own and whole):
+        return fragment
+    if not own:
+        strange = min(used - set(new_ids))
+        raise InvalidInputError(
+            f"data file {fragment.files[0].path} has field id {strange}, which neither the schema has nor the columns "
+            "as the dataset numbers them now: write the files again if it was changed since"
+        )
+    return replace(fragment, files=tuple(_renamed_file(file, new_ids) for file in fragment.files))
+
+
+def _renamed_file(file: DataFile, new_ids: Mapping[int, int]) -> DataFile:
+    fields = tuple(new_ids.get(i, i) for i in file.fields)
+    if file.version == "0.1" and len({new - old for new, old in zip(fields, file.fields, strict=True) if old >= 0}) > 1:
+        raise InvalidInputError(
+            f"data file {file.path} has gaps between its field ids {list(file.fields)}, which files of version 0.1 "
+            "cannot do without: write the rows again"
+        )
+    return replace(file, fields=fields)
 
 
 def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> None:
@@ -76,8 +144,7 @@ def _check_new(fields: Iterable[Field], mark: int) -> None:
         if field.id <= mark:
             raise InvalidInputError(
                 f"new field {field.name!r} has id {field.id}, but ids up to {mark} were used before and are not used "
-                "again in this dataset: number the columns of an overwrite and of its files from there on, as "
-                "write_dataset and write_fragments do with mode 'overwrite'"
+                "again in this dataset: number new columns from there on"
             )
 
 

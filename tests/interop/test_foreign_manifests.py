@@ -16,7 +16,6 @@ from tests.interop.wire import (
     edit_latest,
     edit_manifest,
     latest_message,
-    latest_transaction,
     manifest_paths,
     read_manifest,
 )
@@ -154,114 +153,6 @@ def test_the_sentence_of_an_unknown_reader_flag(uri):
     edit_latest(uri, lambda message: setattr(message, "reader_feature_flags", UNKNOWN))
     with pytest.raises(UnsupportedError, match="the dataset cannot be read by this version of lance_core"):
         lance_core.dataset(uri)
-
-
-# Field ids that are never used again.
-
-
-def activate(uri, version, mark=7):
-    def change(message):
-        message.writer_feature_flags |= NO_REUSE
-        message.max_allocated_field_id = mark
-
-    edit_manifest(manifest_paths(uri)[version - 1], change)
-
-
-@BOTH
-def test_the_flag_and_the_mark_stand_together(uri, library):
-    flag(uri, 3, NO_REUSE)
-    with pytest.raises(REFUSED):
-        library.dataset(uri)
-    with pytest.raises(REFUSED):
-        library.dataset(uri, version=2).restore()
-    with pytest.raises(REFUSED):
-        library.dataset(uri, version=2).cleanup_old_versions(timedelta(microseconds=1))
-    edit_latest(uri, lambda message: setattr(message, "max_allocated_field_id", 7))
-    assert library.dataset(uri).count_rows() == 5
-    edit_latest(uri, lambda message: setattr(message, "writer_feature_flags", 0))
-    with pytest.raises(REFUSED):
-        library.dataset(uri)
-
-
-def numbering(uri):
-    """Version, mark, ids of fields and of files; and those of the transaction's schema."""
-    message = latest_message(uri)
-    transaction = latest_transaction(uri)
-    operation = getattr(transaction, transaction.WhichOneof("operation"))
-    return (
-        (message.version, message.max_allocated_field_id, message.writer_feature_flags),
-        [(field.name, field.id, field.parent_id) for field in message.fields],
-        [list(file.fields) for fragment in message.fragments for file in fragment.files],
-        [(field.name, field.id) for field in getattr(operation, "schema", ())],
-    )
-
-
-def _raw_overwrite(library, uri):
-    fragments = library.fragment.write_fragments(rows(9), uri, mode="overwrite")
-    operation = library.LanceOperation.Overwrite(rows(9).schema, fragments)
-    library.LanceDataset.commit(uri, operation, read_version=3)
-
-
-NESTED = pa.table({"a": [9], "s": [{"x": 1}], "b": ["q"]})
-
-
-@pytest.mark.parametrize("storage_version", ["legacy", "2.0", "2.2"])
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda library, uri: library.write_dataset(NESTED, uri, mode="overwrite"),
-        lambda library, uri: library.write_dataset(NESTED.slice(0, 0), uri, mode="overwrite"),
-        _raw_overwrite,
-        lambda library, uri: library.write_dataset(rows(9), uri, mode="append"),
-        lambda library, uri: library.dataset(uri).add_columns({"n": "a + 1"}),
-        lambda library, uri: library.dataset(uri).alter_columns({"path": "a", "data_type": pa.int32()}),
-        lambda library, uri: library.dataset(uri).alter_columns({"path": "a", "name": "z"}),
-        lambda library, uri: library.dataset(uri).optimize.compact_files(),
-        lambda library, uri: library.dataset(uri, version=2).restore(),
-    ],
-    ids=["overwrite", "overwrite empty", "raw overwrite", "append", "add", "cast", "rename", "compact", "restore"],
-)
-def test_ids_are_numbered_from_the_mark_as_pylance_does(tmp_path, verb, storage_version):
-    results = []
-    for library in (lance, lance_core):
-        uri = str(tmp_path / library.__name__)
-        for value in range(3):
-            lance.write_dataset(
-                rows(value), uri, mode="append" if value else "create", data_storage_version=storage_version
-            )
-        for version in (2, 3):
-            activate(uri, version)
-        verb(library, uri)
-        read = [reader.dataset(uri).to_table().to_pylist() for reader in (lance, lance_core)]
-        assert read[0] == read[1]
-        results.append((numbering(uri), read[0]))
-    assert results[0] == results[1]
-
-
-@BOTH
-def test_no_version_from_before_the_mark_is_restored(uri, library):
-    for version in (2, 3):
-        activate(uri, version)
-    with pytest.raises(REFUSED, match="Cannot restore version 1"):
-        library.dataset(uri, version=1).restore()
-    assert latest_message(uri).version == 3
-
-
-def test_changes_that_would_use_an_id_again_are_refused(uri):
-    activate(uri, 3)
-    stale = lance_core.dataset(uri, version=2)
-    with pytest.raises(InvalidInputError, match=r"new field 'a' has id 0, but ids up to 7"):
-        lance_core.write_dataset(rows(1), stale, mode="overwrite")
-    dataset = lance_core.dataset(uri)
-    with pytest.raises(InvalidInputError, match="detached commits cannot change the schema"):
-        lance_core.LanceDataset.commit(
-            uri, lance_core.LanceOperation.Overwrite(rows(1).schema, []), read_version=3, detached=True
-        )
-    (fragment,) = lance_core.write_fragments(rows(1), uri)
-    fragment.files[0].fields = [12]
-    with pytest.raises(InvalidInputError, match="has field id 12, which the schema lacks"):
-        lance_core.LanceDataset.commit(uri, lance_core.LanceOperation.Append([fragment]), read_version=3)
-    assert dataset.latest_version == 3
 
 
 # The time of a version.

@@ -122,9 +122,7 @@ def commit_transaction(
     if not isinstance(operation, LanceOperation.BaseOperation):
         raise TypeError(f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}")
     if isinstance(operation, LanceOperation.Overwrite) and isinstance(operation.new_schema, pa.Schema):
-        base = base or load_latest(store)
-        first_id = 0 if base is None else base.first_new_field_id
-        operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema, first_id)))
+        operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema)))
     if read_version is None:
         if not isinstance(operation, LanceOperation.Overwrite | LanceOperation.Restore):
             raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")

@@ -49,7 +49,7 @@ def possible_rows(
         own = {field_id: ids.pop(field_id) for field_id in list(ids) if field_id in file.fields}
         if not own or not _is_legacy(file):
             continue
-        found = opened_reader(source, file, opened).page_bounds(own)
+        found = opened_reader(source, file, opened).page_bounds(own, dict(file.columns()))
         usable = {
             own[bounds.field_id]: bounds
             for bounds in found

@@ -181,10 +181,10 @@ class _Commit:
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
         return self._outcome(None, commit(self.store, transaction, base=None, options=self.options))
 
-    def _overwrite(self, first_field_id: int = 0) -> Overwrite:
+    def _overwrite(self) -> Overwrite:
         return Overwrite(
             fragments=self.fragments,
-            schema=with_dictionaries(self._new_schema(first_field_id), self.fragments, self.store),
+            schema=with_dictionaries(self._new_schema(self.request.first_field_id), self.fragments, self.store),
             config_upserts=self.table_config,
         )
 
@@ -229,7 +229,7 @@ class _Commit:
     ) -> tuple[_Outcome | None, Operation, Removal | None]:
         """What to commit on top of a version, or the commit of an earlier try that is kept instead."""
         if self.mode in ("create", "overwrite"):
-            return None, self._overwrite(source.manifest.first_new_field_id), None
+            return None, self._overwrite(), None
         append = Append(fragments=self.fragments)
         rows: Rows = {}
         if self.write is not None and (self.mode == "append" or self.write.whole):

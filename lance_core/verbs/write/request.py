@@ -45,6 +45,8 @@ class CommitRequest:
     max_retries: int = 20
     initial_bases: Sequence[DatasetBasePath] = ()
     enable_v2_manifest_paths: bool = True
+    first_field_id: int = 0
+    """Id of the first field in fragments that bring their own columns."""
 
     def check(self) -> None:
         """Make sure that the arguments go together.

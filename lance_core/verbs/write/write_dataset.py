@@ -53,6 +53,7 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         table_config=table_config,
         initial_bases=options.initial_bases or (),
         enable_v2_manifest_paths=options.enable_v2_manifest_paths,
+        first_field_id=prepared.first_field_id,
     )
     try:
         manifest, _ = commit_fragments(place, request)
