@@ -18,6 +18,7 @@ __all__ = [
     "RunFacts",
     "add_metadata",
     "definition_metadata",
+    "downstream_keys",
     "facts_of",
     "input_annotation",
     "is_own_upstream",
@@ -126,6 +127,18 @@ def output_name(context: dg.OutputContext) -> str:
         return context.name
     except dg.DagsterInvariantViolationError:
         return "result"
+
+
+def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
+    """The assets of the code location that depend on an output's asset, and the instance; None if nobody can tell."""
+    step = _step(context)
+    graph: Any = getattr(getattr(getattr(step, "job_def", None), "asset_layer", None), "asset_graph", None)
+    if step is None or graph is None:
+        return None
+    graph = getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only
+    if not graph.has(context.asset_key):
+        return None
+    return step.instance, sorted(graph.get(context.asset_key).child_keys)
 
 
 def input_annotation(context: dg.InputContext) -> object:

@@ -30,6 +30,7 @@ __all__ = [
     "TableVersion",
     "data_version",
     "data_version_of",
+    "input_record",
     "last_data_change",
     "read_history",
 ]
@@ -231,6 +232,11 @@ def last_data_change(dataset: lance_core.LanceDataset) -> int:
 def data_version_of(dataset: lance_core.LanceDataset) -> str:
     """The data version of a table as it is."""
     return data_version(dataset.root_uri, last_data_change(dataset), dataset.branch)
+
+
+def input_record(read: TableInput) -> dict[str, Any]:
+    """A table that was read, as JSON tells it."""
+    return {"asset": read.asset, "uri": read.uri, "version": read.version}
 
 
 def _input(asset: str, text: str) -> TableInput:

@@ -120,6 +120,15 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         default=64, ge=0, description="How many fragments may lie outside of the zone map before it is refreshed."
     )
 
+    ui_url: str | None = Field(
+        default=None,
+        description=(
+            "Where the Dagster UI is, if not at the root of its host: a path such as /dagster (the webserver's "
+            "--path-prefix), or a URL. Links to runs begin with it."
+        ),
+        pattern=r"^(https?:/)?/[A-Za-z0-9._~:/%\[\]-]*$",
+    )
+
     @field_validator("root_uri", mode="before")
     @classmethod
     def _check_root(cls, value: object) -> object:
@@ -163,6 +172,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             branching=self.branching,
             index_partitions=self.index_partitions,
             max_unindexed_fragments=self.max_unindexed_fragments,
+            ui_url=self.ui_url or "",
         )
 
     @property

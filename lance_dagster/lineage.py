@@ -7,7 +7,7 @@ from typing import Any
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster.history import TableVersion, read_history
+from lance_dagster.history import TableVersion, input_record, read_history
 
 __all__ = ["find_tables", "lineage", "open_branches", "versions_of_run"]
 
@@ -80,5 +80,5 @@ def _entry(table: lance_core.LanceDataset, one: TableVersion) -> dict[str, Any]:
         "run_id": one.run_id,
         "time": one.time.isoformat(),
         "partitions": one.partitions,
-        "inputs": [{"asset": read.asset, "uri": read.uri, "version": read.version} for read in one.inputs],
+        "inputs": [input_record(read) for read in one.inputs],
     }

@@ -30,11 +30,11 @@ def code(name: str) -> str:
     return f"`{name}`" if _PLAIN.fullmatch(name) else cell(name)
 
 
-def run_link(run_id: str | None) -> str:
-    """A link to a run in the UI; what is no id of a run stays text."""
+def run_link(run_id: str | None, ui_url: str = "") -> str:
+    """A link to a run in the UI, which is at a URL or path of its own; what is no id of a run stays text."""
     if run_id is None:
         return ""
-    return f"[{run_id[:8]}](/runs/{run_id})" if _RUN_ID.fullmatch(run_id) else cell(run_id)
+    return f"[{run_id[:8]}]({ui_url.rstrip('/')}/runs/{run_id})" if _RUN_ID.fullmatch(run_id) else cell(run_id)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

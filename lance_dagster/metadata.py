@@ -10,6 +10,7 @@
     details                     lance/bytes_written  lance/fragments  lance/fragments_added  lance/fragments_removed
                                 lance/deleted_fraction  lance/commit_attempts  lance/transaction_uuid
                                 lance/deduplicated
+    where it comes from         lance/inputs  lance/history  lance/table_log  dagster/column_lineage
 
 What the asset itself says under one of these keys stays. The operation of a first write is called Create.
 
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.column_lineage import column_lineage
+from lance_dagster.history import input_record
 from lance_dagster.location import TableLocation
 from lance_dagster.table_log import history_page, recent, table_log
 
@@ -91,7 +93,13 @@ def _replaced_try(outcome: WriteOutcome) -> dg.JsonMetadataValue | None:
 
 
 def lineage_metadata(
-    definition: Mapping[str, Any], dataset: lance_core.LanceDataset, where: str, *, events: int = 1
+    definition: Mapping[str, Any],
+    dataset: lance_core.LanceDataset,
+    where: str,
+    *,
+    events: int = 1,
+    consumers: Mapping[str, int | None] | None = None,
+    ui_url: str = "",
 ) -> dict[str, Any]:
     """The entries that tell where a table comes from: its history as Markdown, and its columns' lineage.
 
@@ -100,11 +108,16 @@ def lineage_metadata(
         dataset: The table at the version that was written.
         where: The asset, for messages.
         events: So many events are going to repeat them; the page of the table is left out if they are many.
+        consumers: Assets that read the table, and the version that each read last.
+        ui_url: What the links to runs begin with.
     """
     versions = recent(dataset)
+    page = table_log(dataset, versions, consumers, ui_url) if events <= _MOST_PAGES else None
+    inputs = [input_record(one) for one in versions[0].inputs] if versions else []
     known: dict[str, Any] = {
-        "lance/history": dg.MetadataValue.md(history_page(versions)),
-        "lance/table_log": dg.MetadataValue.md(table_log(dataset, versions)) if events <= _MOST_PAGES else None,
+        "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
+        "lance/history": dg.MetadataValue.md(history_page(versions, ui_url)),
+        "lance/table_log": None if page is None else dg.MetadataValue.md(page),
         "dagster/column_lineage": column_lineage(definition, where=where),
     }
     return {key: value for key, value in known.items() if value is not None}

@@ -63,6 +63,7 @@ def report_commit(
     *,
     asset_key: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    ui_url: str = "",
 ) -> None:
     """Report a commit as the materialization of an asset.
 
@@ -71,6 +72,7 @@ def report_commit(
         dataset: The table at the version that was made.
         asset_key: The asset; needed if the session is for several.
         metadata: Further entries.
+        ui_url: Where Dagster's UI is, if not at the root of its host; links to runs begin with it.
 
     Raises:
         InvalidInputError: the session is for several assets, and none was named.
@@ -86,7 +88,7 @@ def report_commit(
         "lance/operation": versions[0].operation or "" if versions else "",
         "lance/fragments": len(dataset.fragment_ids()),
         "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
-        "lance/history": {"raw_value": history_page(versions), "type": "md"},
+        "lance/history": {"raw_value": history_page(versions, ui_url), "type": "md"},
     }
     context.report_asset_materialization(
         metadata={**entries, **(metadata or {})},

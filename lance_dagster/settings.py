@@ -161,6 +161,7 @@ class TableSettings:
         branching: Which runs write to a branch.
         index_partitions: Whether zone maps on the partition columns are made and refreshed.
         max_unindexed_fragments: How many fragments may lie outside of them.
+        ui_url: What links to the UI begin with.
     """
 
     root_uri: str
@@ -178,6 +179,7 @@ class TableSettings:
     branching: BranchPolicy = field(default_factory=BranchPolicy.off)
     index_partitions: bool = True
     max_unindexed_fragments: int = 64
+    ui_url: str = ""
 
     @property
     def table_root(self) -> TableRoot:

@@ -37,6 +37,7 @@ from lance_dagster.commits import (
     named,
     refuse_missing,
 )
+from lance_dagster.consumers import consumers
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
@@ -142,7 +143,14 @@ class LanceTableIOManager(dg.IOManager):
         written = outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location) | branch_metadata(outcome.dataset)
-        entries |= lineage_metadata(context.definition_metadata, written, output.where, events=len(output.keys or ()))
+        entries |= lineage_metadata(
+            context.definition_metadata,
+            written,
+            output.where,
+            events=len(output.keys or ()),
+            consumers=consumers(context),
+            ui_url=self._settings.ui_url,
+        )
         add_metadata(context, entries, partition_metadata(outcome, entries))
         self._index_partitions(output, outcome.dataset)
 

@@ -1,8 +1,8 @@
 """Pages about a table in Markdown, for the metadata of its events.
 
 lance/history      the last ten versions: operation, rows, time, partitions, a link to the run
-lance/table_log    the same and more: branches and where they begin, tags, what was read for each version, and who
-                   reads the table, as far as other tables tell
+lance/table_log    the same and more: branches and where they begin, tags, what was read for each version, and which
+                   assets read the table
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVer
     return list(islice(read_history(dataset, count_changes=False), count))
 
 
-def history_page(versions: Iterable[TableVersion]) -> str:
-    """Versions as a table."""
+def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
+    """Versions as a table; the links to their runs begin with the URL of the UI."""
     return table(
         ["version", "time (UTC)", "operation", "rows", "partitions", "message", "run"],
         (
@@ -40,7 +40,7 @@ def history_page(versions: Iterable[TableVersion]) -> str:
                 cell(one.rows),
                 cell(partitions_text(one.partitions)),
                 cell(one.message),
-                run_link(one.run_id),
+                run_link(one.run_id, ui_url),
             ]
             for one in versions
         ),
@@ -50,20 +50,23 @@ def history_page(versions: Iterable[TableVersion]) -> str:
 def table_log(
     dataset: lance_core.LanceDataset,
     versions: Sequence[TableVersion],
-    consumers: Mapping[str, int] | None = None,
+    consumers: Mapping[str, int | None] | None = None,
+    ui_url: str = "",
 ) -> str:
     """The page of a table.
 
     Args:
         dataset: The table.
         versions: Those to show, newest first.
-        consumers: Assets that have read the table, and the newest version that each read; None if nobody looked.
+        consumers: Assets that read the table, and the version that each read last, None if it is not known; None if
+            nobody looked.
+        ui_url: What the links to runs begin with.
     """
-    parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions)]
+    parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions, ui_url)]
     parts += ["### Branches", _branches(dataset), "### Tags", _tags(dataset), "### Inputs", _inputs(versions)]
     if consumers is not None:
         rows = ([cell(asset), cell(version)] for asset, version in sorted(consumers.items()))
-        parts += ["### Consumers", table(["asset", "newest version read"], rows) if consumers else "none"]
+        parts += ["### Consumers", table(["asset", "version read last"], rows) if consumers else "none"]
     return "\n\n".join(parts)
 
 

@@ -98,6 +98,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         default="spark", description="What an input without a type becomes."
     )
     io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
+    ui_url: str | None = Field(default=None, description="Where the Dagster UI is, if not at the root of its host.")
     tables: Sequence[LakehouseTable] = Field(default=(), description="What is done for which tables.")
     maintenance: MaintenanceFields | None = Field(default=None, description="Upkeep of all of them.")
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
@@ -112,6 +113,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             storage_options=self.storage_options,
             schema=self.default_schema,
             default_load_type=self.default_load_type,
+            ui_url=self.ui_url,
             branching=BranchPolicy.off() if self.branching is None else self.branching.policy(),
         )
         own = dg.Definitions(

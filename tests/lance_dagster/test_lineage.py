@@ -110,6 +110,37 @@ class TestEvents:
         assert "| keep | main | 1 |" in log
         assert "| 2 | nyc/flights | 2 |" in log
 
+    def test_the_log_names_who_reads_the_table(self, lake):
+        @dg.asset(deps=[boats])
+        def report() -> None:
+            """No table of ours."""
+
+        def log(*selected):
+            result = lake.run(*everything, select=[*selected], default_load_type="pyarrow")
+            return result.asset_materializations_for_node("boats")[0].metadata["lance/table_log"].value
+
+        everything = [flights, boats, late, report]
+        page = log(flights, boats)
+        assert "### Consumers" in page
+        assert "| late |  |" in page
+        assert "| report |  |" in page
+        log(flights, boats, late, report)
+        page = log(boats)
+        assert "| late | 2 |" in page
+        assert "| report | 2 |" in page
+
+    def test_links_begin_where_the_ui_is(self, lake):
+        for url, prefix in ((None, ""), ("/dagster", "/dagster"), ("https://example.org/d/", "https://example.org/d")):
+            result = lake.run(boats, ui_url=url)
+            metadata = result.asset_materializations_for_node("boats")[0].metadata
+            for page in ("lance/history", "lance/table_log"):
+                assert f"({prefix}/runs/{result.run_id})" in metadata[page].value
+
+    @pytest.mark.parametrize("wrong", ["dagster", "javascript:x", "//x y", "https://e)(", "ftp://x"])
+    def test_a_url_that_is_none(self, lake, wrong):
+        with pytest.raises(ValueError, match="ui_url"):
+            lake.manager(ui_url=wrong)
+
     def test_columns_come_from_where_the_asset_says(self, lake):
         result = lake.run(flights, boats, late, default_load_type="pyarrow")
         lineage = result.asset_materializations_for_node("late")[0].metadata["dagster/column_lineage"].value

@@ -1,0 +1,48 @@
+"""Which assets read a table, as the code location says, and which version each read last, as its newest event says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import dagster as dg
+
+from lance_dagster._context import downstream_keys
+
+__all__ = ["consumers"]
+
+_MOST: Final = 50
+_TAG: Final = "dagster/input_data_version/"
+
+
+def consumers(context: dg.OutputContext) -> dict[str, int | None] | None:
+    """Assets that depend on an output's asset, and the version that each read last; None if nobody can tell.
+
+    What writes a Lance table says what it read; of the others Dagster keeps the data version of the input.
+    """
+    found = downstream_keys(context)
+    if found is None:
+        return None
+    instance, keys = found
+    keys = keys[:_MOST]
+    told: dict[str, int | None] = {key.to_user_string(): None for key in keys}
+    for record in instance.get_asset_records(keys) if keys else ():
+        event = record.asset_entry.last_materialization
+        if event is not None and event.asset_materialization is not None:
+            made = event.asset_materialization
+            version = _version(made.metadata, made.tags or {}, context.asset_key)
+            told[record.asset_entry.asset_key.to_user_string()] = version
+    return told
+
+
+def _version(
+    metadata: Mapping[str, dg.MetadataValue[Any]], tags: Mapping[str, str], asset_key: dg.AssetKey
+) -> int | None:
+    """The version of a table that a materialization read, as far as it tells."""
+    entry: Any = metadata["lance/inputs"].value if "lance/inputs" in metadata else None
+    for read in entry if isinstance(entry, list | tuple) else ():
+        if isinstance(read, Mapping) and read.get("asset") == asset_key.to_user_string():
+            version = read.get("version")
+            return version if isinstance(version, int) else None
+    number = tags.get(_TAG + asset_key.to_user_string(), "").rpartition(":")[2]  # hash:branch:version, see `history`
+    return int(number) if number.isdecimal() else None
