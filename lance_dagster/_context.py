@@ -229,9 +229,11 @@ def definition_metadata(
     return None if definition is None else definition.metadata_by_key.get(asset_key)
 
 
-def run_partition_keys(context: dg.AssetCheckExecutionContext) -> list[str] | None:
-    """The partitions of the run that a check is part of; None in a run without any."""
-    if not (context.has_partition_key or context.has_partition_key_range):
+def run_partition_keys(
+    context: dg.AssetCheckExecutionContext, partitions_def: dg.PartitionsDefinition[Any] | None
+) -> list[str] | None:
+    """The partitions of the run that a check is part of; None in a run without any, or of an asset without any."""
+    if partitions_def is None or not (context.has_partition_key or context.has_partition_key_range):
         return None
     return list(context.partition_keys)
 

@@ -203,11 +203,14 @@ def build_lance_primary_key_check(
 ) -> dg.AssetChecksDefinition:
     """A check that columns name each row once, and are never null.
 
+    In a run of some partitions of the asset only their rows are looked at, if the asset itself or its spec is given;
+    the asset's metadata `partition_expr` names their column. In any other run all rows are.
+
     Args:
         asset: The asset, its spec or key.
         columns: The columns; only they are read.
-        partitions_def: The asset's partitions, to look at the rows of the run's partitions only; the asset's metadata
-            `partition_expr` names their column. Needs a Dagster whose checks have partitions.
+        partitions_def: The asset's partitions, which make the check one of partitions for Dagster as well: each has a
+            result of its own, and it runs for partitions only. Needs a Dagster whose checks have partitions.
         severity: Of a check that fails.
         blocking: Whether what is downstream in the same run waits for it.
         io_manager_key: The resource that knows where the table is.
@@ -232,9 +235,10 @@ def build_lance_primary_key_check(
         from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
-        keys = run_partition_keys(context) if partitions_def is not None else None
+        own = partitions_def or ref.partitions_def
+        keys = run_partition_keys(context, own)
         metadata = _known(context, ref).metadata or {}
-        found = count_duplicates(dataset, names, ref.key, partitions_def, keys, metadata.get("partition_expr"))
+        found = count_duplicates(dataset, names, ref.key, own, keys, metadata.get("partition_expr"))
         return dg.AssetCheckResult(
             passed=not found.duplicates and not found.nulls,
             severity=severity,

@@ -140,7 +140,12 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        written = outcome.dataset
+        self._tell(output, outcome)
+        self._index_partitions(output, outcome.dataset)
+
+    def _tell(self, output: _Output, outcome: WriteOutcome) -> None:
+        """Tell Dagster what was written."""
+        context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location) | branch_metadata(outcome.dataset)
         entries |= lineage_metadata(
@@ -152,7 +157,6 @@ class LanceTableIOManager(dg.IOManager):
             ui_url=self._settings.ui_url,
         )
         add_metadata(context, entries, partition_metadata(outcome, entries))
-        self._index_partitions(output, outcome.dataset)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.

@@ -36,10 +36,12 @@ class TableRef:
     Attributes:
         key: The asset's key.
         metadata: Its definition metadata; None when only the key is known.
+        partitions_def: Its partitions; None if it has none, or only the key is known.
     """
 
     key: dg.AssetKey
     metadata: Mapping[str, Any] | None = None
+    partitions_def: dg.PartitionsDefinition[Any] | None = None
 
     @property
     def name(self) -> str:
@@ -171,9 +173,9 @@ def as_moment(value: datetime | str) -> datetime:
 def _refs(table: Any) -> Iterator[TableRef]:
     if isinstance(table, dg.AssetsDefinition):
         for spec in table.specs:
-            yield TableRef(key=spec.key, metadata=spec.metadata)
+            yield TableRef(key=spec.key, metadata=spec.metadata, partitions_def=spec.partitions_def)
     elif isinstance(table, dg.AssetSpec | dg.SourceAsset):
-        yield TableRef(key=table.key, metadata=table.metadata)
+        yield TableRef(key=table.key, metadata=table.metadata, partitions_def=table.partitions_def)
     elif isinstance(table, dg.AssetKey):
         yield TableRef(key=table)
     elif isinstance(table, str) and table:

@@ -184,6 +184,45 @@ class TestDrift:
         assert check(lake, one)["lance_drift"].passed
 
 
+MULTI = dg.MultiPartitionsDefinition({"day": dg.StaticPartitionsDefinition(["1", "2"]), "p": DAYS})
+
+
+class TestPrimaryKeyOfPartitions:
+    """Nothing but the asset is given: a check of any Dagster, which runs without partitions as well."""
+
+    @staticmethod
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "p"})
+    def events(context: dg.AssetExecutionContext) -> pa.Table:
+        keys = sorted(context.partition_keys)
+        rows = [{"p": key, "k": number if key == "b" else 7} for key in keys for number in (1, 2)]
+        return pa.Table.from_pylist(rows)
+
+    def test_rows_of_the_run_are_looked_at_and_all_rows_without_partitions(self, lake):
+        one = build_lance_primary_key_check(self.events, ["k"])
+        for chosen, passed, rows in (
+            ({"partition": "a"}, False, 2),
+            ({"partition": "b"}, True, 2),
+            ({"span": ("a", "b")}, False, 4),
+            ({"span": ("b", "b")}, True, 2),
+        ):
+            (found,) = lake.run(self.events, one, **chosen).get_asset_check_evaluations()
+            assert (found.passed, values(found)["lance/rows_checked"]) == (passed, rows)
+        found = check(lake, one)["lance_primary_key"]
+        assert (found.passed, values(found)["lance/rows_checked"]) == (False, 4)
+
+    def test_of_several_dimensions(self, lake):
+        @dg.asset(partitions_def=MULTI, metadata={"partition_expr": {"day": "day", "p": "p"}})
+        def parted(context: dg.AssetExecutionContext) -> pa.Table:
+            day, p = (context.partition_key.keys_by_dimension[name] for name in ("day", "p"))
+            return pa.table({"day": [day] * 2, "p": [p] * 2, "k": [1, 1 if p == "a" else 2]})
+
+        one = build_lance_primary_key_check(parted, ["k"])
+        for p, passed in (("a", False), ("b", True)):
+            key = dg.MultiPartitionKey({"day": "1", "p": p})
+            (found,) = lake.run(parted, one, partition=key).get_asset_check_evaluations()
+            assert (found.passed, values(found)["lance/rows_checked"]) == (passed, 2)
+
+
 def test_checks_run_with_the_asset(lake):
     checks = [*build_lance_health_checks([flights]), *build_lance_integrity_checks([flights])]
     result = lake.run(flights, *checks, build_lance_drift_check(flights))
