@@ -114,8 +114,8 @@ def build_lance_observation_sensor(
     """Tell of versions that others committed, each once, as an observation of the asset.
 
     An observation has the operation, the commit message, the rows that came in and went, and the time of the commit.
-    Versions that Dagster runs made are theirs to tell, and rewrites change nothing. Of a table that is seen for the
-    first time the newest fifty versions are looked at.
+    Versions that Dagster runs made are theirs to tell, and rewrites change nothing. A tick looks at fifty versions of
+    a table at most, and the next one goes on; of a table that is seen for the first time these are the newest.
 
     Args:
         assets: Assets, specs or keys; those of `observable_lance_asset` are looked for where they are.
@@ -160,14 +160,22 @@ def _foreign_versions(
         dataset = root.open_or_none(known)
         if dataset is None or dataset.version == after:
             return [], None
-        newest = dataset.version
         # A lower number is another table in the same place: it is looked at from its beginning.
-        found = list(islice(read_history(dataset, after=after if after < newest else 0), _MOST_PER_TICK))
+        start = after if after < dataset.version else 0
+        if start and dataset.version - start > _MOST_PER_TICK:
+            dataset = _oldest_of_them(dataset, start)
+        found = list(islice(read_history(dataset, after=start), _MOST_PER_TICK))
     except (LanceError, OSError) as error:  # the other tables are told of; this one is tried again
         context.log.warning("%s cannot be read: %s", ref.name, error)
         return [], None
     foreign = [one for one in found if one.run_id is None and not one.is_upkeep]
-    return list(_observations(ref, dataset, reversed(foreign))), newest
+    return list(_observations(ref, dataset, reversed(foreign))), dataset.version
+
+
+def _oldest_of_them(dataset: "lance_core.LanceDataset", after: int) -> "lance_core.LanceDataset":
+    """The table at as many versions as a tick takes after one that was told of; the next tick goes on there."""
+    there = [one["version"] for one in dataset.version_refs() if one["version"] > after]
+    return dataset if len(there) <= _MOST_PER_TICK else dataset.checkout_version(there[_MOST_PER_TICK - 1])
 
 
 def _observations(

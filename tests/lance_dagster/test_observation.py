@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import build_lance_observation_sensor, lance_eager, observable_lance_asset
+from lance_dagster import build_lance_observation_sensor, lance_eager, observable_lance_asset, observation
 from tests.lance_dagster.test_maintenance import fill
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -117,6 +117,16 @@ class TestSensor:
         assert tick() == []
         lake.table("nyc/flights").insert(pa.table({"n": [9]}))
         assert len(tick()) == 1
+
+    def test_more_than_a_tick_takes_are_told_by_the_next_ones(self, lake, tick, monkeypatch):
+        monkeypatch.setattr(observation, "_MOST_PER_TICK", 4)
+        fill(lake, "nyc/boats", fragments=6)
+        assert [entries["lance/version"] for _, entries in tick()] == [3, 4, 5, 6]  # seen for the first time
+        for n in range(6):
+            lake.table("nyc/boats").insert(pa.table({"n": [n]}))
+        assert [entries["lance/version"] for _, entries in tick()] == [7, 8, 9, 10]
+        assert [entries["lance/version"] for _, entries in tick()] == [11, 12]
+        assert tick() == []
 
     def test_a_table_made_again_is_told_of_again(self, lake, tick):
         fill(lake, "nyc/boats", fragments=3)
