@@ -27,13 +27,15 @@ class Story:
     Args:
         folder: Where the table is made.
         seed: What happens.
+        storage_options: How to reach it.
     """
 
-    def __init__(self, folder, seed):
+    def __init__(self, folder, seed, storage_options=None):
         self.random = random.Random(seed)
         self.log = []
         self.next = 0
-        self.uri = str(folder / "t")
+        self.options = storage_options
+        self.uri = f"{folder}/t"
         table = pa.concat_tables([self.rows(day, self.random.randrange(1, 5)) for day in range(8)])
         options = {
             "max_rows_per_file": self.random.choice([2, 5, 100]),
@@ -41,15 +43,18 @@ class Story:
             "data_storage_version": self.random.choice(["2.0", "2.1", "2.2"]),
         }
         clone = self.random.random() < 0.25
-        first = lance.write_dataset(table, str(folder / "origin") if clone else self.uri, **options)
+        where = f"{folder}/origin" if clone else self.uri
+        first = lance.write_dataset(table, where, storage_options=storage_options, **options)
         if clone:
-            first.shallow_clone(self.uri, first.version)
+            first.shallow_clone(self.uri, first.version, storage_options=storage_options)
         for _ in range(self.random.choice([0, 1, 2])):
             self.index(self.uri)
         for _ in range(self.random.choice([0, 0, 2])):
             self.step(self.uri, 0)
-        self.indexed = bool(lance.dataset(self.uri).list_indices())
         self.branch = f"{self.uri}/tree/work"
+
+    def open(self, library, uri=None):
+        return library.dataset(uri or self.uri, storage_options=self.options)
 
     def rows(self, day, count, ids=None):
         if ids is None:
@@ -65,24 +70,24 @@ class Story:
     def index(self, uri):
         column, kind = self.random.choice(KINDS)
         try:
-            self.random.choice(LIBRARIES).dataset(uri).create_scalar_index(column, kind, replace=True)
+            self.open(self.random.choice(LIBRARIES), uri).create_scalar_index(column, kind, replace=True)
         except OSError as error:
             if "already exists" not in str(error):
                 raise
 
     def has_borrowed_index(self, uri):
         """Whether an index lies in another place, where pylance's compaction loses it: it looks for the new one there."""
-        manifest = lance_core.dataset(uri)
-        kinds = {index["type"] for index in lance.dataset(uri).list_indices()}
+        manifest = self.open(lance_core, uri)
+        kinds = {index["type"] for index in self.open(lance, uri).list_indices()}
         return bool(manifest.base_paths()) and kinds != {"ZoneMap"} and bool(kinds)
 
     def values(self, uri):
-        return values(lance.dataset(uri))
+        return values(self.open(lance, uri))
 
     def step(self, uri, side):
         """One verb of either library."""
         library, some = self.random.choice(LIBRARIES), self.random
-        dataset = library.dataset(uri)
+        dataset = self.open(library, uri)
         number, low = some.randrange(8), some.randrange(1000)
         verb = some.choice(VERBS)
         self.log.append(f"{NAMES[side]}: {library.__name__} {verb} d{number} {low}")
@@ -103,7 +108,7 @@ class Story:
                 dataset.merge_insert("u").when_matched_update_all().when_not_matched_insert_all().execute(table)
             case "compact":
                 if library is lance and self.has_borrowed_index(uri):
-                    dataset = lance_core.dataset(uri)
+                    dataset = self.open(lance_core, uri)
                 dataset.optimize.compact_files(target_rows_per_fragment=some.choice([4, 100]))
             case "index":
                 self.index(uri)
@@ -118,16 +123,18 @@ class Story:
     def fill(self, uri, number):
         """Replace a day."""
         table = self.rows(number, self.random.randrange(1, 4))
-        fragments = lance_core.write_fragments(table, uri, mode="append")
+        fragments = lance_core.write_fragments(table, uri, mode="append", storage_options=self.options)
         slices = lance_core.Slices(
             [lance_core.Slice(name=f"d{number}", conditions={"day": lance_core.Equals(f"d{number}")})]
         )
-        lance_core.commit_fragments(uri, fragments, table.schema, mode="replace", slices=slices)
+        lance_core.commit_fragments(
+            uri, fragments, table.schema, mode="replace", slices=slices, storage_options=self.options
+        )
 
     def check(self):
         """Both libraries see one sound table, with and without its indices, and row ids that are good for new rows."""
         expected = self.values(self.uri)
-        theirs, ours = lance.dataset(self.uri), lance_core.dataset(self.uri)
+        theirs, ours = self.open(lance), self.open(lance_core)
         assert values(ours) == expected
         theirs.validate()
         for text in ("n >= 500", "day = 'd3'", "day in ('d1', 'd5') and n < 300", "u >= 10", "u = 3", "n < 200"):
@@ -139,8 +146,8 @@ class Story:
             ids = theirs.scanner(with_row_id=True).to_table()["_rowid"].to_pylist()
             assert len(set(ids)) == len(ids)
             assert sorted(ours.scanner(with_row_id=True).to_table()["_rowid"].to_pylist()) == sorted(ids)
-            lance.write_dataset(self.rows(9, 2), self.uri, mode="append")
-            more = lance.dataset(self.uri).scanner(with_row_id=True).to_table()["_rowid"].to_pylist()
+            lance.write_dataset(self.rows(9, 2), self.uri, mode="append", storage_options=self.options)
+            more = self.open(lance).scanner(with_row_id=True).to_table()["_rowid"].to_pylist()
             assert len(set(more)) == len(more) == len(ids) + 2
 
 
@@ -176,20 +183,20 @@ def merged(fork, ours, theirs):
     return result, both
 
 
-def tell(folder, seed, *, moved):
+def tell(folder, seed, *, moved, storage_options=None):
     """One story; the caller is told what happened where it fails."""
-    story = Story(folder, seed)
+    story = Story(folder, seed, storage_options)
     some = story.random
     fork = story.values(story.uri)
-    ids = row_ids(lance.dataset(story.uri))
-    some.choice(LIBRARIES).dataset(story.uri).create_branch("work")
+    ids = row_ids(story.open(lance))
+    story.open(some.choice(LIBRARIES)).create_branch("work")
     for _ in range(some.randrange(1, 7)):
         side = 0 if moved and some.random() < 0.4 else 1
         story.step((story.uri, story.branch)[side], side)
     ours, theirs = story.values(story.branch), story.values(story.uri)
     expected, both = merged(fork, ours, theirs)
     try:
-        lance_core.dataset(story.uri).branches.promote("work")
+        story.open(lance_core).branches.promote("work")
     except BranchConflictError:
         assert moved, story.log
         assert story.values(story.uri) == theirs, story.log
@@ -198,8 +205,8 @@ def tell(folder, seed, *, moved):
     assert story.values(story.uri) == expected, story.log
     if not moved:
         assert story.values(story.uri) == ours, story.log
-    if lance.dataset(story.uri).has_stable_row_ids:
-        now = row_ids(lance.dataset(story.uri))
+    if story.open(lance).has_stable_row_ids:
+        now = row_ids(story.open(lance))
         kept = {u: i for u, i in now.items() if u in ids and u in ours and ours[u][1] == fork[u][1]}
         assert all(ids[u] == i for u, i in kept.items()), story.log
     story.check()
@@ -217,3 +224,10 @@ def test_promotions(tmp_path, seed, moved):
 @pytest.mark.parametrize("moved", [False, True], ids=["unmoved", "moved"])
 def test_more_promotions(tmp_path, seed, moved):
     tell(tmp_path, seed + 1000 * moved, moved=moved)
+
+
+@pytest.mark.parametrize("seed", [2, pytest.param(range(3, 12), marks=pytest.mark.slow)])
+def test_promotions_on_object_storage(s3, seed):
+    for number in [seed] if isinstance(seed, int) else seed:
+        for moved in (False, True):
+            tell(f"s3://{s3.new_bucket()}", number + 1000 * moved, moved=moved, storage_options=s3.storage_options)
