@@ -70,7 +70,7 @@ class SchemaError(InvalidInputError, OSError):
 
 
 class UnsupportedError(LanceError, NotImplementedError):
-    """A feature of the format, or of pylance's interface, that is not offered."""
+    """A feature of the format, or of pylance's interface, that is not implemented."""
 
     code = "unsupported"
 

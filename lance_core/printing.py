@@ -1,8 +1,8 @@
 """Texts of a table, made fit for people's eyes: a terminal, or Markdown.
 
 Names, messages and values come from whoever wrote a table. On a terminal a few characters clear the screen, set a
-title, make a link or reverse the order of what follows; in Markdown they make links and pictures. Here they become what
-one can see.
+title, make a link or reverse the order of what follows; in Markdown they make links and pictures. The functions here
+make such characters visible.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def printable(text: object) -> str:
     """A text in which no character acts on a terminal: control characters but newlines are shown as escapes.
 
     Args:
-        text: The text; what is none is made one.
+        text: The text; any other object is converted by `str`.
     """
     return _HIDDEN.sub(_escape, str(text))
 
 
 def markdown(text: object) -> str:
-    """A text that Markdown shows as it is, on one line."""
+    """Escape a text so that Markdown shows it literally, on one line."""
     shown = printable(text).replace("\n", "\\n")
     return _MARKDOWN.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), shown)
 

@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """The standard library's pool, but that `submit` runs the job itself where no thread can."""
+    """The standard library's pool, except that `submit` runs the job itself if no thread can."""
 
     def submit(
         self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
@@ -29,7 +29,7 @@ class ThreadPool(ThreadPoolExecutor):
         try:
             return super().submit(job.run)
         except RuntimeError:
-            # The pool may have taken the job and failed to start a thread for it: whoever comes first runs it.
+            # The pool may have queued the job and failed to start a thread: the first thread to get to it runs it.
             return job.finished()
 
 
@@ -42,7 +42,7 @@ class _Job(Generic[_Result]):
         self._done: Future[_Result] = Future()
 
     def run(self) -> _Result:
-        """Make the call, or wait for who does."""
+        """Make the call, or wait for the thread that makes it."""
         if not self._taken.acquire(blocking=False):
             return self._done.result()
         try:
@@ -54,7 +54,7 @@ class _Job(Generic[_Result]):
         return result
 
     def finished(self) -> Future[_Result]:
-        """Run it here, and return what came of it."""
+        """Run it here, and return the result."""
         try:
             self.run()
         except Exception:  # noqa: BLE001 - the future has it

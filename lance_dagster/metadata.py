@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import lance_core
-    from lance_dagster.handlers.base import WriteOutcome
 
 __all__ = ["column_schema", "event_metadata", "lineage_metadata", "partition_metadata"]
 
@@ -43,44 +42,45 @@ _MOST_PAGES: Final = 31
 """A run of more partitions than this does not repeat the page of the table for each."""
 
 
-def event_metadata(outcome: WriteOutcome, location: TableLocation) -> dict[str, Any]:
+def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> dict[str, Any]:
     """The entries of one materialisation, for every partition of it."""
-    dataset = outcome.dataset
+    dataset = written.dataset
     live = dataset.count_rows()
     deleted = dataset.count_deleted_rows()
-    created = outcome.operation == "Overwrite" and outcome.read_version == 0
+    wrote = not written.deduplicated
+    created = written.operation == "Overwrite" and written.read_version == 0
     known: dict[str, Any] = {
-        "lance/replaced_try": _replaced_try(outcome),
-        "lance/rows_written": outcome.rows_written,
-        "lance/rows_inserted": outcome.rows_inserted,
-        "lance/rows_updated": outcome.rows_updated,
-        "lance/rows_deleted": outcome.rows_deleted,
-        "lance/operation": "Create" if created else outcome.operation,
+        "lance/replaced_try": _replaced_try(written),
+        "lance/rows_written": written.rows_written if wrote else None,
+        "lance/rows_inserted": written.rows_inserted,
+        "lance/rows_updated": written.rows_updated,
+        "lance/rows_deleted": written.rows_deleted,
+        "lance/operation": "Create" if created else written.operation,
         "lance/version": dataset.version,
-        "lance/read_version": outcome.read_version,
+        "lance/read_version": written.read_version,
         "dagster/row_count": live,
         "dagster/size_bytes": dataset.total_bytes,
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
         "dagster/column_schema": column_schema(dataset.schema),
-        "lance/bytes_written": outcome.bytes_written,
+        "lance/bytes_written": written.bytes_written if wrote and written.rows_inserted is None else None,
         "lance/fragments": len(dataset.get_fragments()),
-        "lance/fragments_added": outcome.fragments_added,
-        "lance/fragments_removed": outcome.fragments_removed,
+        "lance/fragments_added": written.fragments_added,
+        "lance/fragments_removed": written.fragments_removed,
         "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
-        "lance/commit_attempts": outcome.attempts,
-        "lance/transaction_uuid": outcome.transaction_uuid,
-        "lance/deduplicated": outcome.deduplicated,
+        "lance/commit_attempts": written.attempts,
+        "lance/transaction_uuid": written.transaction_uuid,
+        "lance/deduplicated": written.deduplicated,
     }
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _replaced_try(outcome: WriteOutcome) -> dg.JsonMetadataValue | None:
+def _replaced_try(written: lance_core.WriteResult) -> dg.JsonMetadataValue | None:
     """The newest of the earlier tries that a write took the place of: who made it, and in which version."""
-    if not outcome.replaced_versions:
+    if not written.replaced_versions:
         return None
-    version = outcome.replaced_versions[-1]
-    transaction = outcome.dataset.read_transaction(version)
+    version = written.replaced_versions[-1]
+    transaction = written.dataset.read_transaction(version)
     properties = (transaction.transaction_properties if transaction is not None else None) or {}
     attempt = properties.get("dagster.attempt", "")
     return dg.MetadataValue.json(
@@ -123,17 +123,17 @@ def lineage_metadata(
     return {key: value for key, value in known.items() if value is not None}
 
 
-def partition_metadata(outcome: WriteOutcome, entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def partition_metadata(written: lance_core.WriteResult, entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The entries of each partition's own event, where the writers counted its rows.
 
     Args:
-        outcome: What the write did.
+        written: What the write did.
         entries: Those of the whole write.
     """
     leading = {key: entries[key] for key in ("lance/replaced_try",) if key in entries}
     return {
         key: {**leading, "dagster/partition_row_count": rows, **entries, "lance/rows_written": rows}
-        for key, rows in outcome.slice_rows.items()
+        for key, rows in written.slice_rows.items()
     }
 
 

@@ -36,6 +36,9 @@ import dagster as dg
 
 from lance_dagster.branching import BranchPolicy
 from lance_dagster.tables import TableRoot
+from pyspark_lance.modes import Empty as EmptyOutput
+from pyspark_lance.modes import Outside as OutOfPartition
+from pyspark_lance.modes import SchemaMode
 
 __all__ = [
     "INPUT_PINS",
@@ -54,9 +57,6 @@ __all__ = [
 ]
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
-SchemaMode = Literal["strict", "add_columns", "overwrite"]
-EmptyOutput = Literal["write", "skip", "error"]
-OutOfPartition = Literal["error", "allow"]
 OnEarlierTry = Literal["replace", "adopt", "append"]
 WhenMatched = Literal["update", "nothing", "delete"]
 WhenNotMatched = Literal["insert", "nothing"]

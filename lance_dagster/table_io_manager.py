@@ -40,7 +40,7 @@ from lance_dagster.commits import (
 from lance_dagster.consumers import consumers
 from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
 from lance_dagster.handlers.arrow_schema import known_schema
-from lance_dagster.handlers.base import CommitMode, WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.history import data_version
 from lance_dagster.inputs import read_requests
@@ -143,7 +143,7 @@ class LanceTableIOManager(dg.IOManager):
         self._tell(output, outcome)
         self._index_partitions(output, outcome.dataset)
 
-    def _tell(self, output: _Output, outcome: WriteOutcome) -> None:
+    def _tell(self, output: _Output, outcome: lance_core.WriteResult) -> None:
         """Tell Dagster what was written."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
@@ -265,7 +265,7 @@ class LanceTableIOManager(dg.IOManager):
         if made:
             output.context.log.info("%s: zone maps refreshed: %s", output.where, ", ".join(made))
 
-    def _write(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> WriteOutcome | None:
+    def _write(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         frame = handler.arrow_schema(obj)
         alone = _is_alone(output, frame)
         plan = self._partitions(output, frame if output.existing is None or alone else output.existing.schema)

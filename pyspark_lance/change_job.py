@@ -9,7 +9,6 @@ Whatever goes wrong before the commit leaves the table as it was, and no data fi
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-import lance_core
-from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, key_filter
-from lance_core.errors import InvalidInputError, LanceError, StoreError
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Transaction, WriteResult, key_filter
+from lance_core.errors import InvalidInputError, StoreError
 from pyspark_lance.change_task import ChangeReport, ChangeTask
+from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.transports import run_on_partitions
 from pyspark_lance.update_commit import commit_update
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["Change", "ChangeOptions", "ChangeResult", "gone_rows", "inserted_keys"]
-
-_LOGGER = logging.getLogger("pyspark_lance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +48,19 @@ class ChangeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResult:
+class ChangeResult(WriteResult):
     """What a merge, an update or a delete did.
 
     Attributes:
-        dataset: The table at the version that was made.
-        version: That version.
-        read_version: The version that the change was worked out from.
         rows_inserted: Rows that are new.
         rows_updated: Rows that have new values.
-        rows_deleted: Rows that are gone.
-        attempts: How often it was worked out, conflicts with others included.
+        rows_deleted: Rows that were deleted; those that were updated are not among them.
+        attempts: How often the change was worked out, conflicts with others included.
     """
 
-    dataset: LanceDataset
-    version: int
-    read_version: int
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
-    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +94,20 @@ class Change:
             answers = run_on_partitions(self.frame, task, self.stored or pa.schema([]))
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.metadata()]
-            dataset = self._commit(made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on))
+            dataset, transaction = self._commit(
+                made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on)
+            )
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except BaseException:
-            self._clean(task.job, ())
+            delete_leftovers(self.dataset.uri, task.job, (), self.options.storage_options)
             raise
-        self._clean(task.job, made)
+        delete_leftovers(self.dataset.uri, task.job, made, self.options.storage_options)
         inserted, updated, deleted = (sum(report.counts[i] for report in reports) for i in range(3))
-        return ChangeResult(
-            dataset=dataset,
-            version=dataset.version,
-            read_version=self.dataset.version,
+        return ChangeResult.of_transaction(
+            dataset,
+            transaction,
+            rows_written=inserted + updated,
             rows_inserted=inserted,
             rows_updated=updated,
             rows_deleted=deleted,
@@ -138,7 +130,9 @@ class Change:
             options={name: value for name, value in given.items() if value is not None},
         )
 
-    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any) -> LanceDataset:
+    def _commit(
+        self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any
+    ) -> tuple[LanceDataset, Transaction]:
         options = self.options
         return commit_update(
             self.dataset,
@@ -148,16 +142,7 @@ class Change:
             properties=options.transaction_properties,
             message=options.commit_message,
             storage_options=options.storage_options,
-        )[0]
-
-    def _clean(self, job: str, keep: Iterable[FragmentMetadata]) -> None:
-        names = {file.path for fragment in keep for file in fragment.files}
-        try:
-            lance_core.delete_uncommitted_files(
-                self.dataset.uri, file_prefix=job, keep=names, storage_options=self.options.storage_options
-            )
-        except (LanceError, OSError) as error:
-            _LOGGER.warning("files of change %s of %s could not be deleted: %s", job, self.dataset.uri, error)
+        )
 
 
 def gone_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, BitMap]:

@@ -11,7 +11,7 @@ of others to the same rows makes it begin again on theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, get_args
@@ -298,7 +298,8 @@ def _created(df: DataFrame, uri: str | PathLike[str], keys: list[str], options: 
         max_bytes_per_file=options.max_bytes_per_file,
     )
     assert made is not None, "without a row a version is made as well"
-    return ChangeResult(dataset=made.dataset, version=made.version, read_version=0, rows_inserted=made.rows_written)
+    facts = {one.name: getattr(made, one.name) for one in fields(made)}
+    return ChangeResult(**facts | {"rows_inserted": made.rows_written, "rows_updated": 0, "rows_deleted": 0})
 
 
 def _retrying(dataset: LanceDataset, change: Callable[[LanceDataset], Change], options: ChangeOptions) -> ChangeResult:

@@ -35,6 +35,7 @@ from lance_core.maintenance import (
 )
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.jobs import run_job
+from pyspark_lance.leftovers import delete_leftovers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,24 +164,11 @@ def execute_tasks(
     try:
         results, failures = _run(spark, job, progress)
     finally:
-        _clean(job, results)
+        kept = [fragment for result in results for fragment in result.new_fragments]
+        delete_leftovers(job.uri, job.job, kept, job.storage_options or None)
     for failure in failures:
         _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, uri, failure.error)
     return results, failures
-
-
-def _clean(tasks: _Tasks, results: Sequence[RewriteResult]) -> None:
-    """Delete the files of tasks that are over, but for those of these results.
-
-    A failure is logged and not raised: such files harm nobody, and a later clean-up of the table removes them.
-    """
-    keep = {file.path for result in results for fragment in result.new_records for file in fragment.files}
-    try:
-        lance_core.delete_uncommitted_files(
-            tasks.uri, file_prefix=tasks.job, keep=keep, storage_options=tasks.storage_options or None
-        )
-    except (LanceError, OSError) as error:
-        _LOGGER.warning("files of compaction %s of %s could not be deleted: %s", tasks.job, tasks.uri, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

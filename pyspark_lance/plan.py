@@ -16,19 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import pyarrow as pa
 
 from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.batch_convert import converter
+from pyspark_lance.modes import Mode, SchemaMode
 from pyspark_lance.spark_types import spark_view, stored_field, vector_width
 
-__all__ = ["Mode", "SchemaMode", "WritePlan", "plan_write"]
-
-Mode = Literal["append", "overwrite", "create", "error", "replace"]
-SchemaMode = Literal["strict", "add_columns", "overwrite"]
+__all__ = ["WritePlan", "plan_write"]
 
 _NO_VECTORS: Final[Mapping[str, int]] = {}
 

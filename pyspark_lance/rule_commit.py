@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset
+from lance_core import FragmentMetadata, LanceDataset, WriteResult
 from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError
 from pyspark_lance.row_rules import RowRules
 from pyspark_lance.update_commit import commit_update, rows_where
@@ -57,7 +57,7 @@ def replace_rows(
     dataset: LanceDataset,
     fragments: Sequence[FragmentMetadata],
     options: WriteOptions,
-) -> CommitResult:
+) -> WriteResult:
     """Commit fragments in the place of the rows that meet the condition.
 
     Raises:
@@ -72,7 +72,7 @@ def replace_rows(
         tries += 1
         gone = rows_where(dataset, options.replace_where or "")
         try:
-            made, transaction, removed = commit_update(
+            made, transaction = commit_update(
                 dataset,
                 fragments,
                 gone,
@@ -87,18 +87,8 @@ def replace_rows(
                 ) from error
             dataset = lance_core.dataset(uri, storage_options=options.storage_options)
             continue
-        return CommitResult(
-            dataset=made,
-            operation="Update",
-            transaction_uuid=transaction.uuid,
-            read_version=transaction.read_version,
-            rows_added=sum(one.num_rows for one in fragments),
-            rows_deleted=sum(len(rows) for rows in gone.values()),
-            fragments_added=len(fragments),
-            fragments_removed=removed,
-            attempts=tries,
-            deduplicated=False,
-        )
+        deleted = sum(len(rows) for rows in gone.values())
+        return WriteResult.of_transaction(made, transaction, rows_deleted=deleted, attempts=tries)
 
 
 def check_keys(reports: Iterable[TaskReport], on: tuple[str, ...]) -> None:

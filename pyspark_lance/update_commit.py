@@ -31,7 +31,7 @@ def commit_update(
     properties: Mapping[str, str] | None,
     message: str | None,
     storage_options: Mapping[str, str] | None,
-) -> tuple[LanceDataset, Transaction, int]:
+) -> tuple[LanceDataset, Transaction]:
     """Commit new fragments, and a version without some rows.
 
     Args:
@@ -45,7 +45,7 @@ def commit_update(
         storage_options: Settings of the storage.
 
     Returns:
-        The new version, what was committed, and how many fragments are gone.
+        The new version, and what was committed.
 
     Raises:
         RetryableConflictError: Others changed the same rows meanwhile.
@@ -65,7 +65,7 @@ def commit_update(
         transaction_properties=texts,
         affected_rows=dict(gone),
     )
-    return LanceDataset.commit(dataset, transaction, storage_options=storage_options), transaction, len(removed)
+    return LanceDataset.commit(dataset, transaction, storage_options=storage_options), transaction
 
 
 def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:

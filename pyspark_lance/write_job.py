@@ -11,7 +11,6 @@ A commit whose outcome is not known keeps its files: a version may use them.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
+from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.plan import WritePlan, plan_write
 from pyspark_lance.row_rules import RowRules, slices_of
 from pyspark_lance.rule_commit import check_keys, partition_rows, replace_rows, row_rules
@@ -42,8 +42,6 @@ __all__ = ["WriteJob", "WriteOptions", "already_done", "prepare_write"]
 
 _SORTED_OPEN: Final = 8
 """Writers that a task keeps open where the rows of a slice follow each other."""
-
-_LOGGER = logging.getLogger("pyspark_lance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +121,8 @@ class WriteJob:
         return _result(committed, reports, self.options)
 
     def clean(self, keep: Iterable[FragmentMetadata]) -> None:
-        """Delete the files of this write that belong to none of these fragments, as attempts leave that failed.
-
-        A failure is logged and not raised: such files harm nobody, and a later clean-up of the table removes them.
-        """
-        names = {file.path for fragment in keep for file in fragment.files}
-        try:
-            lance_core.delete_uncommitted_files(
-                self.uri, file_prefix=self.job, keep=names, storage_options=self.options.storage_options
-            )
-        except (LanceError, OSError) as error:
-            _LOGGER.warning("files of write %s could not be deleted: %s", self.job, error)
+        """Delete the files of this write that belong to none of these fragments; a failure is logged and not raised."""
+        delete_leftovers(self.uri, self.job, keep, self.options.storage_options)
 
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
         options = self.options
@@ -214,19 +203,8 @@ def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[Write
     if found is None:
         return None, replace(options, read_version=latest.version)
     version, transaction = found
-    done = WriteResult(
-        dataset=latest.checkout_version(version),
-        operation=transaction.operation.name,
-        transaction_uuid=transaction.uuid,
-        read_version=transaction.read_version,
-        rows_added=0,
-        rows_deleted=None,
-        fragments_added=0,
-        fragments_removed=None,
-        attempts=0,
-        deduplicated=True,
-    )
-    return done, options
+    made = latest.checkout_version(version)
+    return WriteResult.of_transaction(made, transaction, deduplicated=True), options
 
 
 def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOptions) -> WriteJob:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 from lance_core import Slices, WriteTry
 from lance_core.errors import InvalidInputError
-from pyspark_lance.plan import Mode, SchemaMode
+from pyspark_lance.modes import Empty, Mode, Outside, PartitionOverwrite, SchemaMode
 
-__all__ = ["Empty", "Outside", "PartitionOverwrite", "WriteOptions"]
-
-Outside = Literal["error", "allow"]
-Empty = Literal["write", "skip", "error"]
-PartitionOverwrite = Literal["static", "dynamic"]
+__all__ = ["WriteOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

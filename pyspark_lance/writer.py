@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from lance_core import Slices, WriteResult, WriteTry
 from lance_core.errors import InvalidInputError
 from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
-from pyspark_lance.plan import Mode, SchemaMode
+from pyspark_lance.modes import Empty, Mode, Outside, PartitionOverwrite, SchemaMode
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.transports import Transport, run_on_partitions
 from pyspark_lance.write_job import already_done, prepare_write
-from pyspark_lance.write_options import Empty, Outside, PartitionOverwrite, WriteOptions
+from pyspark_lance.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -46,7 +46,7 @@ from lance_core.table.transaction import SLICES_KEY, Transaction
 __all__ = ["VERDICTS", "AffectedRows", "Verdict", "affected_fragments", "judge"]
 
 AffectedRows: TypeAlias = Mapping[int, BitMap]
-"""The rows that a Delete or Update takes away, as offsets by fragment id."""
+"""The rows that a Delete or Update removes, as offsets by fragment id."""
 
 
 class Verdict(Enum):

@@ -93,7 +93,7 @@ class VersionWriter:
         return replace(manifest, location=location, transaction_bytes=record)
 
     def discard(self) -> None:
-        """Remove what a commit that failed for good left behind; only to be called when it surely failed."""
+        """Remove the files of a commit; only to be called when it certainly failed."""
         if self._transaction_file:
             try:
                 self.store.delete(transaction_key(self._transaction_file))

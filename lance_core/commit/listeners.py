@@ -1,6 +1,6 @@
-"""Who is told when this process has committed a version.
+"""Listeners: functions that are called after each commit of this process.
 
-The commit loop knows nothing of the packages above it; those with something to do after commits register it here.
+The commit loop must not import the packages above it; these register here what they do after commits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _listeners: list[Listener] = []
 
 
 def on_commit(listener: Listener) -> None:
-    """Have a listener called after each commit of this process."""
+    """Register a listener, which is called after each commit of this process."""
     if listener not in _listeners:
         _listeners.append(listener)
 
@@ -31,7 +31,7 @@ def on_commit(listener: Listener) -> None:
 def tell(store: ObjectStore, manifest: Manifest) -> None:
     """Call the listeners, in the order in which they registered.
 
-    What one raises is logged: the version is committed, and who made it must not take it for failed.
+    An error that one raises is logged: the version is committed, and must not look failed to the committer.
     """
     for listener in _listeners:
         try:

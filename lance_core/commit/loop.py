@@ -50,14 +50,14 @@ from lance_core.table.transaction import Transaction
 __all__ = ["CommitOptions", "Committed", "Prepare", "commit"]
 
 Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
-"""Completes a transaction with what only the version that it is to follow can tell, such as ids of fragments."""
+"""Completes a transaction with facts of the version that it will follow, such as ids of fragments."""
 
 _logger = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 5.0
 
 _MAX_UNSEEN = 4
-"""How often a version may be there when it is put and not be there when it is looked for."""
+"""How often a put may report that a version exists while a listing does not show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class CommitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What a commit led to.
+    """The result of a commit.
 
     Attributes:
         manifest: The committed version.
@@ -133,12 +133,12 @@ def commit(
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
             earlier try of the same write, `EarlierTryLandedError`.
         SupersededError: A later try of the same write has committed.
-        CorruptFileError: What is listed below `_versions` is not what is there.
+        CorruptFileError: A listing of `_versions` contradicts the files in it.
         IncompatibleConflictError: Another writer's commit rules this one out, the history has a gap, or the dataset
             was dropped and made again since `base` was read.
         DatasetExistsError: The transaction would create a dataset that exists, or whose files are gone while an
             external manifest store still has its versions.
-        DatasetNotFoundError: The operation needs a dataset and there is none, or `base` was read of one that is gone.
+        DatasetNotFoundError: The operation needs a dataset and there is none, or the dataset of `base` is gone.
         UnsupportedError: A version that is read, followed, restored or cloned has feature flags that are not known.
         OutcomeUnknownError: The store failed, and whether the version was committed is not known.
     """
@@ -292,7 +292,7 @@ class _Commit:
         return self.original.read_version == 0 or isinstance(self.original.operation, Clone)
 
     def _duplicate(self, latest: Manifest | None) -> Committed | None:
-        """Find a version since the read version that carries the `once` property, or is this very try's."""
+        """Find a version since the read version that carries the `once` property, or was made by this same try."""
         if latest is None:
             return None
         key, value = self.options.once or ("", None)

@@ -1,4 +1,4 @@
-"""Putting right what early versions of lance recorded wrongly, when a commit follows one of theirs.
+"""Repair of wrong records of early versions of lance, made when a commit follows one of theirs.
 
     no writer version      2023, up to 0.8: rows per fragment and deletions are missing or wrong, file sizes missing;
                            counted again from the files
@@ -32,7 +32,7 @@ _BITMAPS_FROM = (0, 8, 15)
 
 
 def repaired(store: ObjectStore, manifest: Manifest, base: Manifest) -> Manifest:
-    """Put a manifest right that is about to be committed.
+    """Repair a manifest that is about to be committed.
 
     Args:
         store: The dataset's store.

@@ -1,4 +1,4 @@
-"""Tries of one write: each that begins later takes the place of those before it.
+"""Tries of one write: the commit of a later try replaces those of earlier ones.
 
 Every commit of a try carries two transaction properties, the token, which is the same for all tries of the write and
 for no other, and the number of the try:
@@ -6,7 +6,7 @@ for no other, and the number of the try:
     <key of the token>   <token>
     lance.write_try      "17.2": numbers from the left, as in version numbers; the higher one is the later try
 
-A commit that met an earlier try and took its rows away names the versions of such tries in `lance.replaces`, as "5,6".
+A commit that removed the rows of earlier tries names the versions of these tries in `lance.replaces`, as "5,6".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRY_KEY: Final = "lance.write_try"
 """Property with the number of the try that made a commit."""
 
 REPLACES_KEY: Final = "lance.replaces"
-"""Property with the versions of the earlier tries whose place a commit takes."""
+"""Property with the versions of the earlier tries that a commit replaces."""
 
 OnEarlierTry = Literal["replace", "adopt", "append"]
 
@@ -77,7 +77,7 @@ class WriteTry:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The transaction properties that say which try of which write a commit is."""
+        """The transaction properties that identify the write and the try."""
         return {self.token[0]: self.token[1], TRY_KEY: ".".join(map(str, self.number))}
 
     def made(self, properties: Mapping[str, str] | None) -> bool:
@@ -93,7 +93,7 @@ class EarlierTryLandedError(RetryableConflictError):
     """An earlier try of the same write committed while this one was at work: its rows have to go.
 
     Attributes:
-        version: What it committed.
+        version: The version that it committed.
     """
 
     def __init__(self, message: str, version: int) -> None:
@@ -105,7 +105,7 @@ class EarlierTryLandedError(RetryableConflictError):
 
 
 def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
-    """The number of the try that made a commit; nothing, which is before all numbers, if it tells none."""
+    """The number of the try that made a commit; an empty tuple, which sorts first, if none is recorded."""
     parts = properties.get(TRY_KEY, "").split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 

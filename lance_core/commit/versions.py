@@ -4,9 +4,9 @@ The latest version is always found by listing, never by guessing the next number
 between can have been cleaned up, and a guess would take the gap for the end of the history. With V2 names the newest
 version sorts first, so that the listing is one short request. Detached versions, hints and staging files are skipped.
 
-A dataset can be dropped and made again in its old place, and then has versions of the same numbers. What goes on from a
-version that was read before makes sure that it still is that one (`load_following`): by the e-tag that the listing
-shows anyway, and where that says nothing, or another one, by the time and the transaction of the manifest.
+A dataset can be dropped and made again in its old place, and then has versions of the same numbers. Code that continues
+from a version read before makes sure that it is still the same one (`load_following`): by the e-tag, which the listing
+shows anyway, and if that is missing or differs, by the time and the transaction of the manifest.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _Found = TypeVar("_Found", Manifest, VersionRecord)
 _SHORT_LISTING = 5
 # A version that others have followed since should be among them, too.
 _LONGER_LISTING = 20
-# How often the latest manifest may be gone when it is read: each time a clean-up must have come in between.
+# How often the latest manifest may be gone when it is read: each time a cleanup must have removed it.
 _LOOKS = 20
 
 
@@ -131,7 +131,7 @@ def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest |
 
 
 def load_following(store: ObjectStore, known: Manifest) -> Manifest:
-    """Read the latest manifest of the dataset that a manifest was read of before.
+    """Read the latest manifest of a dataset of which a manifest was read before.
 
     Args:
         store: The dataset's store.
@@ -164,9 +164,9 @@ def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileE
 def check_identity(
     store: ObjectStore, known: Manifest, *, latest: int, location: ManifestLocation | None = None
 ) -> None:
-    """Make sure that a version still is what it was when it was read.
+    """Make sure that a version is still the one that was read.
 
-    A version that was cleaned up meanwhile is taken for what it was.
+    A version that was cleaned up meanwhile is assumed to be the same.
 
     Args:
         store: The dataset's store.
@@ -199,12 +199,12 @@ def check_identity(
 
 
 def refuse_another(store: ObjectStore, manifest: Manifest, identity: str) -> None:
-    """Make sure that a version is the one that somebody has read before.
+    """Make sure that a version is the same one that was read before.
 
     Args:
         store: The dataset's store.
         manifest: The version as it is now.
-        identity: What `identity_of` said of it then.
+        identity: The value of `identity_of` at that time.
 
     Raises:
         IncompatibleConflictError: The dataset was dropped and made again.
@@ -214,7 +214,7 @@ def refuse_another(store: ObjectStore, manifest: Manifest, identity: str) -> Non
 
 
 def identity_of(manifest: Manifest) -> str:
-    """What two versions of different datasets do not share: the time and the transaction, as a short text."""
+    """A short text that differs between versions of different datasets: the time and the transaction."""
     made_by = manifest.transaction_bytes or b""
     digest = hashlib.sha256(f"{manifest.transaction_file}\0".encode() + bytes(made_by)).hexdigest()
     return f"{manifest.timestamp_ns}-{digest[:32]}"
@@ -239,7 +239,7 @@ def load_manifest(store: ObjectStore, version: int) -> Manifest:
 
 
 def load_version_record(store: ObjectStore, version: int) -> Manifest | VersionRecord:
-    """Read the manifest of a version; what can be told of it if it has features that are not known.
+    """Read the manifest of a version; only its number, time and transaction if it has unknown features.
 
     Raises:
         VersionNotFoundError: The dataset has no such version.
@@ -344,7 +344,8 @@ def find_all_by_property(
         not_before: Do not look at versions committed before this time; must be aware of its time zone.
 
     Returns:
-        The transactions by version, newest first, and the versions in between of which nothing is known any more.
+        The transactions by version, newest first, and the versions in between whose transactions are not known any
+        more.
     """
     found: dict[int, Transaction] = {}
     missing: list[int] = []
@@ -366,7 +367,7 @@ def find_all_by_property(
 
 
 def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Iterator[Manifest | VersionRecord]:
-    """The versions from one on, newest first, down to one that is left out, as those are that were cleaned up."""
+    """Versions in descending order, from one down to another, which is excluded; removed versions are skipped."""
     if newest.version <= newer_than:
         return
     yield newest

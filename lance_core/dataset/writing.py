@@ -16,6 +16,7 @@ from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.bases import DatasetBasePath
 from lance_core.verbs.version.destination import destination
 from lance_core.verbs.version.handle import Handle
@@ -130,12 +131,16 @@ class WriteResult(CommitResult):
         bytes_written: Bytes of these files.
         files: Number of these files.
         slice_rows: Rows written by name of the slice; empty without slices.
+        rows_inserted: Rows with a new key; None unless rows were merged or updated.
+        rows_updated: Rows with new values; None unless rows were merged or updated.
     """
 
     rows_written: int = 0
     bytes_written: int = 0
     files: int = 0
     slice_rows: Mapping[str, int] = field(default_factory=dict)
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
 
     @classmethod
     def of(
@@ -149,7 +154,7 @@ class WriteResult(CommitResult):
             rows: Rows of the fragments.
             slice_rows: Rows by name of the slice.
         """
-        facts = {one.name: getattr(committed, one.name) for one in fields(committed)}
+        facts = {one.name: getattr(committed, one.name) for one in fields(CommitResult)}
         if committed.deduplicated:
             return cls(**facts)
         return cls(
@@ -159,6 +164,38 @@ class WriteResult(CommitResult):
             files=sum(len(fragment.files) for fragment in fragments),
             slice_rows=slice_rows,
         )
+
+    @classmethod
+    def of_transaction(cls, dataset: LanceDataset, transaction: Transaction, **facts: Any) -> Self:
+        """The result of a commit that another verb made, as far as its transaction tells.
+
+        Args:
+            dataset: The dataset at the version that was committed.
+            transaction: What was committed.
+            **facts: Fields that the caller knows, in place of those of the transaction.
+
+        Returns:
+            The result. Bytes and files are those of new fragments; files of new columns are not counted.
+        """
+        operation = transaction.operation
+        new = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]
+        rows = sum(fragment.physical_rows for fragment in new)
+        adopted = facts.get("deduplicated", False)
+        known = {
+            "operation": operation.name,
+            "transaction_uuid": transaction.uuid,
+            "read_version": transaction.read_version,
+            "rows_added": rows,
+            "rows_deleted": None,
+            "fragments_added": len(new),
+            "fragments_removed": None if adopted else len(getattr(operation, "removed_fragment_ids", ())),
+            "attempts": 0 if adopted else 1,
+            "deduplicated": False,
+            "rows_written": 0 if adopted else rows,
+            "bytes_written": 0 if adopted else sum(fragment.num_bytes for fragment in new),
+            "files": 0 if adopted else sum(len(fragment.files) for fragment in new),
+        }
+        return cls(dataset=dataset, **{**known, **facts})
 
 
 def commit_fragments(

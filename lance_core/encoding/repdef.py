@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from lance_core._proto.encodings_v2_1_pb2 import RepDefLayer
 from lance_core.errors import CorruptFileError
 
 __all__ = [
-    "MAX_LEVEL_BITS",
     "ItemLayer",
     "Layer",
     "Levels",
@@ -49,8 +48,6 @@ __all__ = [
 
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-MAX_LEVEL_BITS: Final = 16
 
 
 class Layer(IntEnum):

@@ -33,21 +33,22 @@ _GROUP_BYTES: Final = 4 * 1024 * 1024
 # Scattered rows are looked up at least this many runs at a time, from about this many rows of a page.
 _SCATTERED_RUNS: Final = 32
 _SCATTERED_ROWS: Final = 128 * 1024
-# What looking up a few rows of a page costs beside the rows.
+# The fixed cost of looking up a few rows of a page, as bytes.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
-# What broken bytes make numpy and pyarrow raise, where no check of ours came first. A TypeError is a mistake in this
+# Errors that numpy and pyarrow raise on broken bytes that no check of ours caught before. A TypeError is a mistake in
+# this
 # package, and a lack of memory says nothing about the file: neither is blamed on it.
 _SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Say in errors of the block where they come from, unless they do: the file, and the column and page if known.
+    """Add the file, and the column and page if known, to errors of the block that do not name them.
 
     Raises:
-        CorruptFileError: The block found broken bytes, or stumbled over them.
-        UnsupportedError: The block met something that is not offered.
+        CorruptFileError: The block found broken bytes, or failed because of them.
+        UnsupportedError: The block met a feature that is not implemented.
         MemoryError: The memory did not suffice, which says nothing about the file.
     """
     try:

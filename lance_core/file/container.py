@@ -98,7 +98,7 @@ class PageFile:
             column: Its column.
             buffers: Its buffers, in order.
             encoding: Its description.
-            length: What it says its length is.
+            length: The length that is recorded for it.
             num_rows: Rows in it.
         """
         ranges = [self.append(buffer) for buffer in buffers]
@@ -114,7 +114,7 @@ class PageFile:
         self._next_row[column] += num_rows
 
     def add_encoded(self, column: int, page: EncodedPage) -> None:
-        """Append a page as encoders make them."""
+        """Append an encoded page."""
         encoding = page_encoding(page.encoding)
         self.add_page(column, page.buffers, encoding=encoding, length=page.length, num_rows=page.num_rows)
 

@@ -1,7 +1,7 @@
 """Put files together by copying their pages as they are.
 
 A page of a 2.x file is complete in itself: its description and its buffers mean the same in any file of that version.
-Only where the buffers lie and at which row the page begins is told outside of it, and is written anew:
+Only the position of the buffers and the page's first row are recorded outside of it; they are written anew:
 
     page whose rows all stay         copied: description and buffers byte for byte, each buffer aligned
     page that loses some rows        decoded, without those rows, and encoded again
@@ -131,7 +131,7 @@ class _Column:
     Attributes:
         top: The top-level field, with only what is on the way down to the column.
         field: The field that has the column.
-        items_per_row: What a page counts per row.
+        items_per_row: Items of a page per row.
     """
 
     top: Field
@@ -141,7 +141,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What becomes of some rows of a source in one column.
+    """How some rows of a source are handled in one column.
 
     Attributes:
         start: First row.
@@ -176,7 +176,7 @@ def _only(path: Sequence[Field]) -> Field:
 
 
 def _check(source: PageSource, schema: Schema, version: FileVersion) -> None:
-    """Refuse a source whose pages mean something else in the new file."""
+    """Refuse a source whose pages would have another meaning in the new file."""
     own: dict[int, dict[int, Field]] = {}
     for top in schema.fields:
         fields = [path[-1] for path in leaf_paths(top)] if version.has_levels else list(plain_columns(top))
@@ -208,7 +208,7 @@ def _alike(theirs: Field, mine: Field) -> bool:
 
 
 def _steps(column: _Column, sources: Sequence[PageSource]) -> list[list[_Step]]:
-    """What becomes of the rows of each source in one column."""
+    """How the rows of each source are handled in one column."""
     return [list(_steps_of(column, source)) for source in sources]
 
 
@@ -221,7 +221,7 @@ def _judge(steps: Sequence[Sequence[Sequence[_Step]]]) -> None:
 
 
 def _merged(steps: list[list[_Step]]) -> list[list[_Step]]:
-    """Have small pages decoded that stand beside others that are."""
+    """Decode small pages that are next to pages that are decoded anyway."""
     flat = [(i, j) for i, own in enumerate(steps) for j in range(len(own))]
     result = [list(own) for own in steps]
     for position, (i, j) in enumerate(flat):
@@ -349,7 +349,7 @@ class _Copier:
             self._flush(column)
 
     def _flush(self, column: int) -> None:
-        """Have what was decoded of a column encoded."""
+        """Start to encode the decoded rows of a column."""
         arrays, self._arrays[column], self._num_bytes[column] = self._arrays[column], [], 0
         if arrays:
             self._pending.append((column, submit(_encode, self._columns[column].top, arrays, self._limits)))

@@ -1,4 +1,4 @@
-"""What a data file says about itself, under pylance's names."""
+"""Descriptions of data files, under pylance's names."""
 
 from __future__ import annotations
 

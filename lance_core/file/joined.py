@@ -1,6 +1,6 @@
 """Several data files read as if they were one.
 
-Reading a page costs more than its bytes if these are few: columns of many small files are decoded much faster together.
+A page of few bytes costs more than reading its bytes: columns of many small files are decoded much faster together.
 The pages of 2.1 and 2.2 files refer to nothing outside of them, so that pages of files that lie end to end make a file:
 
     bytes    | file 0         | file 1   | file 2       |      file i begins at the sum of the sizes before it
@@ -114,7 +114,7 @@ class _JoinedPages(ColumnPages):
 
 
 class _JoinedStore:
-    """Reads ranges of the joined files; all that a reader with its metadata asks of a store."""
+    """Reads ranges of the joined files: the only method that a reader which has its metadata calls on a store."""
 
     def __init__(self, readers: Sequence[DataFileReader], starts: Sequence[int]) -> None:
         self._readers = readers

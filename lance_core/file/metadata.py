@@ -1,4 +1,4 @@
-"""What stands between the pages and the footer of a 2.x data file.
+"""The metadata of a 2.x data file, which lies between the pages and the footer.
 
     page buffers and global buffers     each at a multiple of 64 bytes, filled up with "H"
     column metadata                     one ColumnMetadata message per column, back to back
@@ -142,7 +142,7 @@ class ColumnList(Sequence[ColumnPages]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMetadata:
-    """All that a file says about itself.
+    """The metadata of a file.
 
     Attributes:
         version: Its format.

@@ -12,7 +12,7 @@ __all__ = ["check_nulls"]
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
-    """Make sure that values are null only where they may be; what is hidden by a null struct does not count.
+    """Make sure that values are null only where nulls are allowed; values hidden by a null struct do not count.
 
     Args:
         field: A top-level field.

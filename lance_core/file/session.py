@@ -19,7 +19,7 @@ __all__ = ["LanceFileSession", "ListResult"]
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """What lies in a folder.
+    """The content of a folder.
 
     Attributes:
         common_prefixes: Its folders, relative to the session's place.

@@ -1,4 +1,4 @@
-"""The versions of the file format, under each of the numbers they go by.
+"""The versions of the file format, with the numbers for each in footers and manifests.
 
     data_storage_version    footer      DataFile of a manifest
     0.1, legacy             (0, 2)      (0, 2)
@@ -29,12 +29,12 @@ class FileVersion(Enum):
 
     @property
     def footer_numbers(self) -> tuple[int, int]:
-        """What stands in the footer of a file."""
+        """The version numbers in the footer of a file."""
         return _FOOTER[self]
 
     @property
     def manifest_numbers(self) -> tuple[int, int]:
-        """What stands in the manifest for a file."""
+        """The version numbers of a file in a manifest."""
         return _MANIFEST[self]
 
     @property
@@ -74,7 +74,7 @@ class FileVersion(Enum):
 
 
 DEFAULT_VERSION: Final = FileVersion.V2_2
-"""What is written unless something else is asked for."""
+"""The version that is written by default."""
 
 _FOOTER: Final = {
     FileVersion.V0_1: (0, 2),

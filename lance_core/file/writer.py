@@ -50,7 +50,7 @@ _PACKABLE: Final = {
 class _Collected:
     """The rows of one top-level field that are not encoded yet."""
 
-    __slots__ = ("arrays", "field", "first_column", "num_bytes", "rows_flushed", "target")
+    __slots__ = ("arrays", "field", "first_column", "num_bytes", "target")
 
     def __init__(self, field: Field, target: pa.DataType, first_column: int) -> None:
         self.field = field
@@ -58,7 +58,6 @@ class _Collected:
         self.first_column = first_column
         self.arrays: list[pa.Array] = []
         self.num_bytes = 0
-        self.rows_flushed = 0
 
 
 class DataFileWriter:

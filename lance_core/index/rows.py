@@ -124,11 +124,6 @@ class Candidates:
         """No row."""
         return cls(np.zeros(len(view.ids), np.uint8))
 
-    @property
-    def is_every(self) -> bool:
-        """Whether all rows can match, so that nothing is gained."""
-        return bool((self.state == ALL).all())
-
     def __and__(self, other: Candidates) -> Candidates:
         """The rows that are among both."""
         state = np.minimum(self.state, other.state)

@@ -73,7 +73,7 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
 }
 _SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
 
-# What Field.encoding says of a type: 0.1 readers need it, later ones ignore it.
+# The value of Field.encoding for a type: 0.1 readers need it, later ones ignore it.
 _PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
 
 _EXTENSION_NAME: Final = "ARROW:extension:name"
@@ -168,7 +168,7 @@ def arrow_type_of(field: Field) -> pa.DataType:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type itself, or what an extension type is stored as."""
+    """The storage type of an extension type; any other type itself."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
@@ -225,7 +225,7 @@ def _logical_type(kind: pa.DataType, path: str) -> str:
         return f"fixed_size_list:{_logical_type(storage_type(kind.value_type), path)}:{kind.list_size}"
     if types.is_dictionary(kind):
         value, index = _logical_type(kind.value_type, path), _logical_type(kind.index_type, path)
-        # The parts of the name could not be told from each other.
+        # The parts of the name would be ambiguous.
         if ":" not in value:
             return f"dict:{value}:{index}:false"
     raise UnsupportedError(f"column {path!r}: the Lance format has no type for Arrow {kind}")

@@ -17,7 +17,7 @@ from lance_core.schema.key_marks import NO_MARK, KeyMark
 __all__ = ["MOST_LEVELS", "UNASSIGNED", "Field", "Schema", "quote_path", "split_path"]
 
 MOST_LEVELS: Final = 64
-"""How deep structs, lists and maps can be nested in a column; what goes down them calls itself as often."""
+"""How deep structs, lists and maps can be nested in a column; functions that walk a column recurse as deep."""
 
 UNASSIGNED: Final = -1
 """The id of a field that has none yet."""
@@ -38,8 +38,8 @@ class Field:
         encoding: How 0.1 files store the field, as the wire's number.
         dictionary: Where 0.1 keeps dictionary values: (offset, length).
         dictionary_values: Those values, as an Arrow array; None if they are not known, or the field has none.
-        primary_key: What the field says about the unenforced primary key.
-        clustering_key: The same about the unenforced clustering key.
+        primary_key: Membership in the unenforced primary key.
+        clustering_key: Membership in the unenforced clustering key.
     """
 
     name: str

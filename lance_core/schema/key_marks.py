@@ -1,4 +1,4 @@
-"""What a field says about the keys that a schema declares and nobody enforces: the primary key and the clustering key.
+"""How fields declare their membership in the unenforced primary key and the unenforced clustering key.
 
     Arrow field metadata                               wire, field of `Field`
     lance-schema:unenforced-primary-key                12  bool
@@ -6,8 +6,8 @@
     -                                                  14  bool of the clustering key
     lance-schema:unenforced-clustering-key:position    15  place in it
 
-pylance 14.0.2 writes 12 for every member of a primary key, and 15 alone for those of a clustering key; a text of the
-clustering key other than its position means nothing to it. Here either number makes a member, and both are written
+pylance 14.0.2 writes 12 for every member of a primary key, and 15 alone for those of a clustering key; other metadata
+of the clustering key than its position is ignored. Here either number makes a member, and both are written
 back as they were read.
 """
 
@@ -35,7 +35,7 @@ _MAX_POSITION = (1 << 32) - 1
 
 
 class KeyMark(NamedTuple):
-    """What a field says about a key, as the two numbers of the wire."""
+    """A field's membership in a key, as the two numbers of the protobuf message."""
 
     flag: bool = False
     position: int = 0
@@ -52,11 +52,11 @@ class KeyMark(NamedTuple):
 
 
 NO_MARK: Final = KeyMark()
-"""What a field says about a key that it is no part of."""
+"""The mark of a field that is not part of the key."""
 
 
 def primary_key_mark(metadata: Mapping[str, bytes]) -> KeyMark:
-    """What the Arrow metadata of a field says about the primary key; a position alone makes a member, even 0."""
+    """Read the primary key's mark from the Arrow metadata of a field; a position alone makes a member, even 0."""
     position = _position(metadata.get(PRIMARY_KEY_POSITION))
     if position is not None:
         return KeyMark(flag=True, position=position)
@@ -64,7 +64,7 @@ def primary_key_mark(metadata: Mapping[str, bytes]) -> KeyMark:
 
 
 def clustering_key_mark(metadata: Mapping[str, bytes]) -> KeyMark | None:
-    """What the Arrow metadata of a field says about the clustering key; None if it says nothing."""
+    """Read the clustering key's mark from the Arrow metadata of a field."""
     position = _position(metadata.get(CLUSTERING_KEY_POSITION))
     return None if position is None else KeyMark(position=position)
 

@@ -1,4 +1,4 @@
-"""Keys that a schema declares and nobody enforces: their fields, and what a primary key must be."""
+"""The unenforced keys of a schema: their fields, and the rules for a primary key."""
 
 from __future__ import annotations
 

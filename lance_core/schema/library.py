@@ -1,4 +1,4 @@
-"""What this library calls itself in the files that it writes."""
+"""The name and the version that this library writes into files."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ def schema_to_protobuf(schema: Schema) -> list[file_pb2.Field]:
     """The flat field list of a schema, as manifests, transactions and data files carry it.
 
     Raises:
-        CorruptFileError: An id is above what the format can hold, as those of new fields are that follow such a one.
+        CorruptFileError: An id is larger than the format can hold; new fields of a table with such ids have larger ones
+            still.
     """
     try:
         return [_to_protobuf(node, parent_id) for node, parent_id in schema.walk()]

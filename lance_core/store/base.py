@@ -1,10 +1,10 @@
-"""What every store offers: bytes by key below one root.
+"""The protocol of all stores: bytes by key below one root.
 
 A store is rooted at a dataset root or at a base path. Keys are relative to it, `/`-separated and free of `.` and
 `..` parts. The verbs are few, and each says what it promises:
 
     get, get_range, get_tail, get_ranges, read, head, list     read
-    list_owned         what may be deleted: it never leads through a symbolic link
+    list_owned         objects that may be deleted, none of them behind a symbolic link
     put                atomic replacement: a reader sees the old object or the new one
     put_if_absent      atomic creation: of many racing callers, one wins
     open_writer        a stream; nothing is visible under the key before `close`
@@ -58,8 +58,8 @@ class ObjectMeta:
         key: Its key, relative to the root of the store that reported it.
         size: Size in bytes.
         modified: Time of the last change, seconds since the epoch.
-        e_tag: What an object that is written again under the key does not share, as the storage tells it; None if it
-            does not.
+        e_tag: The storage's identifier of this state of the object, which changes when the object is written again;
+            None if the storage has none.
     """
 
     key: str
@@ -71,7 +71,7 @@ class ObjectMeta:
 class ObjectWriter(Protocol):
     """A stream into one object, which appears when the writer is closed.
 
-    As a context manager it closes on success and aborts on an error.
+    As a context manager it closes on success and aborts on an error. Writers derive from this class for that.
     """
 
     def write(self, data: ReadableBuffer) -> None:
@@ -88,13 +88,20 @@ class ObjectWriter(Protocol):
 
     def __enter__(self) -> Self:
         """Return the writer."""
-        ...
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, or abort if the body raised."""
-        ...
+        """Close; abort if the body raised, or if closing fails."""
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.abort()
+            raise
 
 
 @runtime_checkable
@@ -108,7 +115,7 @@ class ObjectStore(Protocol):
 
     @property
     def data_root(self) -> str:
-        """URI of the place of the objects: the root, without what selects a database of manifests."""
+        """URI below which the objects lie: the root without the query that selects a database of manifests."""
         ...
 
     @property
@@ -186,9 +193,9 @@ class ObjectStore(Protocol):
         ...
 
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield what deleting all that starts with `prefix` may delete, in ascending order of keys.
+        """Yield the objects with this prefix that may be deleted, in ascending order of keys.
 
-        A symbolic link is an object of its own here, and what it leads to is none: deleting the key removes the link.
+        A symbolic link is an object of its own here, and its target is none: deleting the key removes the link.
         Below a folder that is a link, or lies behind one, there is nothing.
         """
         ...
@@ -215,7 +222,7 @@ class ObjectStore(Protocol):
 
 
 class LinklessStore:
-    """What a store without symbolic links owns: all that it lists."""
+    """The methods that concern folders and symbolic links, for stores that have neither."""
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield the objects whose key starts with `prefix`."""
@@ -229,7 +236,7 @@ class LinklessStore:
         """Do nothing: there are no folders."""
 
     def remove_link(self, folder: str) -> bool:
-        """Whether a folder was a link, and is removed: never."""
+        """Return False: there are no links."""
         del folder
         return False
 
@@ -259,7 +266,7 @@ def check_prefix(prefix: str) -> str:
         InvalidInputError: It is absolute, or has an empty, `.` or `..` part before its last one.
     """
     if prefix:
-        # Any end of a key may follow, so a part that is not complete is fine.
+        # The last part may be incomplete, as any text can follow the prefix.
         folder, _, begin = prefix.rpartition("/")
         check_key(f"{folder}/{begin}x" if "/" in prefix else f"{begin}x")
         if begin == "..":

@@ -36,9 +36,9 @@ def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, targe
 
 
 def _common_root(source: ObjectStore, target: ObjectStore) -> str | None:
-    """The place above two stores that one store can serve; None if there is none.
+    """A root above both stores from which one store can serve both; None if there is none.
 
-    A bucket is told from one of the same name on another server by the options that it is reached with.
+    Buckets of the same name on different servers are distinguished by their options.
     """
     if source.is_local and target.is_local:
         return "/"

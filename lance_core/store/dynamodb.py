@@ -39,7 +39,7 @@ class DynamoDbIndex:
         self._options = options
 
     def get(self, version: int) -> str | None:
-        """Return the key that is the version's manifest."""
+        """Return the key of the version's manifest."""
         item = self._call("get_item", Key=self._row(version), ConsistentRead=True).get("Item")
         return None if item is None else self._relative(item["path"]["S"])
 
@@ -49,7 +49,7 @@ class DynamoDbIndex:
         return (int(items[0]["version"]["N"]), self._relative(items[0]["path"]["S"])) if items else None
 
     def add(self, version: int, key: str, size: int) -> bool:
-        """Insert a row unless there is one; a row that holds this very key is one whose answer was lost."""
+        """Insert a row unless there is one; a row with the same key is our own, whose answer was lost."""
         condition = "attribute_not_exists(base_uri) AND attribute_not_exists(version)"
         return self._put(version, key, size, condition) or self.get(version) == key
 
@@ -63,7 +63,7 @@ class DynamoDbIndex:
         self._call("delete_item", Key=self._row(version))
 
     def clear(self) -> None:
-        """Delete all rows in ascending order of versions, so that what is cut short still refuses used numbers."""
+        """Delete all rows in ascending order of versions, so that after an interruption used numbers are still refused."""
         while items := self._query(ScanIndexForward=True)["Items"]:
             for item in items:
                 self.remove(int(item["version"]["N"]))

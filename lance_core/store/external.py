@@ -1,6 +1,6 @@
 """Commits through a database, for storage without a reliable conditional put.
 
-Which manifest is a version's is decided by inserting a row (place, version) in a database. The steps of a commit:
+The manifest of a version is decided by inserting a row (place, version) into a database. The steps of a commit:
 
     1. put the manifest under a staging key      <key>-<uuid>
     2. insert (place, version) -> staging key    the commit; a row that exists means that another writer was first
@@ -11,7 +11,8 @@ Which manifest is a version's is decided by inserting a row (place, version) in 
 A writer can die after step 2, so a reader that meets a staging key does steps 3 to 5 itself. All writers of a dataset
 must go through the same database.
 
-When a manifest is deleted its row goes first; what is interrupted there can be run again. The highest row stays, and
+When a manifest is deleted its row is deleted first; an interrupted deletion can be run again. The highest row stays,
+and
 versions are only ever given above it, so that no number is given twice. It goes when the dataset is dropped, after the
 last file: where files were deleted in another way, the row is all that is left, and no dataset can begin there before
 `LanceDataset.drop` has removed it.
@@ -57,7 +58,7 @@ class ManifestIndex(Protocol):
     """The rows of one dataset."""
 
     def get(self, version: int) -> str | None:
-        """Return the key that is the version's manifest; None if there is no row."""
+        """Return the key of the version's manifest; None if there is no row."""
         ...
 
     def latest(self) -> tuple[int, str] | None:
@@ -86,8 +87,8 @@ class ExternallyCommittedStore:
 
     Args:
         store: Where the objects lie.
-        index: Where the versions are decided.
-        root: What the store calls itself; None for what `store` does.
+        index: The rows that decide about versions.
+        root: The store's `root`; None for that of `store`.
     """
 
     def __init__(self, store: ObjectStore, index: ManifestIndex, root: str | None = None) -> None:
@@ -123,7 +124,7 @@ class ExternallyCommittedStore:
 
     @property
     def index(self) -> ManifestIndex:
-        """Where the versions are decided."""
+        """The rows that decide about versions."""
         return self._index
 
     def __repr__(self) -> str:
@@ -237,7 +238,7 @@ class ExternallyCommittedStore:
         return self._newest >= version
 
     def _check_for_manifests(self, version: int, current: str) -> None:
-        """Raise if the highest row is all that is left of a dataset."""
+        """Raise if only the highest row is left of a dataset."""
         # A commit that is being finished has the staging object until the final one is there.
         if not (self._exists(current) or self._exists(_final_key(current)) or self._has_manifests()):
             raise DatasetExistsError(
@@ -256,7 +257,7 @@ class ExternallyCommittedStore:
                 self._settle(version, current)
 
     def _settle(self, version: int, current: str) -> None:
-        """Finish a commit whose writer did not."""
+        """Finish a commit that its writer left unfinished."""
         final = _final_key(current)
         if final == current:
             return

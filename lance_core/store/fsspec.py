@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store.base import (
@@ -18,6 +18,7 @@ from lance_core.store.base import (
     BytesLike,
     LinklessStore,
     ObjectMeta,
+    ObjectWriter,
     ReadableBuffer,
     bytes_view,
     check_key,
@@ -171,12 +172,12 @@ class FsspecStore(LinklessStore):
         return data
 
 
-class FsspecWriter:
+class FsspecWriter(ObjectWriter):
     """A stream into an fsspec file.
 
     Args:
         file: The open file.
-        place: What errors call it.
+        place: Its name in error messages.
     """
 
     def __init__(self, file: Any, place: str) -> None:
@@ -202,17 +203,6 @@ class FsspecWriter:
         if not self._file.closed and hasattr(self._file, "discard"):
             self._file.discard()
         self._file.closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class _errors:  # noqa: N801 - reads as a function at its uses

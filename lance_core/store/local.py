@@ -1,8 +1,8 @@
 """The store of local and mounted file systems.
 
 Every write goes to a staging file beside its target, `<name>#<random>`, and is then renamed (put, open_writer) or
-hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. A link, other than a
-rename, fails when the name is taken, which makes it the atomic creation that commits need.
+hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. A link, unlike a rename,
+fails if the name is taken, which makes it the atomic creation that commits need.
 
 Symbolic links are followed where a key or the folder of a prefix leads through them, and nowhere else: no listing goes
 down a link that it meets, and nothing is deleted behind one (`list_owned`).
@@ -235,7 +235,7 @@ class LocalStore:
             raise store_error(self.path_of(key), error) from error
 
     def _walk(self, folder: str, prefix: str, *, owned: bool = False) -> Iterator[ObjectMeta]:
-        """Yield the files below a folder; links to folders are left out, or objects if what is owned is asked for."""
+        """Yield the files below a folder; links to folders are left out, or listed as objects of their own."""
         path = f"{self._path}/{folder}" if folder else self._path
         try:
             with os.scandir(path) as entries:
@@ -257,7 +257,7 @@ class LocalStore:
 
 
 def _status(entry: os.DirEntry[str], *, follow: bool) -> os.stat_result | None:
-    """What an entry of a directory is; None if it is removed meanwhile, or a link that leads nowhere."""
+    """The status of a directory entry; None if it was removed meanwhile, or is a broken link."""
     try:
         return entry.stat(follow_symlinks=follow)
     except FileNotFoundError:
@@ -312,7 +312,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _rename_unless_exists(source: str, target: str) -> None:
-    """Rename where the file system knows no links, with the kernel's own check."""
+    """Rename on a file system without links, with the kernel's own check that the name is free."""
     libc: Any = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise StoreError(f"{target}: the file system has neither links nor exclusive renames, so commits are not safe")

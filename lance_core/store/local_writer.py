@@ -8,22 +8,20 @@ import contextlib
 import os
 import secrets
 import threading
-from types import TracebackType
-from typing import Self
 
 from lance_core.errors import StoreError
-from lance_core.store.base import ReadableBuffer, bytes_view
+from lance_core.store.base import ObjectWriter, ReadableBuffer, bytes_view
 
 __all__ = ["LocalWriter", "e_tag_of", "store_error", "sync_directory"]
 
 _SYNC_BYTES = 32 * 1024 * 1024
-"""What a durable writer lets pile up in memory before it starts to bring it to the disk."""
+"""Bytes that a durable writer leaves in the page cache before it starts to write them to disk."""
 
 
-class LocalWriter:
+class LocalWriter(ObjectWriter):
     """A staged file that becomes the object when closed.
 
-    A durable writer brings large files to the disk while they are written, so that closing has little left to wait for.
+    A durable writer flushes large files to disk while they are written, so that closing has little left to wait for.
 
     Args:
         path: Where the object shall be.
@@ -64,7 +62,7 @@ class LocalWriter:
             self._start_sync()
 
     def _start_sync(self) -> None:
-        """Bring what was written so far to the disk, beside what goes on here; one such thread at a time."""
+        """Flush to disk in the background; one such thread at a time."""
         if self._sync is None or not self._sync.is_alive():
             self._synced = self._size
             sync = threading.Thread(target=self._sync_now, name="lance-sync")
@@ -122,25 +120,14 @@ class LocalWriter:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.staging)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
 
 def e_tag_of(status: os.stat_result) -> str:
-    """What tells a file from another one that is given its name later."""
+    """An identifier of a file's state; a file that gets its name later has another one."""
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def store_error(path: str, error: OSError) -> StoreError:
-    """Make the store's error of an operating system's, with its number."""
+    """Convert an operating system's error to a StoreError with its number."""
     failure = StoreError(f"{path}: {error.strerror or error}")
     failure.errno = error.errno
     return failure
@@ -159,7 +146,7 @@ def _make_directories(path: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Put the names in a directory on disk."""
+    """Write the names in a directory to disk."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -11,8 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import (
@@ -20,6 +19,7 @@ from lance_core.store.base import (
     BytesLike,
     LinklessStore,
     ObjectMeta,
+    ObjectWriter,
     ReadableBuffer,
     bytes_view,
     check_key,
@@ -149,7 +149,7 @@ def _new_entry(data: ReadableBuffer) -> tuple[bytes, float, str]:
     return bytes(bytes_view(data)), time.time(), str(next(_numbers))
 
 
-class MemoryWriter:
+class MemoryWriter(ObjectWriter):
     """Bytes that become an object when closed."""
 
     def __init__(self, store: MemoryStore, key: str) -> None:
@@ -175,14 +175,3 @@ class MemoryWriter:
     def abort(self) -> None:
         """Forget what was written."""
         self._buffer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()

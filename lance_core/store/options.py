@@ -20,7 +20,7 @@ from lance_core.errors import InvalidInputError
 __all__ = ["OWN_OPTIONS", "S3_OPTIONS", "CommitLock", "StorageOptions", "parse_seconds"]
 
 CommitLock: TypeAlias = Callable[[int], AbstractContextManager[object]]
-"""Given the version that is about to be committed, a context to put its manifest in."""
+"""Given the version that is about to be committed, a context manager that is held while its manifest is put."""
 
 S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_access_key_id": ("access_key_id", "key"),
@@ -43,7 +43,7 @@ S3_OPTIONS: dict[str, tuple[str, ...]] = {
     "base_path_schemes": (),
     "manifest_store": (),
 }
-"""Canonical option of S3 to the other spellings that are taken for it."""
+"""Each canonical S3 option with its other accepted spellings."""
 
 OWN_OPTIONS = ("base_path_schemes", "dynamodb_endpoint", "manifest_store")
 """Options of this library's own; they are not handed to file systems of others."""
@@ -59,7 +59,7 @@ class StorageOptions(Mapping[str, str]):
 
     Args:
         options: The options; `None` for none.
-        commit_lock: What writers of manifests hold while they put one; None for that of `options`, if these are
+        commit_lock: The lock that is held while a manifest is put; None for that of `options`, if these are
             `StorageOptions`. Options are equal whatever their locks.
 
     Raises:

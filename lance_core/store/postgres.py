@@ -73,7 +73,7 @@ class PostgresIndex:
         return f"PostgresIndex({self._name!r}, {self._place!r})"
 
     def get(self, version: int) -> str | None:
-        """Return the key that is the version's manifest."""
+        """Return the key of the version's manifest."""
         rows = self._run(_SELECT, self._place, version)[1]
         return str(rows[0][0]) if rows else None
 
@@ -83,7 +83,7 @@ class PostgresIndex:
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def add(self, version: int, key: str, size: int) -> bool:
-        """Insert a row unless there is one; a row that holds this very key is one whose answer was lost."""
+        """Insert a row unless there is one; a row with the same key is our own, whose answer was lost."""
         return self._run(_INSERT, self._place, version, key, size)[0] == 1 or self.get(version) == key
 
     def remove(self, version: int) -> None:

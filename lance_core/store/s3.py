@@ -23,8 +23,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store.base import (
@@ -32,6 +31,7 @@ from lance_core.store.base import (
     BytesLike,
     LinklessStore,
     ObjectMeta,
+    ObjectWriter,
     ReadableBuffer,
     bytes_view,
     check_key,
@@ -271,7 +271,7 @@ def _e_tag(answer: dict[str, Any]) -> str | None:
     return answer.get("ETag") or None
 
 
-class S3Writer:
+class S3Writer(ObjectWriter):
     """An upload; small ones are one PUT, others go up in parts while the next are filled.
 
     Args:
@@ -331,21 +331,6 @@ class S3Writer:
                 self._call("abort_multipart_upload", UploadId=self._upload_id)
             except ObjectNotFoundError:
                 return  # the server dropped it already
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abort()
-            return
-        try:
-            self.close()
-        except BaseException:
-            self.abort()
-            raise
 
     @property
     def _part_bytes(self) -> int:

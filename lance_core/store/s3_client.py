@@ -108,7 +108,7 @@ class S3Client:
 
     @property
     def _shown_endpoint(self) -> str:
-        """Where requests go, without what a URL may tell of credentials."""
+        """The endpoint's URL without credentials."""
         parts = urlsplit(self.endpoint)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if self.endpoint else "of AWS"
 
@@ -134,7 +134,7 @@ class S3Client:
 
         Args:
             method: Name of the operation, as botocore spells it in Python.
-            writes: Whether it matters if a request that was not answered took effect.
+            writes: Whether an unanswered request may have had an effect.
             **parameters: Its parameters; `Bucket` and mostly `Key` among them.
 
         Raises:
@@ -186,7 +186,7 @@ def _attempts(settings: dict[str, str]) -> int:
 
 
 def _status(error: Exception) -> tuple[int | None, str]:
-    """Return HTTP status and error code; status 0 for a broken connection, None for what is no network's matter."""
+    """Return HTTP status and error code; status 0 for a broken connection, None for an error outside the network."""
     import aiohttp
     import botocore.exceptions as botocore_errors
     from botocore.parsers import ResponseParserError
@@ -216,7 +216,7 @@ def _status(error: Exception) -> tuple[int | None, str]:
 
 
 def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
-    """Make an error of one that is no answer of the storage; its text may hold parameters, so only its kind is told."""
+    """Convert an error that is no answer of the storage; its text may hold parameters, so only its class is named."""
     return StoreError(f"{place}: {method} failed: {type(error).__name__}")
 
 
@@ -230,7 +230,7 @@ def _final(place: str, method: str, status: int, code: str, *, unknown: bool) ->
 
 
 def _environment() -> dict[str, str]:
-    """Where the endpoint is, as far as the environment tells; credentials are looked up there by the session."""
+    """The endpoint from the environment, if it is set there; the session looks up credentials itself."""
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 

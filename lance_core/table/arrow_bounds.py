@@ -1,4 +1,4 @@
-"""What an Arrow stream claims to hold, read from its messages before anything is decompressed.
+"""Limits on the size that an Arrow stream declares, checked before anything is decompressed.
 
 A few bytes of zstd can stand for gigabytes, and pyarrow allocates what the first eight bytes of a compressed buffer
 say. The flatbuffers of the messages were verified when pyarrow read them; these are the offsets that matter here:
@@ -24,7 +24,7 @@ _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
 
 
 def checked_stream(file: bytes | memoryview, max_rows: int, max_bytes: int) -> pa.Table:
-    """The rows of an Arrow file, if it claims no more than some rows and bytes.
+    """The rows of an Arrow file, if the sizes that it declares are within limits.
 
     Args:
         file: The file; its footer is not read, as the stream before it says the same.

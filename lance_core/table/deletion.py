@@ -1,4 +1,4 @@
-"""Deletion vectors: which rows of a fragment are gone, and the two files that say so.
+"""Deletion vectors: the deleted rows of a fragment, and the two file formats for them.
 
     .arrow   Arrow IPC file, one column `row_id: uint32 not null`, ZSTD bodies; below 5000 rows
     .bin     portable 32-bit roaring bitmap; from 5000 rows on, and for vectors that merge others
@@ -84,7 +84,7 @@ class DeletionFile:
         """Read the message of the wire.
 
         Raises:
-            CorruptFileError: The form of the file is none that there is.
+            CorruptFileError: The form of the file is unknown.
         """
         if message.file_type not in list(map(int, DeletionFileType)):
             raise CorruptFileError(f"a deletion file of the unknown form {message.file_type}")

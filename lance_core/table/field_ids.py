@@ -1,7 +1,7 @@
 """Field ids that are never used again, in datasets that keep track of the highest one.
 
-Such a dataset has `max_allocated_field_id` in its manifests, with bit 15 among the writer's flags; one without the
-other is no manifest. pylance 14.0.2 begins none by itself, but keeps to the rules in those that there are:
+Such a dataset has `max_allocated_field_id` in its manifests, with bit 15 among the writer's flags; a manifest with only
+one of the two is corrupt. pylance 14.0.2 begins none by itself, but keeps to the rules in those that there are:
 
     overwrite        has its columns numbered from the next id on by the commit, in its files' records as well
     new columns      have ids above the mark
@@ -99,7 +99,7 @@ def check_field_ids(before: Manifest, after: Manifest, operation: Operation) -> 
     Args:
         before: The version that is followed.
         after: The new version, with its number.
-        operation: What leads from one to the other.
+        operation: The operation that leads from one to the other.
 
     Raises:
         InvalidInputError: It would, in a dataset that does not allow it.

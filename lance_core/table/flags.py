@@ -1,4 +1,4 @@
-"""Feature flags of manifests: what a reader and what a writer must understand.
+"""Feature flags of manifests: the features that readers and writers must support.
 
     bit  value  meaning                                   reader  writer
     0        1  fragments have deletion files               x       x
@@ -85,7 +85,7 @@ def check_writable(reader_flags: int, writer_flags: int) -> None:
 
 
 def check_field_id_mark(writer_flags: int, *, has_mark: bool) -> None:
-    """Refuse a manifest one half of which says that field ids are never used again.
+    """Refuse a manifest with only one of the two marks of field ids that are never used again.
 
     Raises:
         CorruptFileError: The flag stands without `max_allocated_field_id`, or that without the flag.

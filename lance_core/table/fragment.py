@@ -1,4 +1,4 @@
-"""Fragments: horizontal slices of a dataset, each a few files with different columns of the same rows.
+"""Fragments: sets of rows of a dataset, each a few files with different columns of the same rows.
 
 A manifest can list a hundred thousand of them, so `FragmentList` keeps the serialized messages, reads one only when
 it is asked for, and hands the bytes on unchanged when the next manifest is written.
@@ -109,7 +109,7 @@ class DataFile:
         """The format's version, for example "2.2".
 
         Raises:
-            UnsupportedError: The numbers stand for none that is known.
+            UnsupportedError: The numbers are of no known version.
         """
         return data_file_version(self.file_major_version, self.file_minor_version)
 
@@ -182,7 +182,7 @@ class Fragment:
         """Return the message of the wire.
 
         Raises:
-            CorruptFileError: A number is above what the format can hold, as one is that follows such a one.
+            CorruptFileError: A number is larger than the format can hold.
         """
         try:
             return table_pb2.DataFragment(
@@ -234,7 +234,7 @@ _ELSEWHERE: Final = (
     "spilled_last_updated_at_versions",
     "spilled_created_at_versions",
 )
-"""Where a fragment can say that what belongs to its rows lies in another file."""
+"""Fields of a fragment that refer to another file for data of its rows."""
 
 
 class FragmentList(Sequence[Fragment]):
@@ -415,7 +415,7 @@ def data_file_version(major: int, minor: int) -> str:
     """Return the data storage version that a data file's numbers in a manifest stand for.
 
     Raises:
-        UnsupportedError: The numbers stand for none that is known.
+        UnsupportedError: The numbers are of no known version.
     """
     name = _FILE_VERSIONS.get((major, minor))
     if name is None:

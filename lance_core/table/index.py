@@ -1,4 +1,4 @@
-"""Index metadata: what the manifest knows of indices, which lance_core keeps up to date but does not read.
+"""Index metadata in manifests.
 
 Fragment bitmaps are immutable facts about the index's content: ids of fragments that are gone stay in them, and are
 masked by the live fragments when an index is used. An index that no longer covers a fragment is merely slower.

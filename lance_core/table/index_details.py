@@ -1,4 +1,4 @@
-"""What the details of an index say of how it was built: for vector and full-text search. Others say nothing of use."""
+"""Build parameters in the details of vector and full-text indices; details of other indices have none of use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULTS = table_pb2.InvertedIndexDetails(
     min_ngram_length=3,
     max_ngram_length=3,
 )
-"""What pylance takes for granted of an index for full-text search that does not say how it was built."""
+"""Defaults of pylance for a full-text index that does not record how it was built."""
 
 
 def index_details(index: IndexMetadata) -> dict[str, Any]:

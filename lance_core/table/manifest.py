@@ -70,7 +70,7 @@ class WriterVersion:
 
 
 WRITER = WriterVersion(library=LIBRARY, version=LIBRARY_VERSION)
-"""What this library writes into its manifests."""
+"""The writer version in manifests of this library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class ManifestLocation:
         key: Its key below the dataset's root.
         size_bytes: Its size.
         naming: The scheme of its name.
-        e_tag: What a file that is written again under this name does not share; None if the storage did not tell.
+        e_tag: The storage's identifier of this state of the file; None if the storage has none.
     """
 
     key: str
@@ -165,7 +165,7 @@ class Manifest:
         return 0 if self.max_allocated_field_id is None else self.max_field_id + 1
 
     def check_writable(self) -> None:
-        """Refuse to make a version of this one, or to delete what it refers to, without knowing what it says.
+        """Refuse to build on this version, or to delete files that it refers to, if it has unknown features.
 
         Raises:
             UnsupportedError: A feature flag is not known.
@@ -206,7 +206,7 @@ class Manifest:
         try:
             message = self._message_bytes(schema, index_section, transaction_section)
         except (ValueError, OverflowError) as error:
-            # Numbers that follow from those of the version before, which said something impossible.
+            # Numbers that follow from impossible ones in the version before.
             raise CorruptFileError(f"version {self.version} cannot be written: {error}") from error
         _append_section(parts, message)
         parts.append(_FOOTER.pack(position, 0, 2, _MAGIC))
@@ -322,7 +322,7 @@ class Manifest:
 
 
 def _check_ids(fragments: list[bytes]) -> None:
-    """Refuse fragments that say nothing: two bytes each would do for millions."""
+    """Refuse empty fragment messages: a small file could declare millions of them."""
     if fragments.count(b"") > 1:
         raise CorruptFileError("several fragments with the id 0")
 

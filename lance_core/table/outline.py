@@ -1,4 +1,4 @@
-"""Outlines of manifests: what a version refers to, and little else, at a fraction of the cost of `table.manifest`.
+"""Outlines of manifests: the files that a version refers to, at a fraction of the cost of `table.manifest`.
 
 A cleanup reads every manifest that there is and asks each for names of files only. The schema, the configuration and
 the transaction stay unread, and the fragments serialized; see there for the bytes.
@@ -24,7 +24,7 @@ __all__ = ["ManifestOutline"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestOutline:
-    """What a version refers to.
+    """The files that a version refers to.
 
     Attributes:
         version: Its number.

@@ -77,7 +77,7 @@ class Naming(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestName:
-    """What the name of a manifest says.
+    """The parsed name of a manifest.
 
     Attributes:
         version: The version; of a detached one with the top bit set.
@@ -98,7 +98,7 @@ def manifest_key(version: int, naming: Naming = Naming.V2) -> str:
 
 
 def parse_manifest_key(key: str) -> ManifestName | None:
-    """Return what a key below `_versions/` names; None if that is no manifest."""
+    """Parse a key below `_versions/`; None if it is not that of a manifest."""
     stem = key.removeprefix(VERSIONS_PREFIX)
     if not stem.endswith(_SUFFIX):
         return None
@@ -158,7 +158,7 @@ def branch_root(branch: str) -> str:
 
 
 def tag_ref_key(tag: str) -> str:
-    """Key of the file that describes a tag; what is no ASCII in the name is percent-encoded."""
+    """Key of the file that describes a tag; characters outside ASCII are percent-encoded."""
     return f"{TAGS_PREFIX}{quote(tag, safe='')}.json"
 
 
@@ -180,7 +180,7 @@ def branch_of_ref_key(key: str) -> str | None:
 
 
 def branch_of_manifest_key(key: str) -> str | None:
-    """Return the branch among whose manifests a key lies; None if it lies among none's."""
+    """Return the branch whose manifest a key is; None if it is that of no branch."""
     name, separator, _ = key.removeprefix(TREE_PREFIX).partition(f"/{VERSIONS_PREFIX}")
     return name if separator and key.startswith(TREE_PREFIX) else None
 

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MAIN = "main"
-"""What the branch at the dataset's root is called."""
+"""The name of the branch at the dataset's root."""
 
 _PART = re.compile(r"[A-Za-z0-9._-]+")
 _KNOWN_PART = re.compile("[A-Za-z0-9._\\-\u0080-\ud7ff\ue000-\U0010ffff]+")
@@ -47,7 +47,7 @@ _KNOWN_PART = re.compile("[A-Za-z0-9._\\-\u0080-\ud7ff\ue000-\U0010ffff]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagRef:
-    """What a tag points to.
+    """The target of a tag.
 
     Attributes:
         version: The tagged version.
@@ -102,7 +102,7 @@ class TagRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRef:
-    """Where a branch comes from.
+    """The origin of a branch.
 
     Attributes:
         parent_version: Version that it forked from.
@@ -167,7 +167,7 @@ def new_identifier(parent: BranchRef | None, fork_version: int) -> tuple[tuple[i
 
 
 def check_branch_name(name: str) -> str:
-    """Return a name that a new branch may have.
+    """Return the name, if a new branch may have it.
 
     Raises:
         InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would refuse it.
@@ -176,7 +176,7 @@ def check_branch_name(name: str) -> str:
 
 
 def check_known_branch_name(name: str) -> str:
-    """Return a name that a branch of any tool may have.
+    """Return the name, if a branch of any tool may have it.
 
     Raises:
         InvalidInputError: No branch can have it.
@@ -194,7 +194,7 @@ def is_branch_name(name: str) -> bool:
 
 
 def check_tag_name(name: str) -> str:
-    """Return a name that a new tag may have; slashes are not allowed.
+    """Return the name, if a new tag may have it; slashes are not allowed.
 
     Raises:
         InvalidInputError: It is not made of ASCII letters, digits, '.', '-' and '_', or readers would refuse it.
@@ -203,7 +203,7 @@ def check_tag_name(name: str) -> str:
 
 
 def check_known_tag_name(name: str) -> str:
-    """Return a name that a tag of any tool may have.
+    """Return the name, if a tag of any tool may have it.
 
     Raises:
         InvalidInputError: No tag can have it.
@@ -231,7 +231,7 @@ def _not_main(name: str) -> str:
 
 
 def _branch(name: str | None) -> str | None:
-    """A branch as files name it; main may stand there by name."""
+    """The name of a branch as read from a file; None for main, which may be named there."""
     return None if name == MAIN else name
 
 

@@ -1,4 +1,4 @@
-"""The fragment reuse index: which fragments took the place of which, for indices that were not rewritten along.
+"""The fragment reuse index: a record of replaced fragments, for indices that were not rewritten with them.
 
 Its details, a FragmentReuseIndexDetails message, list per compaction the groups of fragments that were replaced:
 
@@ -31,7 +31,7 @@ _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Rows that a compaction moved.
+    """The rows that a compaction moved.
 
     Attributes:
         row_addrs: Addresses that they had, as a serialized 64-bit roaring bitmap.
@@ -58,7 +58,7 @@ def live_coverage(indices: Sequence[IndexMetadata]) -> Iterator[tuple[IndexMetad
 
 
 def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> BitMap:
-    """The fragments of which an index has entries of its own, out of those in its bitmap.
+    """The fragments in an index's bitmap for which its files have entries.
 
     Bitmaps may name fragments that took the place of others after the index was built, by way of the fragment reuse
     index, while its files still have the addresses that the rows had before. Of indices other than zone maps and Bloom
@@ -83,7 +83,7 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
 
 
 def num_reuse_versions(index: IndexMetadata) -> int:
-    """How many compactions the fragment reuse index knows.
+    """The number of compactions in the fragment reuse index.
 
     Raises:
         UnsupportedError: It keeps its details in a file.
@@ -101,7 +101,7 @@ def with_moves(
 
     Args:
         indices: All indices of a dataset.
-        moves: What was moved.
+        moves: The moved rows.
         dataset_version: Version that the moves were made on.
 
     Raises:

@@ -66,7 +66,7 @@ def decode_row_ids(data: bytes, most: int = _MAX_ROWS) -> U64Array:
 
 
 def row_record_problems(fragment: Fragment) -> Iterator[str]:
-    """Yield what is wrong with the ids and versions of rows that a fragment records."""
+    """Yield the problems of a fragment's recorded row ids and row versions."""
     sequences = (
         ("row ids", fragment.row_ids, decode_row_ids),
         ("created versions", fragment.created_at_versions, decode_versions),
@@ -173,7 +173,7 @@ def assign_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[lis
 
 
 def with_versions(fragment: Fragment, version: int, created: U64Array | None = None) -> Fragment:
-    """Say that all rows of a fragment were written in `version`.
+    """Record `version` as the one in which all rows of a fragment were written.
 
     Args:
         fragment: The fragment.
@@ -186,7 +186,7 @@ def with_versions(fragment: Fragment, version: int, created: U64Array | None = N
 
 
 def created_versions_of(row_ids: U64Array, origins: Sequence[Fragment], default: int) -> U64Array:
-    """Look up in which version rows were made.
+    """Look up the versions in which rows were created.
 
     Args:
         row_ids: The rows.

@@ -1,4 +1,4 @@
-"""Ids and sizes of fragments: two numbers of each out of a manifest with tens of thousands, and nothing else.
+"""Ids and sizes of fragments, read quickly from manifests with tens of thousands of them.
 
 All fragments are parsed in one go, by messages that have these two fields only.
 """

@@ -32,7 +32,7 @@ SLICES_KEY = "lance.slices"
 """Property that names the parts of the table that a replacement fills, as a JSON list of texts."""
 
 SLICE_NAMES_KEY = "lance.slice_names"
-"""Property that says what people call these parts, in the same order."""
+"""Property with the names of these parts for people, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Transaction:
 
 
 def _writer_version(base: Manifest | None, result: Manifest) -> WriterVersion | None:
-    """Say who wrote a manifest: this library, unless fragments of an early lance live on.
+    """The writer version of a new manifest: this library's, unless fragments of an early lance remain.
 
     Early versions recorded wrong row counts and index bitmaps. The writer version tells that they have to be
     repaired, so it stays until a commit has done that.

@@ -1,7 +1,7 @@
-"""What can be told of a version that has features which are not known: its number, its time, and what made it.
+"""The facts that can be read of a version with unknown features: its number, its time and its transaction.
 
-A flag that no reader here knows says that rows cannot be read. When a version was made, and by which transaction, is
-told in the same way whatever the rows are.
+An unknown feature flag means that the rows cannot be read. The time and the transaction of a version are recorded in
+the same way whatever its features.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["VersionRecord"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecord:
-    """A version, but for its content.
+    """A version without its content.
 
     Attributes:
         version: Its number.

@@ -18,7 +18,7 @@ import lance_core
 from lance_core import SliceWriter, WriteResult
 from lance_core.errors import CommitConflictError, InvalidInputError
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widened, with_known_types, with_vectors
-from lance_dagster.handlers.base import WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.merging import adopted, check_keys, merge_arrow, undo_is_exact
 
 __all__ = ["refuse_outside", "write_arrow"]
@@ -29,7 +29,7 @@ _MAX_OPEN_WRITERS = 32
 
 def write_arrow(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema, request: WriteRequest
-) -> WriteOutcome | None:
+) -> WriteResult | None:
     """Write batches with one commit; None when there is no row and empty output is skipped.
 
     Args:
@@ -83,7 +83,7 @@ def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Sc
     return request.existing.schema
 
 
-def _merge(table: pa.Table, request: WriteRequest) -> WriteOutcome | None:
+def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
         refuse_outside(table, request.slices, request.uri)
     if not undo_is_exact(request, lambda: table.select(request.output.key)):
@@ -106,7 +106,7 @@ def _skips_empty(num_rows: int, request: WriteRequest) -> bool:
 
 def _commit(
     fragments: list[lance_core.FragmentMetadata], schema: pa.Schema, writer: SliceWriter, request: WriteRequest
-) -> WriteOutcome:
+) -> WriteResult:
     try:
         result = lance_core.commit_fragments(
             request.uri if request.existing is None else request.existing,  # a table that is made again is another
@@ -129,7 +129,7 @@ def _commit(
     if result.deduplicated:
         writer.discard()
     rows = {} if request.slices is None else request.slices.counted(writer.rows)
-    return WriteOutcome.of(WriteResult.of(result, fragments, writer.num_rows, rows))
+    return WriteResult.of(result, fragments, writer.num_rows, rows)
 
 
 def _writer(schema: pa.Schema, request: WriteRequest) -> SliceWriter:

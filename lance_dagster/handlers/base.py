@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lance_core.errors import DatasetNotFoundError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import lance_core
     from lance_dagster.settings import OutputSettings, TableSettings
 
-__all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteOutcome", "WriteRequest"]
+__all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteRequest"]
 
 CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
 """What the one commit does: `replace` takes the slices' rows out and puts the written ones in, `merge` does what
@@ -84,69 +84,6 @@ class WriteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOutcome:
-    """What one write did.
-
-    Attributes:
-        dataset: The table at the version of the commit.
-        operation: The Lance operation, such as "Update".
-        transaction_uuid: Of the commit.
-        read_version: The version that it was based on.
-        attempts: How often the commit was tried.
-        deduplicated: The commit is that of an earlier try of the same write, which is kept; nothing of this one is in
-            the table.
-        replaced_versions: What earlier tries of the same write had committed, and this one took the place of.
-        overruled_versions: What other runs had put into the same partitions meanwhile, and this one took the place of.
-        rows_written: Rows that the writers counted; None when another try wrote them.
-        rows_deleted: Rows that the commit took out; None when unknown.
-        rows_inserted: Rows with a new key; None unless it was a merge.
-        rows_updated: Rows with new values; None unless it was a merge.
-        fragments_added: Fragments that came in.
-        fragments_removed: Fragments that went out whole.
-        bytes_written: Bytes of the new data files.
-        slice_rows: Rows per slice name, where the writers counted them.
-    """
-
-    dataset: lance_core.LanceDataset
-    operation: str
-    transaction_uuid: str
-    read_version: int
-    attempts: int = 1
-    deduplicated: bool = False
-    replaced_versions: tuple[int, ...] = ()
-    overruled_versions: tuple[int, ...] = ()
-    rows_written: int | None = None
-    rows_deleted: int | None = None
-    rows_inserted: int | None = None
-    rows_updated: int | None = None
-    fragments_added: int | None = None
-    fragments_removed: int | None = None
-    bytes_written: int | None = None
-    slice_rows: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, result: lance_core.WriteResult) -> Self:
-        """The outcome of a write that is no merge."""
-        adopted = result.deduplicated
-        return cls(
-            dataset=result.dataset,
-            operation=result.operation,
-            transaction_uuid=result.transaction_uuid,
-            read_version=result.read_version,
-            attempts=result.attempts,
-            deduplicated=adopted,
-            replaced_versions=result.replaced_versions,
-            overruled_versions=result.overruled_versions,
-            rows_written=None if adopted else result.rows_written,
-            rows_deleted=result.rows_deleted,
-            fragments_added=result.fragments_added,
-            fragments_removed=result.fragments_removed,
-            bytes_written=None if adopted else result.bytes_written,
-            slice_rows=result.slice_rows,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
     """One read, fully decided.
 
@@ -182,7 +119,7 @@ class LanceTypeHandler(ABC):
         """The columns of a value as far as partitions need them, without computing it."""
 
     @abstractmethod
-    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:
         """Write a value with one commit; None when it has no rows and empty output is skipped.
 
         Raises:

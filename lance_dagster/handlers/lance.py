@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_dagster.handlers.arrow_write import write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 
 __all__ = ["LanceDatasetHandler"]
 
@@ -25,7 +25,7 @@ class LanceDatasetHandler(LanceTypeHandler):
         """The dataset's own."""
         return value.schema
 
-    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:
         """Write the rows of the version that the handle is on."""
         return write_arrow(value.to_batches(), value.schema, request)
 

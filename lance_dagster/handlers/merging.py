@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import lance_core
+from lance_core import LanceDataset, WriteResult
 from lance_core.errors import DatasetNotFoundError, EarlierTryError, InvalidInputError, SchemaError
-from lance_dagster.handlers.base import WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import WriteRequest
 
 __all__ = [
     "adopted",
@@ -29,12 +29,12 @@ __all__ = [
     "configure",
     "may_insert",
     "merge_arrow",
-    "merge_outcome",
+    "merge_result",
     "undo_is_exact",
 ]
 
 
-def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteOutcome:
+def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     """Merge a table, whose columns are those of the dataset, in one commit.
 
     Raises:
@@ -55,13 +55,14 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteOutcome:
     configure(request)
     before = dataset.version
     stats = merge.execute(table)
-    return merge_outcome(
+    return merge_result(
         dataset,
-        before,
         request,
-        inserted=stats["num_inserted_rows"],
-        updated=stats["num_updated_rows"],
-        deleted=stats["num_deleted_rows"],
+        read_version=before,
+        rows_written=stats["num_inserted_rows"] + stats["num_updated_rows"],
+        rows_inserted=stats["num_inserted_rows"],
+        rows_updated=stats["num_updated_rows"],
+        rows_deleted=stats["num_deleted_rows"],
     )
 
 
@@ -84,28 +85,18 @@ def configure(request: WriteRequest) -> None:
         request.existing.update_config(missing)
 
 
-def merge_outcome(
-    dataset: lance_core.LanceDataset,
-    read_version: int,
-    request: WriteRequest,
-    *,
-    inserted: int,
-    updated: int,
-    deleted: int,
-) -> WriteOutcome:
-    """What a merge did, as the manager reports it."""
+def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:
+    """What a merge did.
+
+    Args:
+        dataset: The table at the version that the merge made.
+        request: The merge.
+        **facts: Further fields of the result.
+    """
     transaction = dataset.read_transaction(dataset.version)
-    return WriteOutcome(
-        dataset=dataset,
-        operation="Merge" if transaction is None else transaction.operation.name,
-        transaction_uuid="" if transaction is None else transaction.uuid,
-        read_version=read_version,
-        replaced_versions=() if request.write_try is None else request.write_try.earlier,
-        rows_written=inserted + updated,
-        rows_inserted=inserted,
-        rows_updated=updated,
-        rows_deleted=deleted,
-    )
+    assert transaction is not None  # lance_core records one with each commit
+    earlier = () if request.write_try is None else request.write_try.earlier
+    return WriteResult.of_transaction(dataset, transaction, replaced_versions=earlier, **facts)
 
 
 def may_insert(request: WriteRequest) -> None:
@@ -170,23 +161,18 @@ def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:
     )
 
 
-def adopted(request: WriteRequest) -> WriteOutcome:
-    """The outcome of the earlier commit, which is kept."""
+def adopted(request: WriteRequest) -> WriteResult:
+    """The result of the earlier commit, which is kept."""
     assert request.existing is not None
     assert request.write_try is not None
     kept = request.existing.checkout_version(request.write_try.earlier[-1])
     transaction = kept.read_transaction(kept.version)
-    return WriteOutcome(
-        dataset=kept,
-        operation="" if transaction is None else transaction.operation.name,
-        transaction_uuid="" if transaction is None else transaction.uuid,
-        read_version=0 if transaction is None else transaction.read_version,
-        deduplicated=True,
-    )
+    assert transaction is not None  # the try was found by its properties
+    return WriteResult.of_transaction(kept, transaction, deduplicated=True)
 
 
 def _only_of_earlier(
-    dataset: lance_core.LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
+    dataset: LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
 ) -> int:
     """How many keys only earlier tries have brought."""
     now = keys()

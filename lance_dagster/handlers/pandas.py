@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lance_core import WriteResult
 from lance_core.errors import SchemaError
 from lance_dagster.handlers.arrow_write import write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import read_table
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class PandasHandler(LanceTypeHandler):
         _refuse_unstorable(value)
         return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
 
-    def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it by way of Arrow."""
         _refuse_unstorable(value)
         table = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lance_core import WriteResult
 from lance_dagster.handlers.arrow_write import write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import read_table
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class PolarsHandler(LanceTypeHandler):
         empty: pl.DataFrame = value.collect_schema().to_frame()
         return _to_arrow(empty).schema
 
-    def write(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: pl.DataFrame | pl.LazyFrame, request: WriteRequest) -> WriteResult | None:
         """Write it by way of Arrow."""
         table = _to_arrow(value.lazy().collect())
         return write_arrow([table], table.schema, request)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from lance_core import WriteResult
 from lance_dagster.handlers.arrow_write import write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 
 if TYPE_CHECKING:
     from lance_dagster.settings import TableSettings
@@ -28,7 +29,7 @@ class PyArrowHandler(LanceTypeHandler):
 
     def write(
         self, value: pa.Table | pa.RecordBatch | pa.RecordBatchReader, request: WriteRequest
-    ) -> WriteOutcome | None:
+    ) -> WriteResult | None:
         """Write it; a reader is consumed batch by batch."""
         batches = value if isinstance(value, pa.RecordBatchReader) else [value]
         return write_arrow(batches, value.schema, request)
@@ -55,7 +56,7 @@ class DatasetHandler(LanceTypeHandler):
         """The dataset's own."""
         return value.schema
 
-    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
         """Write the rows as they are scanned."""
         return write_arrow(value.to_batches(), value.schema, request)
 
@@ -76,7 +77,7 @@ class DuckDBHandler(LanceTypeHandler):
         """The columns, without computing the relation."""
         return pa.RecordBatchReader.from_stream(value.limit(0)).schema
 
-    def write(self, value: Any, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
         """Write the rows as they are computed."""
         reader = pa.RecordBatchReader.from_stream(value)
         return write_arrow(reader, reader.schema, request)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
 import pyarrow as pa
 
+from lance_core import WriteResult
 from lance_core.errors import InvalidInputError
 from lance_dagster.handlers.arrow_write import refuse_outside, write_arrow
-from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteOutcome, WriteRequest
-from lance_dagster.handlers.merging import adopted, commit_properties, configure, merge_outcome, undo_is_exact
+from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
+from lance_dagster.handlers.merging import adopted, commit_properties, configure, undo_is_exact
 from lance_dagster.settings import TableSettings
 
 if TYPE_CHECKING:
@@ -51,13 +53,13 @@ class SparkHandler(LanceTypeHandler):
         """The Arrow types of the columns, for partitions to be told apart by and for messages."""
         return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
-    def write(self, value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
+    def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it: one Spark job, then one commit."""
         import pyspark_lance  # noqa: PLC0415 - optional
 
         if request.mode == "merge" or (request.mode == "append" and request.output.write_mode == "merge"):
             return _merge(value, request)
-        result = pyspark_lance.write(
+        return pyspark_lance.write(
             value,
             request.uri,
             mode=request.mode,
@@ -76,7 +78,6 @@ class SparkHandler(LanceTypeHandler):
             table_config=dict(request.table.table_config) or None,
             **request.file_options,
         )
-        return None if result is None else WriteOutcome.of(result)
 
     def load(self, request: ReadRequest) -> Any:
         """A lazy frame over the pinned version."""
@@ -111,7 +112,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
     return _ARROW_TYPES.get(name.partition("(")[0], pa.null())
 
 
-def _merge(value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
+def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     """Merge it: matched by a join of Spark's, and no row comes here, unless rows of partitions are to be deleted."""
     import pyspark_lance  # noqa: PLC0415 -- optional
 
@@ -140,14 +141,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteOutcome | None:
         storage_options=request.storage_options,
         **request.file_options,
     )
-    return merge_outcome(
-        done.dataset,
-        done.read_version,
-        request,
-        inserted=done.rows_inserted,
-        updated=done.rows_updated,
-        deleted=done.rows_deleted,
-    )
+    return replace(done, replaced_versions=() if request.write_try is None else request.write_try.earlier)
 
 
 def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:

@@ -30,7 +30,7 @@ from lance_core.encoding.datablock import (
 )
 from lance_core.errors import CorruptFileError, InvalidInputError
 
-__all__ = ["COMPRESSION", "repeat_value", "repeat_variable"]
+__all__ = ["COMPRESSION", "repeat_value"]
 
 _INT32_MAX = 2**31 - 1
 
@@ -57,21 +57,6 @@ def repeat_value(value: bytes, num_values: int, bits_per_value: int | None = Non
         data = np.empty(num_values * len(value), np.uint8)
         data.reshape(num_values, len(value))[...] = np.frombuffer(value, np.uint8)
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=num_values)
-
-
-def repeat_variable(value: bytes, num_values: int) -> VariableBlock:
-    """A block that holds one value of any length `num_values` times.
-
-    Raises:
-        CorruptFileError: The block would have more than 8 GiB.
-    """
-    total = len(value) * num_values
-    require_room(total + 8 * num_values)
-    dtype = np.dtype(np.int32 if total <= _INT32_MAX else np.int64)
-    offsets = np.arange(num_values + 1, dtype=dtype) * dtype.type(len(value))
-    data = np.empty(total, np.uint8)
-    data.reshape(num_values, len(value))[...] = np.frombuffer(value, np.uint8)
-    return VariableBlock(offsets=offsets, data=data, num_values=num_values)
 
 
 def _expand(encoding: CompressiveEncoding, num_values: int) -> DataBlock:

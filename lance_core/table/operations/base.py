@@ -1,4 +1,4 @@
-"""What an operation is: a record, its message on the wire, and a pure function from one manifest to the next."""
+"""The base of operations: a record, its protobuf message, and a pure function from one manifest to the next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyContext:
-    """What an operation may know besides the manifest that it changes.
+    """Inputs of an operation besides the manifest that it changes.
 
     Attributes:
         version: Version that is being made.
@@ -45,7 +45,7 @@ class ApplyContext:
 class Operation(Protocol):
     """One kind of change to a dataset.
 
-    `name` is what conflicts and histories call it, `wire_name` the name of its member in the message `Transaction`.
+    `name` is its name in conflicts and histories, `wire_name` that of its member in the message `Transaction`.
     """
 
     name: ClassVar[str]
@@ -67,7 +67,7 @@ class Operation(Protocol):
 
         Args:
             manifest: The latest manifest; None if there is no dataset yet.
-            context: What else there is to know.
+            context: Further inputs.
 
         Raises:
             InvalidInputError: The operation does not fit the manifest.

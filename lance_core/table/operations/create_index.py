@@ -1,4 +1,4 @@
-"""CreateIndex: add, replace and drop indices; lance_core keeps the records and builds none."""
+"""CreateIndex: add, replace and drop the records of indices."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Delete:
     Attributes:
         updated_fragments: Fragments that got a new deletion file.
         deleted_fragment_ids: Fragments all rows of which are gone.
-        predicate: What was asked for, as text, for people.
+        predicate: The condition, as text for people.
     """
 
     updated_fragments: tuple[Fragment, ...] = ()

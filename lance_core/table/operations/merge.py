@@ -77,7 +77,7 @@ class Merge:
 
 
 def _touched(fragment: Fragment, before: Fragment | None, version: int) -> Fragment:
-    """Say that all rows of a fragment with other files than before changed in this version."""
+    """Record this version as the last change of all rows of a fragment whose files changed."""
     unchanged = before is not None and before.files == fragment.files
     if unchanged or fragment.last_updated_at_versions is None:
         return fragment

@@ -22,7 +22,7 @@ __all__ = ["Rewrite", "RewriteGroup", "RewrittenIndex"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteGroup:
-    """Some fragments, and those that hold the same rows from now on.
+    """Some fragments, and their replacements, which hold the same rows.
 
     Attributes:
         old_fragments: The fragments as they were read.
@@ -62,7 +62,7 @@ class Rewrite:
     with the new fragments. With stable row ids an index by row id goes on covering them.
 
     Attributes:
-        groups: What replaces what.
+        groups: The replaced fragments with their replacements.
         rewritten_indices: Indices that were rewritten along.
         moved_rows: For each group the addresses that its rows had, as serialized 64-bit roaring bitmaps, to go into the
             fragment reuse index; empty to leave that alone. They are not part of the message of the wire.

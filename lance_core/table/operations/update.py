@@ -68,7 +68,7 @@ class CompactedSsTable:
         """Read the message of the wire.
 
         Raises:
-            UnsupportedError: It is one of 2025, which described a log otherwise under the same number.
+            UnsupportedError: It is one of 2025, which described a log differently under the same number.
         """
         if len(message.shard_id.uuid) != 16 or len(UnknownFieldSet(message)):
             raise UnsupportedError("a write-ahead log in the form of 2025")
@@ -173,7 +173,7 @@ class Update:
         """Read the message of the wire.
 
         Raises:
-            UnsupportedError: The mode is none that is known.
+            UnsupportedError: The mode is unknown.
         """
         if message.update_mode not in list(map(int, UpdateMode)):
             raise UnsupportedError(f"update mode {message.update_mode}")
@@ -225,7 +225,7 @@ class Update:
         return replace(result, indices=retained_indices(result))
 
     def _with_versions(self, base: Manifest, added: Sequence[Fragment], version: int) -> list[Fragment]:
-        """Say when the rows of new fragments were made: moved rows keep the version of their origin."""
+        """Record when the rows of new fragments were created: moved rows keep the version of their origin."""
         touched = (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
         origins = [origin for i in touched if (origin := base.fragments.get(i)) is not None]
         result = []
@@ -238,7 +238,7 @@ class Update:
         return result
 
     def _touched(self, fragment: Fragment, version: int) -> Fragment:
-        """Say that rows of a fragment whose columns were rewritten changed in this version."""
+        """Record this version as the last change of rows whose columns were rewritten."""
         offsets = self.updated_fragment_offset_bitmaps.get(fragment.id)
         if offsets is None or fragment.last_updated_at_versions is None:
             return fragment

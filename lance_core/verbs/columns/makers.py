@@ -154,7 +154,6 @@ class Joined:
         if found != kind:
             raise SchemaError(f"Index column type mismatch: {left_on!r} is {kind}, but {right_on!r} is {found}")
         self.reads = (left_on,)
-        self._on = left_on
         self._index = KeyIndex(table.select([right_on]).rename_columns([left_on]), [left_on])
         self._values = table.drop_columns([right_on])
         self.makes: pa.Schema = self._values.schema

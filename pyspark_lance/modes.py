@@ -1,0 +1,16 @@
+"""Option values that Spark writes and the Dagster plugin share. Importing it loads neither pyspark nor Arrow."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["Empty", "Mode", "Outside", "PartitionOverwrite", "SchemaMode"]
+
+Mode = Literal["append", "overwrite", "create", "error", "replace"]
+SchemaMode = Literal["strict", "add_columns", "overwrite"]
+"""Which differences between the columns of the data and those of the table are allowed."""
+Outside = Literal["error", "allow"]
+"""What happens to rows that lie in none of the slices."""
+Empty = Literal["write", "skip", "error"]
+"""What happens to a write without rows."""
+PartitionOverwrite = Literal["static", "dynamic"]
