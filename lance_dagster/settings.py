@@ -36,9 +36,6 @@ import dagster as dg
 
 from lance_dagster.branching import BranchPolicy
 from lance_dagster.tables import TableRoot
-from pyspark_lance.modes import Empty as EmptyOutput
-from pyspark_lance.modes import Outside as OutOfPartition
-from pyspark_lance.modes import SchemaMode
 
 __all__ = [
     "INPUT_PINS",
@@ -57,6 +54,10 @@ __all__ = [
 ]
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
+# The next three repeat `pyspark_lance.modes`: a code location loads without that package; a test compares them.
+SchemaMode = Literal["strict", "add_columns", "overwrite"]
+EmptyOutput = Literal["write", "skip", "error"]
+OutOfPartition = Literal["error", "allow"]
 OnEarlierTry = Literal["replace", "adopt", "append"]
 WhenMatched = Literal["update", "nothing", "delete"]
 WhenNotMatched = Literal["insert", "nothing"]

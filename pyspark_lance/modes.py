@@ -1,4 +1,4 @@
-"""Option values that Spark writes and the Dagster plugin share. Importing it loads neither pyspark nor Arrow."""
+"""The values of options of Spark writes; importing it loads neither pyspark nor Arrow."""
 
 from __future__ import annotations
 
