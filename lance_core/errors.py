@@ -15,6 +15,7 @@
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
     `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
         |-- RetryableConflictError              do the operation again on the latest version
+        |   `-- EarlierTryLandedError           ... an earlier try of the same write came meanwhile: replace it, too
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation makes no sense any more
             |-- SupersededError                 a later try of the same write has committed
@@ -36,6 +37,7 @@ __all__ = [
     "DatasetExistsError",
     "DatasetNotFoundError",
     "EarlierTryError",
+    "EarlierTryLandedError",
     "IncompatibleConflictError",
     "InvalidInputError",
     "LanceError",
@@ -141,6 +143,23 @@ class RetryableConflictError(CommitConflictError):
 
     code = "commit-conflict-retryable"
     retryable = True
+
+
+class EarlierTryLandedError(RetryableConflictError):
+    """An earlier try of the same write committed while this one was at work: what it did has to go.
+
+    Attributes:
+        version: What it committed.
+    """
+
+    code = "earlier-try-landed"
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+
+    def __reduce__(self) -> tuple[type[EarlierTryLandedError], tuple[str, int]]:
+        return EarlierTryLandedError, (str(self), self.version)
 
 
 class IncompatibleConflictError(CommitConflictError):

@@ -322,7 +322,7 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
     if mode == "overwrite":
         return "overwrite" if plan is None else "replace"
     if mode == "merge":
-        return "append" if existing is None else "merge"
+        return "create" if existing is None else "merge"
     if mode == "append" or output.begun or output.tries.found:  # what the earlier tries put in goes
         return "append"
     if existing is not None and (plan is None or mode == "create_only"):

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, Transaction, WriteResult, key_filter
+from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, WriteResult, WriteTry, key_filter
 from lance_core.errors import InvalidInputError, StoreError
 from pyspark_lance.change_task import ChangeReport, ChangeTask
 from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.transports import run_on_partitions
-from pyspark_lance.update_commit import commit_update
+from pyspark_lance.update_commit import Updated, commit_update
 
 if TYPE_CHECKING:
     from pyroaring import BitMap
@@ -41,6 +41,7 @@ class ChangeOptions:
     max_rows_per_file: int | None = None
     max_bytes_per_file: int | None = None
     conflict_retries: int = 10
+    write_try: WriteTry | None = None
 
     def __post_init__(self) -> None:
         if self.conflict_retries < 0:
@@ -73,6 +74,7 @@ class Change:
         stored: Schema of the table; None if no rows are written.
         on: The key.
         options: How to write and commit.
+        looked_until: Version up to which somebody has looked for other tries.
     """
 
     dataset: LanceDataset
@@ -80,6 +82,7 @@ class Change:
     stored: pa.Schema | None
     on: Sequence[str]
     options: ChangeOptions
+    looked_until: int | None = None
 
     def run(self) -> ChangeResult:
         """Run the job and commit.
@@ -94,9 +97,7 @@ class Change:
             answers = run_on_partitions(self.frame, task, self.stored or pa.schema([]))
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.metadata()]
-            dataset, transaction = self._commit(
-                made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on)
-            )
+            done = self._commit(made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on))
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except BaseException:
@@ -105,8 +106,8 @@ class Change:
         delete_leftovers(self.dataset.uri, task.job, made, self.options.storage_options)
         inserted, updated, deleted = (sum(report.counts[i] for report in reports) for i in range(3))
         return ChangeResult.of_transaction(
-            dataset,
-            transaction,
+            done.dataset,
+            done.transaction,
             rows_written=inserted + updated,
             rows_inserted=inserted,
             rows_updated=updated,
@@ -130,9 +131,7 @@ class Change:
             options={name: value for name, value in given.items() if value is not None},
         )
 
-    def _commit(
-        self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any
-    ) -> tuple[LanceDataset, Transaction]:
+    def _commit(self, made: list[FragmentMetadata], gone: Mapping[int, BitMap], inserted: Any) -> Updated:
         options = self.options
         return commit_update(
             self.dataset,
@@ -141,7 +140,8 @@ class Change:
             inserted=inserted,
             properties=options.transaction_properties,
             message=options.commit_message,
-            storage_options=options.storage_options,
+            write_try=options.write_try,
+            looked_until=self.looked_until,
         )
 
 

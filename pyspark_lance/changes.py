@@ -17,10 +17,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal, get_args
 
 import lance_core
-from lance_core import LanceDataset
+from lance_core import LanceDataset, WriteTry
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
+    EarlierTryLandedError,
     InvalidInputError,
     LanceError,
     RetryableConflictError,
@@ -59,6 +60,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
     conflict_retries: int = 10,
+    write_try: WriteTry | None = None,
+    read_version: int | None = None,
 ) -> ChangeResult:
     """Merge the rows of a DataFrame, classic or Spark Connect, into a table by a key, in one commit.
 
@@ -82,6 +85,9 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         conflict_retries: How often the merge is worked out anew when others changed the same rows.
+        write_try: Which try of which write this is, if it may be tried several times. Merging on top of an earlier try
+            does not always do what merging alone would have done, so its `earlier` ones are the caller's to judge.
+        read_version: The version to begin with; None for the latest, 0 if there was no table.
 
     Returns:
         Rows inserted, updated and deleted, and the version.
@@ -90,6 +96,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         SchemaError: The source does not fit the table; the message names the column.
         InvalidInputError: An argument is wrong, or the source has a key twice.
         RetryableConflictError: Others changed the same rows each time.
+        SupersededError: A later try of the same write has committed.
+        EarlierTryLandedError: An earlier one has, which `write_try` does not name.
     """
     keys = [on] if isinstance(on, str) else list(on)
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
@@ -100,14 +108,14 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         conflict_retries=conflict_retries,
+        write_try=write_try,
     )
-    missing = [name for name in keys if name not in df.columns]
-    if missing:
-        raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
-    handed_over(df.schema)  # names and types, before anything runs
-    dataset = _opened(df, uri, keys, options, inserts=when_not_matched is not None)
-    if isinstance(dataset, ChangeResult):
-        return dataset
+    _check_source(df, keys)
+    known = _opened(uri, read_version, options)
+    made = _created(df, uri, keys, options, inserts=when_not_matched is not None) if known is None else None
+    if made is not None:
+        return made
+    dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
     # Rows of a key are in one task from here on, which can tell that there are two.
     source = df.repartition(*map(quoted, keys)).persist()
     clauses = MergeFrames(
@@ -119,9 +127,25 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         condition=condition,
     )
     try:
-        return _retrying(dataset, partial(_merged, clauses, options), options)
+        return _retrying(dataset, partial(_merged, clauses, options), options, None if known is not None else 0)
     finally:
         source.unpersist()
+
+
+def _check_source(df: DataFrame, keys: list[str]) -> None:
+    """Make sure that a source can be merged, before anything runs."""
+    missing = [name for name in keys if name not in df.columns]
+    if missing:
+        raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
+    handed_over(df.schema)
+
+
+def _opened(uri: str | PathLike[str], version: int | None, options: ChangeOptions) -> LanceDataset | None:
+    """The version to begin with; None if there is no table."""
+    try:
+        return None if version == 0 else lance_core.dataset(uri, version, storage_options=options.storage_options)
+    except DatasetNotFoundError:
+        return None
 
 
 def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) -> Change:
@@ -264,51 +288,57 @@ def _check_clauses(
         raise InvalidInputError("The merge insert job is not configured to change the data in any way")
 
 
-def _opened(
+def _created(
     df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions, *, inserts: bool
-) -> LanceDataset | ChangeResult:
-    """The table; or what a merge did that made it."""
-    try:
-        return lance_core.dataset(uri, storage_options=options.storage_options)
-    except DatasetNotFoundError:
-        if not inserts:
-            raise
-    try:
-        return _created(df, uri, keys, options)
-    except DatasetExistsError:  # another writer came first
-        return lance_core.dataset(uri, storage_options=options.storage_options)
+) -> ChangeResult | None:
+    """A table of the rows of a merge that found none; None if somebody else has made one meanwhile.
 
-
-def _created(df: DataFrame, uri: str | PathLike[str], keys: list[str], options: ChangeOptions) -> ChangeResult:
-    """A table of the rows of a merge that found none."""
+    Raises:
+        DatasetNotFoundError: No row is to be inserted.
+        InvalidInputError: A key is there twice.
+    """
+    if not inserts:
+        raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
     twice = df.dropna(subset=keys).groupBy(*map(quoted, keys)).count().where("count > 1").take(1)
     if twice:
         key = ", ".join(f"{name} = {twice[0][name]!r}" for name in keys)
         raise InvalidInputError(
             f"Ambiguous merge inserts are prohibited: several rows of the source have the key {key}"
         )
-    made = write(
-        df,
-        uri,
-        mode="create",
-        transaction_properties=options.transaction_properties,
-        commit_message=options.commit_message,
-        storage_options=options.storage_options,
-        max_rows_per_file=options.max_rows_per_file,
-        max_bytes_per_file=options.max_bytes_per_file,
-    )
+    try:
+        made = write(
+            df,
+            uri,
+            mode="create",
+            transaction_properties=options.transaction_properties,
+            commit_message=options.commit_message,
+            write_try=options.write_try,
+            storage_options=options.storage_options,
+            max_rows_per_file=options.max_rows_per_file,
+            max_bytes_per_file=options.max_bytes_per_file,
+        )
+    except DatasetExistsError:  # another writer came first
+        return None
     assert made is not None, "without a row a version is made as well"
     facts = {one.name: getattr(made, one.name) for one in fields(made)}
     return ChangeResult(**facts | {"rows_inserted": made.rows_written, "rows_updated": 0, "rows_deleted": 0})
 
 
-def _retrying(dataset: LanceDataset, change: Callable[[LanceDataset], Change], options: ChangeOptions) -> ChangeResult:
+def _retrying(
+    dataset: LanceDataset,
+    change: Callable[[LanceDataset], Change],
+    options: ChangeOptions,
+    looked_until: int | None = None,
+) -> ChangeResult:
     """Work a change out on a version, and on the latest one after each conflict."""
-    tries = 0
+    looked, tries = dataset.version if looked_until is None else looked_until, 0
     while True:
         tries += 1
         try:
-            return replace(change(dataset).run(), attempts=tries)
+            worked_out = replace(change(dataset), looked_until=None if options.write_try is None else looked)
+            return replace(worked_out.run(), attempts=tries)
+        except EarlierTryLandedError:
+            raise
         except RetryableConflictError as error:
             if tries > options.conflict_retries:
                 raise RetryableConflictError(

@@ -28,7 +28,7 @@ from pyspark_lance.change_job import gone_rows, inserted_keys
 from pyspark_lance.change_task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
 from pyspark_lance.key_narrowing import narrowed_by_keys
 from pyspark_lance.row_rules import hashes_of_keys
-from pyspark_lance.update_commit import commit_update, rows_with_keys
+from pyspark_lance.update_commit import Updated, commit_update, rows_with_keys
 from pyspark_lance.write_job import WriteJob
 
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
@@ -133,14 +133,14 @@ class KeyMergeJob:
         try:
             reports = [ChangeReport.from_bytes(message) for message in messages]
             made = [fragment for report in reports for fragment in report.metadata()]
-            dataset = self._commit(made, reports)
+            done = self._commit(made, reports)
         except StoreError:
             raise  # the commit may have taken effect, or may still do so
         except LanceError:
             self.clean(())
             raise
-        self.clean(made)
-        return dataset
+        self.clean(() if done.adopted else made)
+        return done.dataset
 
     def clean(self, keep: Iterable[FragmentMetadata]) -> None:
         """Delete the files of this write that belong to none of these fragments."""
@@ -150,11 +150,8 @@ class KeyMergeJob:
     def _on(self) -> tuple[str, ...]:
         return self.write.options.merge_on or ()
 
-    def _commit(self, made: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> LanceDataset:
+    def _commit(self, made: list[FragmentMetadata], reports: Sequence[ChangeReport]) -> Updated:
         options = self.write.options
-        properties = dict(options.transaction_properties or {})
-        if options.once is not None:
-            properties[options.once[0]] = options.once[1]
         base = self.write.base()
         try:
             gone, inserted = gone_rows(reports, self._on), inserted_keys(base, reports, self._on)
@@ -170,10 +167,11 @@ class KeyMergeJob:
                     made,
                     gone,
                     inserted=inserted,
-                    properties=properties,
+                    properties=options.transaction_properties,
                     message=options.commit_message,
-                    storage_options=options.storage_options,
-                )[0]
+                    once=options.once,
+                    looked_until=self.write.base_version,
+                )
             except RetryableConflictError as error:
                 if tries >= _ATTEMPTS or self.stable:
                     raise RetryableConflictError(

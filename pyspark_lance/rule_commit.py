@@ -3,12 +3,15 @@
 tasks    new files
 driver   which rows of the table go: a scan of the condition's columns
          Update(rows that go, fragments that come); worked out anew on the latest version after a conflict
+
+Each attempt looks for `once` and for other tries from the version on that the write began with.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,7 +19,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset, WriteResult
-from lance_core.errors import InvalidInputError, RetryableConflictError, SchemaError
+from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError, SchemaError
 from pyspark_lance.row_rules import RowRules
 from pyspark_lance.update_commit import commit_update, rows_where
 from pyspark_lance.write_options import WriteOptions
@@ -60,27 +63,33 @@ def replace_rows(
 ) -> WriteResult:
     """Commit fragments in the place of the rows that meet the condition.
 
+    Args:
+        dataset: The version to begin with; others have been looked at for `once` and other tries.
+        fragments: The new rows.
+        options: The caller's.
+
     Raises:
         RetryableConflictError: Others changed the same rows each time.
     """
     uri = dataset.uri
-    properties = dict(options.transaction_properties or {})
-    if options.once is not None:
-        properties[options.once[0]] = options.once[1]
-    tries = 0
+    write, tries, began = options.write_try, 0, dataset.version
     while True:
         tries += 1
         gone = rows_where(dataset, options.replace_where or "")
         try:
-            made, transaction = commit_update(
+            done = commit_update(
                 dataset,
                 fragments,
                 gone,
-                properties=properties,
+                properties=options.transaction_properties,
                 message=options.commit_message,
-                storage_options=options.storage_options,
+                once=options.once,
+                write_try=write,
+                looked_until=began,
             )
         except RetryableConflictError as error:
+            if isinstance(error, EarlierTryLandedError) and write is not None:
+                write = replace(write, earlier=(*write.earlier, error.version))
             if tries >= _ATTEMPTS:
                 raise RetryableConflictError(
                     f"{uri}: others changed the same rows in each of {tries} attempts; the last: {error}"
@@ -88,7 +97,14 @@ def replace_rows(
             dataset = lance_core.dataset(uri, storage_options=options.storage_options)
             continue
         deleted = sum(len(rows) for rows in gone.values())
-        return WriteResult.of_transaction(made, transaction, rows_deleted=deleted, attempts=tries)
+        return WriteResult.of_transaction(
+            done.dataset,
+            done.transaction,
+            rows_deleted=None if done.adopted else deleted,
+            attempts=0 if done.adopted else tries,
+            deduplicated=done.adopted,
+            replaced_versions=() if write is None else write.earlier,
+        )
 
 
 def check_keys(reports: Iterable[TaskReport], on: tuple[str, ...]) -> None:

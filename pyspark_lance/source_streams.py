@@ -73,6 +73,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         write_options = options.write_options(overwrite=overwrite)
         if write_options.once is not None:
             raise InvalidInputError("option once: a stream says once by itself which batch was written")
+        if write_options.merge_on is not None or write_options.replace_where is not None:
+            raise InvalidInputError(
+                "options merge_on and replaceWhere are not for streams, whose batches are appended or overwrite all: "
+                "pyspark_lance.merge, or a write with replace_where, in foreachBatch does it"
+            )
         if not overwrite:
             write_options = replace(write_options, empty="skip")
         self._job = prepare_write(source, options.uri, write_options)

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction
+from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteTry
 from lance_core.errors import LanceError
 from lance_core.threads import ThreadPool
 
-__all__ = ["commit_update", "rows_where", "rows_with_keys"]
+__all__ = ["Updated", "commit_update", "rows_where", "rows_with_keys"]
 
 _SIDE_BY_SIDE: Final = 8
 """Deletion vectors that are written at once: each waits for the storage."""
 
 _COMMIT_MESSAGE: Final = "__lance_commit_message"
 """The property in which pylance keeps a commit's message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """What a commit of rows that come and rows that go led to.
+
+    Attributes:
+        dataset: The new version, or the one that carries `once` already.
+        transaction: What made it.
+        adopted: Whether an earlier commit carries `once`, and nothing was committed.
+    """
+
+    dataset: LanceDataset
+    transaction: Transaction
+    adopted: bool
 
 
 def commit_update(
@@ -30,8 +46,10 @@ def commit_update(
     inserted: Any = None,
     properties: Mapping[str, str] | None,
     message: str | None,
-    storage_options: Mapping[str, str] | None,
-) -> tuple[LanceDataset, Transaction]:
+    once: tuple[str, str] | None = None,
+    write_try: WriteTry | None = None,
+    looked_until: int | None = None,
+) -> Updated:
     """Commit new fragments, and a version without some rows.
 
     Args:
@@ -42,13 +60,14 @@ def commit_update(
             time begins again.
         properties: Texts for the history.
         message: A text for the history.
-        storage_options: Settings of the storage.
-
-    Returns:
-        The new version, and what was committed.
+        once: A transaction property that at most one commit may carry.
+        write_try: Which try of which write this is.
+        looked_until: Version up to which somebody has looked for `once` and other tries; None for that of `dataset`.
 
     Raises:
         RetryableConflictError: Others changed the same rows meanwhile.
+        SupersededError: A later try has committed.
+        EarlierTryLandedError: An earlier try has, which `write_try` does not name.
     """
     removed, updated = _without(dataset, gone)
     operation = LanceOperation.Update(
@@ -65,7 +84,11 @@ def commit_update(
         transaction_properties=texts,
         affected_rows=dict(gone),
     )
-    return LanceDataset.commit(dataset, transaction, storage_options=storage_options), transaction
+    done = dataset.commit_once(transaction, once=once, write_try=write_try, looked_until=looked_until)
+    landed = None if once is None else done.read_transaction(done.version)
+    adopted = landed is not None and landed.uuid != transaction.uuid
+    made_by = landed if landed is not None else transaction
+    return Updated(dataset=done, transaction=made_by, adopted=adopted)
 
 
 def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:

@@ -21,13 +21,14 @@ from typing import Final
 import pyarrow as pa
 
 import lance_core
-from lance_core import CommitResult, FragmentMetadata, LanceDataset, WriteResult
+from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices, WriteResult
 from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     IncompatibleConflictError,
     InvalidInputError,
     LanceError,
+    RetryableConflictError,
     StoreError,
     UnsupportedError,
 )
@@ -126,20 +127,41 @@ class WriteJob:
 
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
         options = self.options
-        if self.base_version and options.replace_where is not None:
-            return replace_rows(self.base(), fragments, options)
         mode, slices = options.mode, options.slices
+        if options.replace_where is not None or options.merge_on is not None:
+            if not self.base_version:
+                return self._create(fragments, reports)
+            assert options.merge_on is None, "KeyMergeJob merges into a table that is there"
+            return replace_rows(self.base(), fragments, options)
         if options.is_dynamic:
             tables = [report.values for report in reports if report.values is not None]
             slices = slices_of(tables, options.partition_by or ())
             mode = "append" if slices is None else "replace"
-        elif options.merge_on is not None:
-            check_keys(reports, options.merge_on)
+        return self._commit_fragments(fragments, "create" if mode == "error" else mode, slices)
+
+    def _create(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
+        """Make the table of a write that would have replaced some of its rows.
+
+        Raises:
+            RetryableConflictError: Somebody else has made it: the write is neither to replace all rows, nor to add to
+                those that it would have replaced.
+        """
+        if self.options.merge_on is not None:
+            check_keys(reports, self.options.merge_on)
+        try:
+            return self._commit_fragments(fragments, "create", None)
+        except DatasetExistsError as error:
+            raise RetryableConflictError(
+                f"{self.uri} was made by another writer while this write was at work; do the write again"
+            ) from error
+
+    def _commit_fragments(self, fragments: list[FragmentMetadata], mode: str, slices: Slices | None) -> CommitResult:
+        options = self.options
         return lance_core.commit_fragments(
             self.uri,
             fragments,
             self.plan.stored,
-            mode="create" if mode == "error" else mode,
+            mode=mode,
             slices=slices if mode == "replace" else None,
             read_version=self.base_version,
             identity=self.base_identity,

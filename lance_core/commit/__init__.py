@@ -7,7 +7,6 @@ from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.tries import (
     REPLACES_KEY,
-    EarlierTryLandedError,
     OnEarlierTry,
     WriteTry,
     refuse_overruled,
@@ -37,7 +36,6 @@ __all__ = [
     "CommitConflictError",
     "CommitOptions",
     "Committed",
-    "EarlierTryLandedError",
     "Listener",
     "OnEarlierTry",
     "Prepare",

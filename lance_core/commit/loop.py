@@ -76,6 +76,8 @@ class CommitOptions:
             is written.
         write: Which try of which write this is, if it may be tried several times; its properties are on the
             transaction.
+        looked_until: Version up to which the caller has looked for `once` or other tries, if that is before the read
+            version: those between are looked at as well.
         data_storage_version: Version of data files, for Overwrite; None to infer it.
         stable_row_ids: Whether a dataset that is created has stable row ids.
     """
@@ -87,6 +89,7 @@ class CommitOptions:
     detached: bool = False
     once: tuple[str, str] | None = None
     write: WriteTry | None = None
+    looked_until: int | None = None
     data_storage_version: str | None = None
     stable_row_ids: bool = False
 
@@ -235,7 +238,7 @@ class _Commit:
         if duplicate is not None:
             return duplicate
         if self.options.write is not None:
-            meet(self.options.write, self.store.root, earlier)
+            meet(self.options.write, self.store.root, self.seen)
         self._judge(latest, earlier)
         rebased = self._rebased(latest, earlier)
         try:
@@ -262,7 +265,9 @@ class _Commit:
                 f"the transaction was made from version {read_version}, the latest is {latest.version}"
             )
         versions = range(read_version + 1, latest.version + 1)
-        for version in versions:
+        looked = self.options.looked_until
+        first = read_version if looked is None or self._creates else min(looked, read_version)
+        for version in range(first + 1, latest.version + 1):
             if version not in self.seen:
                 self.seen[version] = self._recorded(version, latest)
             if isinstance(self.seen[version].operation, Clone) and not self._creates:

@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from lance_core.errors import InvalidInputError, RetryableConflictError, SupersededError
+from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError, SupersededError
 from lance_core.table.transaction import Transaction
 
 __all__ = [
     "REPLACES_KEY",
     "TRY_KEY",
-    "EarlierTryLandedError",
     "OnEarlierTry",
     "WriteTry",
     "meet",
@@ -89,21 +88,6 @@ class WriteTry:
         return self.made(properties) and number_of(properties or {}) > self.number
 
 
-class EarlierTryLandedError(RetryableConflictError):
-    """An earlier try of the same write committed while this one was at work: its rows have to go.
-
-    Attributes:
-        version: The version that it committed.
-    """
-
-    def __init__(self, message: str, version: int) -> None:
-        super().__init__(message)
-        self.version = version
-
-    def __reduce__(self) -> tuple[type[EarlierTryLandedError], tuple[str, int]]:
-        return EarlierTryLandedError, (str(self), self.version)
-
-
 def number_of(properties: Mapping[str, str]) -> tuple[int, ...]:
     """The number of the try that made a commit; an empty tuple, which sorts first, if none is recorded."""
     parts = properties.get(TRY_KEY, "").split(".")
@@ -133,7 +117,7 @@ def meet(write: WriteTry, root: str, committed: Mapping[int, Transaction]) -> No
             "rows out; do it again"
         )
     if earlier:
-        raise EarlierTryLandedError(f"{root}: version {max(earlier)} is an earlier try of the same write", max(earlier))
+        raise EarlierTryLandedError(f"{root}: version {min(earlier)} is an earlier try of the same write", min(earlier))
 
 
 def refuse_overruled(write: WriteTry, root: str, others: Mapping[int, Transaction]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Self, TypedDict
 
-from lance_core.commit import Committed, commit
+from lance_core.commit import CommitOptions, Committed, WriteTry, commit
 from lance_core.errors import InvalidInputError
 from lance_core.store import CommitLock, open_store
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
@@ -97,6 +98,45 @@ class CommittingVerbs(Handle):
             ),
         )
         return cls(place.uri, storage_options=place.options, manifest=done.manifest)
+
+    def commit_once(
+        self,
+        transaction: Transaction,
+        *,
+        once: tuple[str, str] | None = None,
+        write_try: WriteTry | None = None,
+        looked_until: int | None = None,
+    ) -> Self:
+        """Commit what was worked out from this version, unless that was done already. Not in pylance.
+
+        Args:
+            transaction: The change.
+            once: A transaction property (key, value) that at most one commit may carry: if one that is newer than this
+                version has it, that one is returned and nothing is committed.
+            write_try: Which try of which write this is: of two tries that meet the later one wins.
+            looked_until: Version up to which the caller has looked for `once` and other tries of `write_try`; None for
+                this one.
+
+        Returns:
+            The dataset at the new version; this one does not move.
+
+        Raises:
+            CommitConflictError: Another writer's commit rules this one out.
+            SupersededError: A later try of the same write has committed.
+            EarlierTryLandedError: An earlier try has, which `write_try` does not name among its earlier ones.
+        """
+        texts = dict(transaction.transaction_properties or {})
+        texts |= dict([once] if once is not None else []) | (write_try.properties if write_try is not None else {})
+        place = destination(self, None, None)
+        done = commit_transaction(
+            place.store,
+            replace(transaction, transaction_properties=texts),
+            base=place.base,
+            read_version=None,
+            properties={},
+            options=CommitOptions(once=once, write=write_try, looked_until=looked_until),
+        )
+        return type(self)(place.uri, storage_options=place.options, manifest=done.manifest)
 
     @classmethod
     def commit_batch(

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import SliceWriter, WriteResult
-from lance_core.errors import CommitConflictError, InvalidInputError
+from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError
 from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widened, with_known_types, with_vectors
 from lance_dagster.handlers.base import WriteRequest
-from lance_dagster.handlers.merging import adopted, check_keys, merge_arrow, undo_is_exact
+from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merged
 
 __all__ = ["refuse_outside", "write_arrow"]
 
@@ -40,6 +40,7 @@ def write_arrow(
     Raises:
         LanceError: nothing was committed, and the files that were written are gone.
     """
+    without_table = False  # for a merge to merge into
     without_rows = isinstance(batches, list) and not any(batch.num_rows for batch in batches)
     existing = None if request.existing is None else request.existing.schema
     wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
@@ -54,7 +55,7 @@ def write_arrow(
             return None
         if request.mode == "merge":
             return _merge(table, request)
-        batches = [table]
+        batches, without_table = [table], request.mode == "create"
     writer = _writer(target, request)
     try:
         for batch in batches:
@@ -65,7 +66,13 @@ def write_arrow(
     except BaseException:
         writer.discard()
         raise
-    return _commit(fragments, target, writer, request)
+    try:
+        return _commit(fragments, target, writer, request)
+    except DatasetExistsError:
+        writer.discard()
+        if not without_table:
+            raise
+    return write_arrow(batches, target, after_creation(request))
 
 
 def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
@@ -86,9 +93,7 @@ def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Sc
 def _merge(table: pa.Table, request: WriteRequest) -> WriteResult | None:
     if request.slices is not None and request.output.out_of_partition == "error":
         refuse_outside(table, request.slices, request.uri)
-    if not undo_is_exact(request, lambda: table.select(request.output.key)):
-        return adopted(request)
-    return merge_arrow(table, request)
+    return merged(request, lambda: table.select(request.output.key), lambda asked: merge_arrow(table, asked))
 
 
 def _skips_empty(num_rows: int, request: WriteRequest) -> bool:

@@ -7,30 +7,40 @@
     only in the table       when_not_matched_by_source    nothing; in a run of partitions only theirs count
 
 A merge that is tried again merges again. That gives what the last try alone would have given as long as it has every
-key of the earlier try and matched rows are updated; where it does not, `on_earlier_try` decides.
+key of the earlier try and matched rows are updated; where it does not, `on_earlier_try` decides. An earlier try that
+lands while a merge is at work is judged in the same way; a later one stops it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import lance_core
 from lance_core import LanceDataset, WriteResult
-from lance_core.errors import DatasetNotFoundError, EarlierTryError, InvalidInputError, SchemaError
+from lance_core.errors import (
+    DatasetNotFoundError,
+    EarlierTryError,
+    EarlierTryLandedError,
+    InvalidInputError,
+    SchemaError,
+    SupersededError,
+)
 from lance_dagster.handlers.base import WriteRequest
 
 __all__ = [
-    "adopted",
+    "after_creation",
     "check_keys",
     "commit_properties",
     "configure",
     "may_insert",
     "merge_arrow",
     "merge_result",
-    "undo_is_exact",
+    "merged",
 ]
 
 
@@ -43,6 +53,8 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
     dataset, output = request.existing, request.output
     assert dataset is not None
     merge = dataset.merge_insert(output.key).commit_properties(commit_properties(request))
+    if request.write_try is not None:
+        merge = merge.write_try(request.write_try)
     if output.when_matched == "update":
         merge = merge.when_matched_update_all()
     elif output.when_matched == "delete":
@@ -71,18 +83,21 @@ def commit_properties(request: WriteRequest) -> dict[str, str]:
     message = request.output.commit_message
     return {
         **request.properties,
-        **({} if request.write_try is None else request.write_try.properties),
         **({} if message is None else {"__lance_commit_message": message}),
     }
 
 
 def configure(request: WriteRequest) -> None:
-    """Set the entries of the table's configuration that it lacks, in a version of their own."""
-    assert request.existing is not None
-    config = request.existing.config()
+    """Set the entries of the table's configuration that it lacks, in a version of their own.
+
+    The merge begins with the version before, as its commit looks for other tries from there on.
+    """
+    existing = request.existing
+    assert existing is not None
+    config = existing.config()
     missing = {key: value for key, value in request.table.table_config.items() if config.get(key) != value}
     if missing:
-        request.existing.update_config(missing)
+        existing.checkout_version(existing.version).update_config(missing)
 
 
 def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:
@@ -126,6 +141,54 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
     whole = [row for row in twice.slice(0, 100).to_pylist() if None not in row.values()]
     if whole:
         raise InvalidInputError(f"the output has several rows with the key {whole[0]}; a merge takes each key once")
+
+
+def merged(
+    request: WriteRequest, keys: Callable[[], pa.Table], merge: Callable[[WriteRequest], WriteResult]
+) -> WriteResult:
+    """Merge, and once more on top of each earlier try that lands meanwhile.
+
+    Args:
+        request: The merge.
+        keys: The keys of the rows that are to be merged; asked for only after an earlier try.
+        merge: Merges as a request says.
+
+    Raises:
+        EarlierTryError: Merging on top of an earlier try is not what this one alone would have done.
+        SupersededError: A later try has committed.
+    """
+    while True:
+        if not undo_is_exact(request, keys):
+            return adopted(request)
+        try:
+            return merge(request)
+        except EarlierTryLandedError as error:
+            write = request.write_try
+            assert write is not None  # else there are no tries
+            # The commits before it were looked at; those after it will be when the merge that begins there commits.
+            landed = lance_core.dataset(request.uri, error.version, storage_options=request.storage_options)
+            write = replace(write, earlier=(*write.earlier, error.version))
+            request = replace(request, existing=landed, mode="merge", write_try=write)
+
+
+def after_creation(request: WriteRequest) -> WriteRequest:
+    """The merge into a table that somebody else has made since it was found that there is none.
+
+    Raises:
+        SupersededError: A later try has committed.
+    """
+    existing = lance_core.dataset(request.uri, storage_options=request.storage_options)
+    write = request.write_try
+    if write is not None:
+        found, _ = existing.find_transactions(*write.token)
+        for version, one in found.items():
+            if write.is_superseded_by(one.transaction_properties):
+                raise SupersededError(
+                    f"{request.uri}: version {version} was committed by a later try of the same write; nothing of this "
+                    "one was committed"
+                )
+        write = replace(write, earlier=tuple(sorted(found)))
+    return replace(request, existing=existing, mode="merge", write_try=write)
 
 
 def undo_is_exact(request: WriteRequest, keys: Callable[[], pa.Table]) -> bool:

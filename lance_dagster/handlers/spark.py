@@ -13,7 +13,7 @@ from lance_core import WriteResult
 from lance_core.errors import InvalidInputError
 from lance_dagster.handlers.arrow_write import refuse_outside, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.merging import adopted, commit_properties, configure, undo_is_exact
+from lance_dagster.handlers.merging import commit_properties, configure, merged
 from lance_dagster.settings import TableSettings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class SparkHandler(LanceTypeHandler):
         """Write it: one Spark job, then one commit."""
         import pyspark_lance  # noqa: PLC0415 - optional
 
-        if request.mode == "merge" or (request.mode == "append" and request.output.write_mode == "merge"):
+        if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
         return pyspark_lance.write(
             value,
@@ -126,22 +126,26 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         return write_arrow([table], table.schema, request)
     if slices is not None and output.out_of_partition == "error":
         refuse_outside(value.select(*slices.columns).distinct().toArrow(), slices, request.uri)
-    if not undo_is_exact(request, lambda: value.select(*output.key).toArrow()):
-        return adopted(request)
-    if request.existing is not None:
-        configure(request)
-    done = pyspark_lance.merge(
-        value,
-        request.uri,
-        on=output.key,
-        when_matched=None if output.when_matched == "nothing" else output.when_matched,
-        when_not_matched=None if output.when_not_matched == "nothing" else output.when_not_matched,
-        when_not_matched_by_source="delete" if output.when_not_matched_by_source == "delete" else None,
-        transaction_properties=commit_properties(request),
-        storage_options=request.storage_options,
-        **request.file_options,
-    )
-    return replace(done, replaced_versions=() if request.write_try is None else request.write_try.earlier)
+
+    def merge(asked: WriteRequest) -> WriteResult:
+        if asked.existing is not None:
+            configure(asked)
+        done = pyspark_lance.merge(
+            value,
+            asked.uri,
+            on=output.key,
+            when_matched=None if output.when_matched == "nothing" else output.when_matched,
+            when_not_matched=None if output.when_not_matched == "nothing" else output.when_not_matched,
+            when_not_matched_by_source="delete" if output.when_not_matched_by_source == "delete" else None,
+            transaction_properties=commit_properties(asked),
+            storage_options=asked.storage_options,
+            write_try=asked.write_try,
+            read_version=asked.read_version,
+            **asked.file_options,
+        )
+        return replace(done, replaced_versions=() if asked.write_try is None else asked.write_try.earlier)
+
+    return merged(request, lambda: value.select(*output.key).toArrow(), merge)
 
 
 def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:

@@ -1,6 +1,7 @@
 """`write_mode` merge: policies, partitions, tries, in one commit, for Arrow, pandas, polars and Spark."""
 
 import datetime as dt
+import threading
 
 import dagster as dg
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 
 import lance_core
 from tests.lance_dagster.lake import errors
+from tests.lance_dagster.test_retries import side_by_side
 
 SCHEMA = pa.schema({"day": pa.date32(), "k": pa.int64(), "v": pa.string()})
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-05")
@@ -144,3 +146,64 @@ class TestRetries:
         self.run(lake, [(ONE, 9, "x")], [(ONE, 2, "B")], **{"lance/on_earlier_try": policy})
         found = "".join(sorted(v for _, _, v in lake.rows("t")))
         assert found == "".join(sorted(values.replace("b", "") if policy == "append" else values))
+
+
+class TestTwoAtOnce:
+    """A run that was taken for dead, and its re-execution."""
+
+    def run(self, lake, older_commits, older, newer, **metadata):
+        begun, written = threading.Barrier(2), threading.Event()
+        tags = {"dagster/root_run_id": "root", "dagster/parent_run_id": "root"}
+
+        def run(own, rows, later, first):
+            def batches():
+                begun.wait(timeout=60)
+                assert first or written.wait(timeout=60)
+                yield from frame(*rows).to_batches()
+
+            @dg.asset
+            def nothing() -> None: ...
+
+            for _ in range(3 if later else 0):
+                own.run(nothing)  # so that this run is the later one
+            asset = merging(lambda _: pa.RecordBatchReader.from_batches(SCHEMA, batches()), **metadata)
+            result = own.run(asset, tags=tags, fails=None)
+            if first:
+                written.set()
+            return result
+
+        return side_by_side(
+            lake,
+            lambda own: run(own, older, later=False, first=older_commits),
+            lambda own: run(own, newer, later=True, first=not older_commits),
+        )
+
+    @pytest.mark.parametrize("there", [False, True])
+    @pytest.mark.parametrize("older_commits", [False, True])
+    def test_the_later_try_wins(self, lake, there, older_commits):
+        if there:
+            lance_core.write_dataset(frame((ONE, 2, "b"), (TWO, 3, "c")), lake.uri("t"))
+        bad, good = [(ONE, 2, "bad"), (TWO, 4, "bad")], [(ONE, 2, "B"), (TWO, 4, "D")]
+        older, newer = self.run(lake, older_commits, bad, good)
+        assert newer.success
+        assert older.success is older_commits
+        assert lake.rows("t") == sorted([*good, *([(TWO, 3, "c")] if there else [])])
+        if older_commits:
+            (event,) = newer.asset_materializations_for_node("t")
+            assert event.metadata["lance/replaced_try"].value["run_id"] == older.run_id
+        else:
+            assert "SupersededError" in errors(older)
+
+    def test_keys_that_only_the_older_try_has_are_not_left_in_silence(self, lake, table):
+        older, newer = self.run(lake, True, [(ONE, 9, "bad")], [(ONE, 2, "B")])
+        assert older.success
+        assert "merged 1 keys that this one has not" in errors(newer)
+
+
+def test_a_table_that_another_run_makes_meanwhile_is_merged_into(lake):
+    def batches():
+        lance_core.write_dataset(frame((ONE, 2, "b"), (TWO, 3, "c")), lake.uri("t"))
+        yield from frame(*NEW).to_batches()
+
+    lake.run(merging(lambda _: pa.RecordBatchReader.from_batches(SCHEMA, batches())))
+    assert lake.rows("t") == [(ONE, 2, "B"), (TWO, 3, "c"), (TWO, 4, "D")]

@@ -1,11 +1,14 @@
 """How far a write looks back for one that has the same `once` property."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 import lance_core
 from lance_core.commit import versions
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, RetryableConflictError
+from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.source_options import SourceOptions
 from pyspark_lance.write_job import WriteOptions, already_done, prepare_write
 
@@ -56,6 +59,39 @@ def test_a_commit_after_the_look_is_found_by_the_commit(table):
     result = job.finish([job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()])
     assert (result.version, result.deduplicated) == (11, True)
     assert lance_core.dataset(table).count_rows() == 11
+
+
+@pytest.mark.parametrize("rules", [{"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
+@pytest.mark.parametrize("changes_rows", [False, True])
+def test_a_commit_after_the_look_is_found_by_one_that_replaces_rows(uri, rules, changes_rows):
+    lance_core.write_dataset(ROWS, uri)
+    _, options = already_done(uri, WriteOptions(once=TOKEN, **rules))
+    job = prepare_write(ROWS.schema, uri, options)
+    job = KeyMergeJob.of(job) if options.merge_on else job
+    messages = [job.task()(0, 0, iter(ROWS.to_batches()))]
+    if changes_rows:  # the same rows, so that the replacement is worked out again on a version after the token's
+        lance_core.dataset(uri).update({"id": "1"})
+    lance_core.write_dataset(pa.table({"id": [7]}), uri, mode="append", transaction_properties=dict([TOKEN]))
+    if changes_rows:
+        lance_core.dataset(uri).update({"id": "1"}, where="id = 1")
+    before = lance_core.dataset(uri)
+    result = job.finish(messages)
+    assert result.version == (3 if changes_rows else 2)
+    assert lance_core.dataset(uri).version == before.version
+    versions = [before.checkout_version(number) for number in range(1, before.version + 1)]
+    used = {file.path for one in versions for part in one.get_fragments() for file in part.data_files()}
+    assert {path.name for path in Path(uri, "data").iterdir()} == used
+
+
+@pytest.mark.parametrize("rules", [{"mode": "overwrite", "replace_where": "id = 1"}, {"merge_on": ("id",)}])
+def test_a_table_that_somebody_makes_meanwhile_is_not_replaced_or_added_to(uri, rules):
+    job = prepare_write(ROWS.schema, uri, WriteOptions(**rules))
+    messages = [job.task().run(0, 0, iter(ROWS.to_batches())).to_bytes()]
+    other = lance_core.write_dataset(pa.table({"id": [1, 2]}), uri)
+    with pytest.raises(RetryableConflictError, match="was made by another writer"):
+        job.finish(messages)
+    assert lance_core.dataset(uri).version == 1
+    assert lance_core.dataset(uri).to_table() == other.to_table()
 
 
 def test_a_table_that_is_made_after_the_look_is_found_by_the_commit(uri):

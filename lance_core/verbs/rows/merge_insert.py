@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.commit import CommitOptions, WriteTry
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
@@ -53,10 +54,21 @@ class MergeInsertBuilder:
         self._target_bases: Sequence[str] | None = None
         self._target_all_bases: bool | None = None
         self._properties: Mapping[str, str] = {}
+        self._write: WriteTry | None = None
 
     def commit_properties(self, properties: Mapping[str, str]) -> Self:
         """Texts for the history, by key: the transaction properties of the commit. Not offered by pylance."""
         self._properties = dict(properties)
+        return self
+
+    def write_try(self, write: WriteTry) -> Self:
+        """Which try of which write the merge is; the commit gets its properties. Not offered by pylance.
+
+        `execute` raises SupersededError if a later try has committed. If an earlier one has that `write` does not name,
+        it raises EarlierTryLandedError: whether merging on top of it does the same as merging alone depends on its
+        rows. Name its version among `earlier`, and execute again, to do so.
+        """
+        self._write = write
         return self
 
     def when_matched_update_all(self, condition: str | pc.Expression | None = None) -> Self:
@@ -157,14 +169,17 @@ class MergeInsertBuilder:
             SchemaError: The source does not fit the dataset.
             InvalidInputError: A match is forbidden, or several source rows match one row.
             RetryableConflictError: Others changed the same rows each time.
+            SupersededError, EarlierTryLandedError: See `write_try`.
         """
         table = self._table(data_obj, schema)
+        began = self._dataset.source.manifest.version
+        options = CommitOptions(write=self._write, looked_until=None if self._write is None else began)
 
         def attempt(base: Source) -> tuple[Manifest, Merged]:
             with staged(base) as files:
                 merged = self._merge(base, table, files)
                 affected = merged.removal.affected_rows if merged.removal is not None else None
-                return files.commit(merged.operation, affected, self._properties), merged
+                return files.commit(merged.operation, affected, self._texts, options), merged
 
         manifest, merged = retrying(
             self._dataset.source, attempt, conflict_retries=self._retries, retry_timeout=self._timeout
@@ -184,7 +199,7 @@ class MergeInsertBuilder:
         with staged(base) as files:
             merged = self._merge(base, self._table(data_obj, schema), files)
         record = records.Transaction(
-            read_version=base.manifest.version, operation=merged.operation, properties=self._properties
+            read_version=base.manifest.version, operation=merged.operation, properties=self._texts
         )
         affected = merged.removal.affected_rows if merged.removal is not None else None
         return Transaction.from_record(record, affected), merged.stats.as_dict()
@@ -200,6 +215,11 @@ class MergeInsertBuilder:
     def mark_sstables_as_compacted(self, *_: Any, **__: Any) -> NoReturn:
         """Not offered: write-ahead logs are not written."""
         raise UnsupportedError("merge_insert.mark_sstables_as_compacted is not offered")
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        """The properties of the commit."""
+        return {**self._properties, **({} if self._write is None else self._write.properties)}
 
     def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> pa.Table:
         self._clauses.check()

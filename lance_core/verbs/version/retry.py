@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from lance_core.commit import load_following
-from lance_core.errors import InvalidInputError, RetryableConflictError
+from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError
 from lance_core.verbs.version.source import Source
 
 __all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "retrying"]
@@ -40,6 +40,7 @@ def retrying(
 
     Raises:
         RetryableConflictError: There was a conflict each time.
+        EarlierTryLandedError: An earlier try of the same write came meanwhile; what it did is the caller's to judge.
         InvalidInputError: A limit is negative.
     """
     if conflict_retries < 0 or retry_timeout < timedelta(0):
@@ -50,6 +51,8 @@ def retrying(
         started = time.monotonic()
         try:
             return attempt(source)
+        except EarlierTryLandedError:
+            raise
         except RetryableConflictError as error:
             tries += 1
             if tries > conflict_retries or time.monotonic() - began > retry_timeout.total_seconds():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lance_core.commit import AffectedRows, commit, load_following
+from lance_core.commit import AffectedRows, CommitOptions, commit, load_following
 from lance_core.errors import LanceError, ObjectNotFoundError, OutcomeUnknownError
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import DataFile, Fragment
@@ -49,6 +49,7 @@ class Staged:
         operation: Operation,
         affected_rows: AffectedRows | None = None,
         properties: Mapping[str, str] | None = None,
+        options: CommitOptions | None = None,
     ) -> Manifest:
         """Commit an operation that refers to the files, made from the version that they were written for.
 
@@ -56,6 +57,7 @@ class Staged:
             operation: The change.
             affected_rows: Rows that it takes away, as offsets by fragment id.
             properties: Texts for the history.
+            options: How to commit.
 
         Raises:
             CommitConflictError: Another writer's commit rules this one out.
@@ -63,7 +65,7 @@ class Staged:
         base = self.source.manifest
         transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
         self._commits = True
-        return commit(self.source.store, transaction, base=base, affected_rows=affected_rows).manifest
+        return commit(self.source.store, transaction, base=base, options=options, affected_rows=affected_rows).manifest
 
     @property
     def may_be_committed(self) -> bool:

@@ -24,7 +24,6 @@ from lance_core.commit import (
     REPLACES_KEY,
     CommitOptions,
     Committed,
-    EarlierTryLandedError,
     WriteTry,
     commit,
     find_by_property,
@@ -38,6 +37,7 @@ from lance_core.commit import (
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
+    EarlierTryLandedError,
     ObjectNotFoundError,
     RetryableConflictError,
     SupersededError,
@@ -142,7 +142,7 @@ class _Commit:
                     return adopted
                 tries |= landed_tries(self.store, self.write, 0, base)
                 self._follow_creation(base, tries)
-        if self.mode == "create" and not tries:
+        if self.mode == "create" and len(tries) < base.version:  # somebody else has written to it, too
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
         base = self._with_new_columns(self._configured(base))
         if self.mode in ("append", "replace"):
@@ -259,7 +259,8 @@ class _Commit:
             properties[REPLACES_KEY] = ",".join(map(str, replaced))
         options = self.options
         if self.write is not None:
-            options = replace(options, write=replace(self.write, earlier=replaced))
+            alone = self.write.alone or self.mode == "create"
+            options = replace(options, write=replace(self.write, earlier=replaced, alone=alone))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
         done = commit(self.store, transaction, base=base, options=options, affected_rows=affected)

@@ -6,7 +6,15 @@ import pytest
 
 import lance_core
 from lance_core import Equals, Slice, Slices, WriteTry, commit_fragments, write_fragments
-from lance_core.errors import EarlierTryError, InvalidInputError, RetryableConflictError, SupersededError
+from lance_core.errors import (
+    DatasetExistsError,
+    EarlierTryError,
+    EarlierTryLandedError,
+    InvalidInputError,
+    RetryableConflictError,
+    SupersededError,
+)
+from lance_core.verbs.version import retry
 
 TOKEN = ("app.token", "x")
 
@@ -372,3 +380,66 @@ class TestOverruling:
             own = attempt(number, token=("t", str(number)), overrules=True)
             write(uri, rows(number), own, mode="replace", slices=slices)
         assert values(uri) == [2]
+
+
+class TestMerge:
+    """Merging on top of an earlier try is the caller's to decide; a later try stops it."""
+
+    def merge(self, dataset, write_try, *values):
+        builder = dataset.merge_insert("v").when_matched_update_all().when_not_matched_insert_all()
+        return builder.write_try(write_try).execute(rows(*values, part="new"))
+
+    def test_a_later_try_that_landed_meanwhile_stops_it(self, table):
+        base = latest(table)
+        self.merge(latest(table), attempt(1), 100, 7)
+        with pytest.raises(SupersededError, match="later try of the same write"):
+            self.merge(base, attempt(0), 100, 8)
+        assert values(table.uri) == [7, 100, 101]
+
+    def test_an_earlier_try_that_landed_meanwhile_is_named(self, table):
+        base = latest(table)
+        self.merge(latest(table), attempt(0), 100, 7)
+        with pytest.raises(EarlierTryLandedError) as raised:
+            self.merge(base, attempt(1), 100, 8)
+        assert raised.value.version == 2
+        self.merge(base, attempt(1, 2), 100, 8)
+        assert values(table.uri) == [7, 8, 100, 101]
+        assert lance.dataset(table.uri).read_transaction(3).transaction_properties["app.token"] == "x"
+
+    def test_a_try_before_the_version_that_it_is_worked_out_from_anew_is_found(self, table, monkeypatch):
+        """The first attempt meets a conflict; a later try is older than the version that the second begins with."""
+        base, load = latest(table), retry.load_following
+
+        def busy(*args):
+            self.merge(latest(table), attempt(1), 7)
+            latest(table).update({"p": "'x'"}, where="v = 100")
+            return load(*args)
+
+        latest(table).update({"p": "'x'"}, where="v = 100")
+        monkeypatch.setattr(retry, "load_following", busy)
+        with pytest.raises(SupersededError):
+            self.merge(base, attempt(0), 100)
+        assert values(table.uri) == [7, 100, 101]
+
+
+def test_a_creation_takes_the_place_of_an_earlier_one_but_of_nobody_elses_rows(tmp_path):
+    uri = str(tmp_path / "t")
+    write(uri, rows(1), attempt(0), mode="create")
+    assert write(uri, rows(2), attempt(1), mode="create").replaced_versions == (1,)
+    lance_core.write_dataset(rows(3), uri, mode="append")
+    with pytest.raises(DatasetExistsError):
+        write(uri, rows(4), attempt(2), mode="create")
+    assert values(uri) == [2, 3]
+
+
+def test_a_commit_of_fragments_that_carries_once_lands_once(table):
+    base, token = latest(table), ("app.batch", "7")
+    fragments = write_fragments(rows(1), table.uri, dataset_schema=base.lance_schema_bytes)
+    operation = lance_core.LanceOperation.Append(fragments)
+    first = base.commit_once(lance_core.Transaction(base.version, operation), once=token)
+    again = base.commit_once(lance_core.Transaction(base.version, operation), once=token)
+    assert (first.version, again.version) == (2, 2)
+    newer = lance_core.write_dataset(rows(2), table.uri, mode="append")
+    late = newer.commit_once(lance_core.Transaction(newer.version, operation), once=token, looked_until=1)
+    assert late.version == 2
+    assert values(table.uri) == [1, 2, 100, 101]
