@@ -18,10 +18,9 @@ __all__ = ["EvolvingVerbs"]
 
 
 class EvolvingVerbs(Handle):
-    """What a dataset offers to change its columns. The handle moves to the version that was made.
+    """Methods that change columns. The handle moves to the new version.
 
-    A concurrent change of rows that such a change cannot follow raises a RetryableConflictError: call it again after
-    `checkout_latest`.
+    A concurrent change of rows can raise a RetryableConflictError: call the method again after `checkout_latest`.
     """
 
     def add_columns(
@@ -36,7 +35,7 @@ class EvolvingVerbs(Handle):
         Args:
             transforms: New columns as SQL texts or pyarrow expressions by name; a function or `BatchUDF` from a batch
                 of rows to a batch of new columns; a table, reader or the like with one row per row of the dataset; or
-                Arrow fields or a schema, for columns of nulls, which take no file.
+                Arrow fields or a schema, for columns of nulls, which need no file.
             read_columns: Columns that the function reads, `_rowid` and `_rowaddr` among them; None for all.
             reader_schema: Schema of an iterable of batches.
             batch_size: Most rows of a batch that the function gets.
@@ -67,17 +66,17 @@ class EvolvingVerbs(Handle):
             schema: Schema of an iterable of batches.
 
         Raises:
-            SchemaError: A column exists, or those that are joined on do not or differ in type.
+            SchemaError: A column exists already, or the join columns do not exist or differ in type.
         """
         self._manifest = commit_made(self.source, joined(data_obj, schema, self._manifest.schema, left_on, right_on))
 
     def alter_columns(self, *alterations: Mapping[str, Any]) -> None:
-        """Rename columns, allow or forbid nulls, or cast.
+        """Rename columns, change their nullability, or cast them.
 
         Args:
             *alterations: Each with the keys "path", and "name", "nullable" or "data_type". Casts go between integers,
                 between floats, between decimals, between dates, times and durations, and between the sizes of texts,
-                bytes and lists; they write the column anew. Times without a zone are taken as those of a new zone.
+                bytes and lists; they write the column anew. Times without a zone are interpreted in a new zone.
 
         Raises:
             SchemaError: A column does not exist, two would have one name, or a cast is not possible.

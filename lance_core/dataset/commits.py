@@ -1,4 +1,4 @@
-"""Verbs that commit what was made elsewhere."""
+"""Verbs that commit changes that were prepared elsewhere."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ COMMIT_TIMEOUT: Final = timedelta(minutes=30)
 
 
 class BulkCommitResult(TypedDict):
-    """What `commit_batch` did."""
+    """The result of `commit_batch`."""
 
     dataset: Any
     merged: Transaction
 
 
 class CommittingVerbs(Handle):
-    """What a dataset offers to writers that work in several processes."""
+    """Methods for writers that work in several processes."""
 
     @classmethod
     def commit(
@@ -51,25 +51,25 @@ class CommittingVerbs(Handle):
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
         **others: Any,
     ) -> Self:
-        """Make a version of fragments that were written elsewhere.
+        """Commit fragments that were written elsewhere as a new version.
 
-        Nothing is checked but what the format demands: the fragments must fit the columns.
+        Only the demands of the format are checked: the fragments must fit the columns.
 
         Args:
             base_uri: The dataset's root, or a dataset.
             operation: The change, or a transaction with the change in it.
-            read_version: Version that the change was made from; it can be left out for Overwrite and Restore.
-            commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
-                stores whose writers of pylance need one. It is entered once for each attempt, and kept by the dataset
-                that is returned. None for that of the dataset given.
+            read_version: Version that the change is based on; optional for Overwrite and Restore.
+            commit_lock: A function from the version that is about to be committed to a context manager, which is held
+                while the manifest is put: a lock for stores on which pylance's writers need one. It is entered once per
+                attempt and kept by the returned dataset. None for the lock of the given dataset.
             storage_options: Credentials and options of the storage, under object_store's names.
-            enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
-            detached: Commit beside the history: the version is found only by its number.
-            max_retries: How often the commit follows others that were faster. With 0 an Overwrite must follow its
-                read version directly.
+            enable_v2_manifest_paths: False gives a new dataset the old names of manifests.
+            detached: Commit outside of the history: the version is found only by its number.
+            max_retries: How often the commit is rebased on faster writers' versions. With 0 an Overwrite must follow
+                its read version directly.
             commit_message: A text for the history; for a transaction, put it among its properties.
-            enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-            commit_timeout: No attempt is begun after so long; None for no limit.
+            enable_stable_row_ids: Give rows ids that survive compaction; only for a new dataset.
+            commit_timeout: Time after which no further attempt starts; None for no limit.
             **others: Arguments of pylance's that are not offered.
 
         Returns:
@@ -154,7 +154,7 @@ class CommittingVerbs(Handle):
         """Commit several appends as one version; arguments as `commit`. Their properties are not kept.
 
         Returns:
-            "dataset": the dataset at the new version; "merged": what was committed.
+            "dataset": the dataset at the new version; "merged": the committed transaction.
 
         Raises:
             UnsupportedError: A transaction is no append.
@@ -179,15 +179,15 @@ class CommittingVerbs(Handle):
     ) -> None:
         """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
 
-        A symbolic link is removed and what it leads to stays; if the root is one, nothing else is done.
+        A symbolic link is removed and its target stays; if the root is one, nothing else is done.
 
-        What an external manifest store knows about the dataset and its branches goes last. A drop that was cut short is
-        finished by another one, which also removes what is left when somebody else has deleted the files.
+        Rows of the dataset and its branches in an external manifest store are deleted last. An interrupted drop can be
+        repeated; a drop also removes the rows that remain when somebody else has deleted the files.
 
         Args:
             base_uri: The dataset's root.
             storage_options: Credentials and options of the storage, under object_store's names.
-            ignore_not_found: Whether it is fine that nothing is there.
+            ignore_not_found: Whether a missing dataset is no error.
 
         Raises:
             DatasetNotFoundError: It is no dataset's root.

@@ -18,14 +18,14 @@ Changes = Mapping[str, str | None]
 
 
 class ConfiguringVerbs(Handle):
-    """What a dataset offers to change its configuration and the free texts about it, its schema and its fields.
+    """Methods that change the configuration, and the metadata of the table, its schema and its fields.
 
-    With `replace`, values are the whole new map; else they are set on top of it, and None removes a key.
+    With `replace`, values are the whole new map; otherwise they are merged into it, and None removes a key.
     """
 
     @property
     def schema_metadata(self) -> dict[str, str]:
-        """Free texts about the schema; bytes that are no UTF-8 show as U+FFFD, and stay what they are."""
+        """Metadata of the schema; bytes that are not UTF-8 are shown as U+FFFD, and stay unchanged in the table."""
         return {key: value.decode(errors="replace") for key, value in self._manifest.schema.metadata.items()}
 
     def update_config(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
@@ -38,21 +38,21 @@ class ConfiguringVerbs(Handle):
         self._update(UpdateConfig(config=UpdateMap(entries=dict.fromkeys(keys))))
 
     def update_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
-        """Change the texts about the table, and return all of them."""
+        """Change the table's metadata, and return all of it."""
         self._update(UpdateConfig(table_metadata=_change(values, replace)))
         return self.metadata
 
     def update_schema_metadata(self, values: Changes, *, replace: bool = False) -> dict[str, str]:
-        """Change the texts about the schema, and return all of them."""
+        """Change the schema's metadata, and return all of it."""
         self._update(UpdateConfig(schema_metadata=_change(values, replace)))
         return self.schema_metadata
 
     def update_field_metadata(self, field_updates: Mapping[str, Changes], *, replace: bool = False) -> None:
-        """Change the texts about fields.
+        """Change the metadata of fields.
 
         Args:
             field_updates: Changes by dotted path of the field.
-            replace: Whether they are all that is kept about each of these fields.
+            replace: Whether they replace all metadata of these fields.
 
         Raises:
             SchemaError: There is no such field.
@@ -61,12 +61,12 @@ class ConfiguringVerbs(Handle):
         self._update(UpdateConfig(field_metadata=changes))
 
     def replace_schema_metadata(self, new_metadata: Mapping[str, str]) -> None:
-        """Set all texts about the schema; `update_schema_metadata` with `replace` is the newer name."""
+        """Replace the schema's metadata; `update_schema_metadata` with `replace` is the newer name."""
         _deprecated("replace_schema_metadata", "update_schema_metadata(metadata, replace=True)")
         self.update_schema_metadata(new_metadata, replace=True)
 
     def replace_field_metadata(self, field_name: str, new_metadata: Mapping[str, str]) -> None:
-        """Set all texts about a field; `update_field_metadata` with `replace` is the newer name."""
+        """Replace a field's metadata; `update_field_metadata` with `replace` is the newer name."""
         _deprecated("replace_field_metadata", "update_field_metadata({path: metadata}, replace=True)")
         self.update_field_metadata({field_name: new_metadata}, replace=True)
 

@@ -1,4 +1,4 @@
-"""One fragment of a dataset, to read by itself."""
+"""One fragment of a dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LanceFragment(FragmentChanges):
     """
 
     def __repr__(self) -> str:
-        """Tell which fragment of what."""
+        """Name the fragment and the dataset."""
         return f"LanceFragment(id={self.fragment_id}, uri={self._source.store.root!r})"
 
     @property
@@ -98,10 +98,10 @@ class LanceFragment(FragmentChanges):
         return self.scanner(limit=num_rows).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
-        """Rows by position among those of the fragment that are alive, in the order asked for.
+        """Rows by position among the live rows of the fragment, in the order of the positions.
 
         Raises:
-            InvalidInputError: A position lies outside.
+            InvalidInputError: A position is out of range.
         """
         options = scan_options(self._source.manifest.schema, columns, flatten=False)
         return take_rows(self._source, [self.record], indices, options)

@@ -39,7 +39,7 @@ _WHOLE = (1 << 63) - 1
 
 
 class FragmentChanges:
-    """What a fragment offers to change it. Nothing changes in the dataset until the results are committed.
+    """Methods that change a fragment. The dataset changes only when their results are committed.
 
     Args:
         source: The version that the fragment is in.
@@ -141,8 +141,7 @@ class FragmentChanges:
         """Add columns to this fragment; arguments as `LanceDataset.add_columns`.
 
         Returns:
-            The fragment with a new file, and the schema of the dataset with the new columns: for
-            `LanceOperation.Merge`.
+            The fragment with a new file, and the dataset's schema with the new columns, for `LanceOperation.Merge`.
 
         Raises:
             SchemaError: A column exists, or the values do not fit.
@@ -174,7 +173,7 @@ class FragmentChanges:
         """Give columns new values in the rows that match other rows; the others keep theirs.
 
         Args:
-            data_obj: The rows: the column that is joined on, and the columns to change.
+            data_obj: The rows: the join column, and the columns to change.
             left_on: Column of the dataset that is joined on; `_rowid` and `_rowaddr` too.
             right_on: Column of the rows that is joined on; None for the same name.
             schema: Schema of an iterable of batches.
@@ -229,7 +228,7 @@ class FragmentChanges:
         return FragmentMetadata.from_record(made), LanceSchema(schema)
 
     def _updated(self, maker: Joined, columns: Schema, matched: BitMap) -> Iterator[pa.Table]:
-        """Yield old values with the new ones put in; `matched` gets the rows."""
+        """Yield the old values with the new ones in their place; the rows that matched are added to `matched`."""
         on = maker.reads[0]
         read = columns if on in (ROW_ID, ROW_ADDRESS) or on in columns.names else self._with(columns, on)
         start = 0

@@ -1,4 +1,4 @@
-"""Verbs that look at versions and at what made them."""
+"""Verbs for versions and the transactions that made them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Timestamp = datetime | date | str
 
 
 class HistoryVerbs(Handle):
-    """What a dataset offers to travel through its versions."""
+    """Methods for the versions of a dataset."""
 
     def versions(self) -> list[dict[str, Any]]:
         """All versions, oldest first: number, local time of the commit, and counters as texts.
 
-        A version with features that are not known has no counters.
+        A version with unknown features has no counters.
         """
         found = (load_version_record(self._store, number) for number in existing_versions(self._store))
         return [_describe(version) for version in found]
@@ -62,7 +62,7 @@ class HistoryVerbs(Handle):
     def migrate_manifest_paths_v2(self) -> None:
         """Give the manifests of this branch the names that sort newest first.
 
-        It can be run again, and must run to its end before anybody else uses the dataset.
+        It must run to its end before anybody else uses the dataset; after an interruption run it again.
 
         Raises:
             UnsupportedError: The version has writer flags that are not known.
@@ -72,7 +72,7 @@ class HistoryVerbs(Handle):
         self._manifest = load_manifest(self._store, self.version)
 
     def read_transaction(self, version: int) -> Transaction | None:
-        """What the commit of a version changed; None if it recorded nothing.
+        """The transaction of a version; None if none is recorded.
 
         Raises:
             VersionNotFoundError: There is no such version.
@@ -81,12 +81,12 @@ class HistoryVerbs(Handle):
         return None if found is None else Transaction.from_record(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
-        """What the latest commits up to this version changed, newest first."""
+        """The transactions of the latest versions up to this one, newest first."""
         numbers = [number for number in list_versions(self._store) if number <= self.version]
         return [self.read_transaction(number) for number in reversed(numbers[-recent_transactions:])]
 
     def history(self) -> Iterator[tuple[Self, Transaction | None]]:
-        """Handles on this version and those before it, newest first, each with what made it, as far as it is recorded.
+        """Handles on this version and those before it, newest first, each with its transaction if that is recorded.
 
         Each version is read once, when it is asked for. Versions that were cleaned up are left out. Not in pylance.
         """
@@ -131,8 +131,8 @@ class HistoryVerbs(Handle):
             not_before: Do not look at older commits.
 
         Returns:
-            The transactions by version, newest first; and the versions in between of which it is not known any more,
-            because they were cleaned up.
+            The transactions by version, newest first; and the versions in between whose transactions are not known any
+            more, because they were cleaned up.
         """
         found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return {version: Transaction.from_record(record) for version, record in found.items()}, missing

@@ -1,4 +1,4 @@
-"""Verbs for indices: create, see, read ahead and drop them."""
+"""Verbs for indices: create, list, prewarm and drop them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["IndexingVerbs"]
 
 
 class IndexingVerbs(Handle):
-    """What a dataset offers to create, see and drop indices."""
+    """Methods for indices."""
 
     @property
     def has_index(self) -> bool:
@@ -35,7 +35,7 @@ class IndexingVerbs(Handle):
         return bool(self._manifest.indices)
 
     def describe_indices(self) -> list[IndexDescription]:
-        """All indices, by name; that of deferred compactions, `__lance_frag_reuse`, is one of them."""
+        """All indices, by name; among them `__lance_frag_reuse`, which deferred compactions make."""
         return describe_indices(self.source)
 
     def list_indices(self) -> list[IndexInformation]:
@@ -60,7 +60,7 @@ class IndexingVerbs(Handle):
         ]
 
     def drop_index(self, name: str) -> None:
-        """Drop an index, in a new version; its files go when old versions are cleaned up.
+        """Drop an index, in a new version; its files are deleted when old versions are cleaned up.
 
         Raises:
             NotFoundError: There is no index of that name.
@@ -85,7 +85,7 @@ class IndexingVerbs(Handle):
         train: bool = True,
         **arguments: Any,
     ) -> None:
-        """Build an index on a column, which scans, counts, deletes and updates use where it helps, in a new version.
+        """Build an index on a column, in a new version; scans, counts, deletes and updates use it where it helps.
 
         Args:
             column: The column, or the dotted path to a field of a struct.
@@ -117,11 +117,11 @@ class IndexingVerbs(Handle):
     def prewarm_index(
         self, name: str, *, with_position: bool = False, index_segments: Iterable[str | uuid.UUID] | None = None
     ) -> None:
-        """Read an index into memory, where this handle keeps it.
+        """Read an index into the cache of this handle.
 
         Args:
             name: Its name.
-            with_position: Not offered: it is for indices of words.
+            with_position: Not offered: it is for full-text indices.
             index_segments: Only these segments.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Verbs that look at a dataset's metadata and files."""
+"""Verbs that show a dataset's metadata and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["InspectingVerbs"]
 
 
 class InspectingVerbs(Handle):
-    """What a dataset offers to look at it without reading rows."""
+    """Methods that show a dataset without reading rows."""
 
     @property
     def lance_schema(self) -> LanceSchema:
@@ -29,7 +29,7 @@ class InspectingVerbs(Handle):
         return LanceStats(self.source)
 
     def validate(self) -> None:
-        """Check that this version is sound: ids, files, row counts and deletions fit together.
+        """Check that this version is consistent: ids, files, row counts and deletions.
 
         Raises:
             CorruptFileError: They do not.
@@ -47,7 +47,7 @@ class InspectingVerbs(Handle):
 
         Args:
             min_version: Leave out older versions.
-            progress: Called after each version with how many were looked at, and of how many.
+            progress: Called after each version with the number of versions done and their total.
         """
         return tracked_files(self.source, min_version, progress)
 

@@ -40,8 +40,8 @@ class LanceDataset(
 ):
     """A handle on one version of a dataset.
 
-    Reading sees that version for ever; `checkout_latest` moves the handle, and so do the verbs that change the
-    dataset. It can be pickled and sent elsewhere.
+    Reads always see that version; `checkout_latest` moves the handle, and so do the methods that change the dataset. A
+    handle can be pickled.
     """
 
 
@@ -60,8 +60,9 @@ def dataset(
         uri: Its root: a path, or a URI such as `s3://bucket/path`.
         version: A version number, a tag, or (branch, number); None for the latest version.
         asof: The latest version at or before this time; not together with `version`.
-        commit_lock: Given the version that is about to be committed, a context to put its manifest in: a lock for
-            stores whose writers of pylance need one. The handle, and those that come from it, hold it for each commit.
+        commit_lock: A function from the version that is about to be committed to a context manager, which is held while
+            the manifest is put: a lock for stores on which pylance's writers need one. This handle and those derived
+            from it hold it for each commit.
         storage_options: Credentials and options of the storage, under object_store's names.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
@@ -85,7 +86,7 @@ def dataset(
 def _numbered(
     uri: str | PathLike[str], storage_options: Mapping[str, str] | None, version: Reference
 ) -> Manifest | None:
-    """A version by its number, whatever has become of the latest one; None if there is none of that number."""
+    """A version by its number, without reading the latest one; None if there is none of that number."""
     if not isinstance(version, int) or isinstance(version, bool):
         return None
     try:

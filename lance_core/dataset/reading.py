@@ -24,7 +24,7 @@ __all__ = ["ReadingVerbs"]
 
 
 class ReadingVerbs(Handle):
-    """What a dataset offers to read its rows."""
+    """Methods that read rows."""
 
     def scanner(
         self,
@@ -50,7 +50,7 @@ class ReadingVerbs(Handle):
             **options: See `ScanArguments`.
 
         Raises:
-            InvalidInputError: An argument makes no sense; for SQL it tells where.
+            InvalidInputError: An argument is invalid; for SQL the message has the position.
             SchemaError: A column does not exist.
             UnsupportedError: An argument is not offered, or the SQL uses something that is not known.
         """
@@ -91,15 +91,15 @@ class ReadingVerbs(Handle):
     def to_arrow_dataset(self) -> Dataset:
         """This version as a `pyarrow.dataset.Dataset`.
 
-        What scans such datasets (DuckDB, `polars.scan_pyarrow_dataset`) then reads only the columns that it needs and
-        pushes its filters down. Without it they take the dataset as a stream of all columns.
+        Engines that scan such datasets (DuckDB, `polars.scan_pyarrow_dataset`) read only the columns that they need and
+        push filters down. From a LanceDataset itself they read a stream of all columns.
         """
         from lance_core.verbs.scan.arrow_dataset import ArrowDataset  # noqa: PLC0415 - it imports pandas
 
         return ArrowDataset(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Serve the rows to whatever speaks Arrow's C stream interface."""
+        """Export the rows through Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count_rows(self, filter: Filter = None, **options: Any) -> int:  # noqa: A002 - pylance's name
@@ -111,15 +111,15 @@ class ReadingVerbs(Handle):
         return self.count_rows()
 
     def parse_filter(self, text: str) -> pc.Expression:
-        """A filter in SQL as an Arrow expression, to be joined with others or sent elsewhere.
+        """A filter in SQL as an Arrow expression, to combine with others or to send to another process.
 
         Args:
             text: As the `filter` of `scanner`.
 
         Raises:
-            InvalidInputError: It is no condition; tells where.
+            InvalidInputError: It is no condition; the message has the position.
             SchemaError: A column does not exist.
-            UnsupportedError: It uses something that is not known; names it and tells where.
+            UnsupportedError: It uses something unknown; the message names it and has the position.
         """
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
@@ -134,7 +134,7 @@ class ReadingVerbs(Handle):
         return self.scanner(**{**options, "limit": num_rows}).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
-        """Rows by position, in the order asked for.
+        """Rows by position, in the order of the positions.
 
         Args:
             indices: Positions among the rows of the dataset, from 0.
@@ -155,7 +155,7 @@ class ReadingVerbs(Handle):
         *,
         buffer_size: int = 512 * 1024,
     ) -> list[BlobFile | None]:
-        """Payloads of a column of blobs as files, in the order asked for; None for a null.
+        """Payloads of a column of blobs as files, in the order of the rows asked for; None for a null.
 
         The payloads of all these rows are read at once, and kept until their files are closed.
 
@@ -194,7 +194,7 @@ class ReadingVerbs(Handle):
         return self.take(indices if randomize_order else sorted(indices), columns)
 
     def slice(self, start: int, end: int, columns: Columns = None) -> pa.Table:
-        """The rows from position `start` up to `end`, which is left out; fewer where the dataset ends before.
+        """The rows from position `start` up to `end` (excluded); fewer if the dataset ends before.
 
         Args:
             start: Position of the first row, from 0.

@@ -23,7 +23,7 @@ __all__ = ["BranchingVerbs"]
 
 
 class BranchingVerbs(Handle):
-    """What a dataset offers to name versions, to fork them, and to spread over places."""
+    """Methods for tags, branches, clones and base paths."""
 
     @property
     def tags(self) -> Tags:
@@ -32,13 +32,13 @@ class BranchingVerbs(Handle):
 
     @property
     def branches(self) -> Branches:
-        """The branches of the dataset, but for main."""
+        """The branches of the dataset, except main."""
         return Branches(self._place, self.move_to)
 
     def create_branch(
         self, branch: str, reference: Reference = None, storage_options: Mapping[str, str] | None = None
     ) -> Self:
-        """Begin a branch, and open it. No file is copied; the fork version is tagged, so that it stays.
+        """Create a branch, and open it. No file is copied; the fork version is tagged, so that cleanup keeps it.
 
         Args:
             branch: ASCII letters, digits, '.', '-' and '_', with single slashes between parts.
@@ -55,17 +55,19 @@ class BranchingVerbs(Handle):
         return type(self)(place.store_of(branch).root, storage_options=options, manifest=first)
 
     def ensure_branch(self, branch: str, reference: Reference = None, *, renew_promoted: bool = False) -> Self:
-        """Open the latest version of a branch, and begin it before if there is none; any number may do so at once.
+        """Open the latest version of a branch, which is created if there is none.
+
+        Any number of processes may call this at once.
 
         Args:
             branch: As for `create_branch`.
             reference: Where it begins if there is none: as for `create_branch`.
-            renew_promoted: Whether a branch that was promoted, and has not changed since, is begun anew there.
+            renew_promoted: Whether a branch that was promoted, and has not changed since, is created anew there.
 
         Raises:
             InvalidInputError: The name is not allowed.
             VersionNotFoundError: There is no such version.
-            DatasetExistsError: Something is left of a branch of that name that was removed.
+            DatasetExistsError: Files are left of a removed branch of that name.
         """
         place = self._place
         latest = ensure_branch(place, branch, reference, self._manifest, renew_promoted=renew_promoted)
@@ -78,9 +80,10 @@ class BranchingVerbs(Handle):
         storage_options: Mapping[str, str] | None = None,
         **others: Any,
     ) -> Self:
-        """Begin a dataset whose files stay where they are.
+        """Create a dataset that refers to this one's files.
 
-        This dataset does not know of it: cleaning up its old versions takes the clone's files away. The clone's handle
+        This dataset does not know the clone: a cleanup of its old versions deletes files that the clone needs. The
+        clone's handle
         has no commit lock.
 
         Args:
@@ -105,7 +108,7 @@ class BranchingVerbs(Handle):
         storage_options: Mapping[str, str] | None = None,
         **others: Any,
     ) -> Self:
-        """Begin a dataset with copies of all files of a version; arguments as `shallow_clone`."""
+        """Create a dataset with copies of all files of a version; arguments as `shallow_clone`."""
         refuse("deep_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
         manifest = deep_clone(self._place.resolve(reference), target_path, options)
@@ -118,7 +121,7 @@ class BranchingVerbs(Handle):
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: Mapping[str, str] | None = None
     ) -> Self:
-        """Let files lie in more places, in a new version; returns this handle.
+        """Add places for files, in a new version; returns this handle.
 
         Args:
             new_bases: The places; names, paths and ids must be new.

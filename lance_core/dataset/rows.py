@@ -22,22 +22,22 @@ __all__ = ["ChangingVerbs", "DeleteResult", "UpdateResult"]
 
 
 class DeleteResult(TypedDict):
-    """What `delete` did."""
+    """The result of `delete`."""
 
     num_deleted_rows: int
 
 
 class UpdateResult(TypedDict):
-    """What `update` did."""
+    """The result of `update`."""
 
     num_rows_updated: int
 
 
 class ChangingVerbs(Handle):
-    """What a dataset offers to change its rows. The handle moves to the version that was made.
+    """Methods that change rows. The handle moves to the new version.
 
-    A change is worked out on the handle's version and carried over to the latest one if others committed meanwhile.
-    If they changed the same rows it is worked out again on the latest version, `conflict_retries` times at most.
+    A change is computed on the handle's version and rebased on the latest one if others committed meanwhile. If they
+    changed the same rows it is computed again on the latest version, at most `conflict_retries` times.
     """
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
@@ -62,7 +62,7 @@ class ChangingVerbs(Handle):
 
         Args:
             predicate: SQL text or a pyarrow expression.
-            conflict_retries: How often the deletion is worked out anew when others changed the same rows.
+            conflict_retries: How often the deletion is done again when others changed the same rows.
             retry_timeout: It is not begun anew after so long.
 
         Raises:
@@ -91,10 +91,10 @@ class ChangingVerbs(Handle):
         The rows move to new fragments at the end of the dataset.
 
         Args:
-            updates: New value by column, as SQL text or pyarrow expression over the row's old values. What SQL gives is
-                cast to the type of the column as CAST does. A struct is given as a whole, with `named_struct`.
+            updates: New value by column, as SQL text or pyarrow expression over the row's old values. The result of SQL
+                is cast to the column's type as CAST does. A struct is given as a whole, with `named_struct`.
             where: SQL text or a pyarrow expression; None for all rows.
-            conflict_retries: How often the update is worked out anew when others changed the same rows.
+            conflict_retries: How often the update is done again when others changed the same rows.
             retry_timeout: It is not begun anew after so long.
             data_storage_version: Version of the new files; None for the dataset's.
 
@@ -114,7 +114,7 @@ class ChangingVerbs(Handle):
         return {"num_rows_updated": rows}
 
     def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
-        """Prepare a merge of rows by key: upserts, inserts of what is new, replacement of parts.
+        """Prepare a merge of rows by key: an upsert, an insert of new rows, or a replacement of part of the table.
 
         Args:
             on: Columns that make up the key; None for the primary key.

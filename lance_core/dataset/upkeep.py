@@ -1,6 +1,6 @@
-"""Verbs of upkeep, which `lance_core.maintenance` carries out.
+"""Verbs for compaction and cleanup, implemented by `lance_core.maintenance`.
 
-That package is imported when a verb is used: reading and writing do not load what they do not need. Automatic cleanup,
+That package is imported when a verb is used, so that reading and writing load less. Automatic cleanup,
 where a table's configuration asks for it, runs after each commit: this module registers it.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["CleanupSelectors", "MaintainingVerbs"]
 
 
 class CleanupSelectors(TypedDict, total=False):
-    """What else decides which versions and files are removed.
+    """Further conditions on the versions and files that are removed.
 
     Attributes:
         delete_unverified: Remove files that no version refers to even if they are younger than seven days; False by
@@ -31,7 +31,7 @@ class CleanupSelectors(TypedDict, total=False):
         error_if_tagged_old_versions: Raise if a version is selected that is tagged, rather than keep it; True by
             default.
         versions: Only these versions.
-        in_use: Versions to keep, by the name of what uses them. Not in pylance.
+        in_use: Versions to keep, by the name of their user. Not in pylance.
     """
 
     delete_unverified: bool
@@ -41,7 +41,7 @@ class CleanupSelectors(TypedDict, total=False):
 
 
 class MaintainingVerbs(Handle):
-    """What a dataset offers to keep it small and fast."""
+    """Methods that keep a dataset small and fast."""
 
     @property
     def optimize(self) -> DatasetOptimizer:
@@ -69,7 +69,7 @@ class MaintainingVerbs(Handle):
             retain_versions: Only versions beyond the newest so many.
             delete_rate_limit: Most deletions per second.
             delete_concurrency: Most deletions at a time.
-            selectors: What else decides, with its defaults; `CleanupSelectors` tells what each means.
+            selectors: Further conditions; see `CleanupSelectors` for their meanings and defaults.
 
         Raises:
             InvalidInputError: A tagged version is selected, or an argument cannot be used.
@@ -98,7 +98,7 @@ class MaintainingVerbs(Handle):
         Args:
             older_than: As there.
             retain_versions: As there.
-            delete_rate_limit: Taken for pylance's sake: nothing is deleted.
+            delete_rate_limit: Accepted for compatibility with pylance; it has no effect, as nothing is deleted.
             include_files: Whether to list the files.
             max_files: Most files to list.
             selectors: As there.

@@ -1,4 +1,4 @@
-"""`write_dataset` and `commit_fragments`: functions that make a version, and give the dataset at it."""
+"""`write_dataset` and `commit_fragments`: functions that make a version, and return the dataset at it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def write_dataset(
         max_rows_per_file: Rows after which a new fragment is begun.
         max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
         max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
-        commit_lock: Given the version that is about to be committed, a context to put its manifest in; the dataset
-            that is returned keeps it. None for that of the dataset given.
+        commit_lock: A function from the version that is about to be committed to a context manager, which is held while
+            the manifest is put; the returned dataset keeps it. None for that of the given dataset.
         progress: Told when a file is begun and when it is complete.
         storage_options: Credentials and options of the storage, under object_store's names.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
@@ -111,7 +111,7 @@ def write_dataset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult(CommitFacts):
-    """What a commit did, and the dataset at the version that was committed."""
+    """The result of a commit: its facts, and the dataset at the committed version."""
 
     dataset: LanceDataset
 
@@ -123,11 +123,11 @@ class CommitResult(CommitFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult(CommitResult):
-    """What a write did: its commit, and what was written for it.
+    """The result of a write: its commit, and the files that were written for it.
 
     Attributes:
-        rows_written: Rows in the files of this write; 0 if the commit of an earlier one was adopted, which is what the
-            other counters then say as well.
+        rows_written: Rows in the files of this write; 0, like the other counters here, if the commit of an earlier
+            write was adopted.
         bytes_written: Bytes of these files.
         files: Number of these files.
         slice_rows: Rows written by name of the slice; empty without slices.
@@ -149,8 +149,8 @@ class WriteResult(CommitResult):
         """The result of a write of fragments.
 
         Args:
-            committed: What the commit did.
-            fragments: What was written for it.
+            committed: The result of the commit.
+            fragments: The fragments that were written for it.
             rows: Rows of the fragments.
             slice_rows: Rows by name of the slice.
         """
@@ -167,11 +167,11 @@ class WriteResult(CommitResult):
 
     @classmethod
     def of_transaction(cls, dataset: LanceDataset, transaction: Transaction, **facts: Any) -> Self:
-        """The result of a commit that another verb made, as far as its transaction tells.
+        """The result of a commit that another verb made, derived from its transaction.
 
         Args:
             dataset: The dataset at the version that was committed.
-            transaction: What was committed.
+            transaction: The committed transaction.
             **facts: Fields that the caller knows, in place of those of the transaction.
 
         Returns:
@@ -224,27 +224,27 @@ def commit_fragments(
 
     Args:
         uri: The dataset's root, or a dataset, whose version then need not be read again.
-        fragments: What `FragmentWriter.finish` or `write_fragments` gave; all must have the same schema.
+        fragments: The results of `FragmentWriter.finish` or `write_fragments`; all must have the same schema.
         schema: The Arrow schema they were written with.
         mode: "create", "append", "overwrite" or "replace".
-        slices: For "replace": the rows that go.
-        read_version: Version that the data was worked out from; concurrent changes since then are judged. None: the
+        slices: For "replace": the slices whose rows are replaced.
+        read_version: Version that the data was computed from; commits since then are checked for conflicts. None: the
             latest now, or that of the dataset given. 0: there was no dataset yet.
-        identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is no dataset: a table that was
-            dropped and made again since has versions of the same numbers.
+        identity: `LanceDataset.identity` of `read_version` when it was read, if `uri` is no dataset; it detects a table
+            that was dropped and made again since, which has versions of the same numbers.
         transaction_properties: Texts for the history, by key.
         commit_message: A text for the history.
         once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
             `read_version` does, it is adopted and nothing is committed. It is set on the commit.
-        write_try: Which try of which write this is, if the write may be tried several times: what earlier tries
-            committed is replaced, and a later one that has committed stops this one.
+        write_try: The write and the number of the try, if the write may be tried several times: rows that earlier tries
+            committed are replaced, and the commit fails if a later try has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
             dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-        table_config: Table configuration to set; keys that are there with that value are left alone.
-        add_columns: Add the columns that the dataset lacks, as nulls for the rows that are there, in a version of
-            their own before. The fragments were written with `LanceDataset.lance_schema_with`.
+        table_config: Table configuration to set, unless it has these values already.
+        add_columns: First add the columns that the dataset lacks, in a version of their own; they are null in its rows.
+            The fragments were written with `LanceDataset.lance_schema_with`.
         max_retries: How often a commit that loses a race is rebased and put again.
         initial_bases: Base paths of a dataset that is created.
         enable_v2_manifest_paths: False gives a dataset that is created the old names of manifests.
@@ -252,10 +252,10 @@ def commit_fragments(
     Raises:
         DatasetExistsError: `mode` is "create" and there is a dataset.
         RetryableConflictError: A concurrent commit changed what this one changes; do the write again.
-        IncompatibleConflictError: A concurrent commit leaves no place for this one, or the dataset was dropped and made
-            again since it was read.
+        IncompatibleConflictError: A concurrent commit rules this one out, or the dataset was dropped and made again
+            since it was read.
         SupersededError: A later try of the same write has committed.
-        EarlierTryError: The rows that an earlier try appended cannot be told from others any more.
+        EarlierTryError: The rows that an earlier try appended cannot be identified any more.
         SchemaError: The fragments do not fit the dataset.
     """
     request = CommitRequest(

@@ -1,1 +1,1 @@
-"""Write data files, and make rows fit what they are written for."""
+"""Write data files, and fit rows to the schema of a dataset."""

@@ -1,4 +1,4 @@
-"""New column files for fragments that stay: their rows keep their places, deleted ones included."""
+"""New column files for existing fragments: rows keep their offsets, deleted ones included."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def live_batches(
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> Iterator[tuple[pa.Table, Mask]]:
-    """Read the rows of a fragment that are alive, and say where they lie.
+    """Read the live rows of a fragment, with their offsets.
 
     Yields:
         The live rows of some physical ones, and for each of the latter whether it is alive.
@@ -65,7 +65,7 @@ def live_batches(
 
 
 def spread(rows: pa.Table, mask: Mask) -> pa.Table:
-    """Put values of live rows at their places; deleted rows get those of a neighbour, which nobody sees."""
+    """Put values of live rows at their offsets; deleted rows get those of a neighbour, which are never read."""
     if mask.all():
         return rows
     if not rows.num_rows:
@@ -112,7 +112,7 @@ def with_column_file(fragment: Fragment, file: DataFile) -> Fragment:
 
 
 def replaced_columns(fragment: Fragment, file: DataFile) -> Fragment:
-    """The fragment with a file that takes the place of columns that it has."""
+    """The fragment with a file that replaces some of its columns."""
     own = set(file.fields)
     kept = (
         replace(old, fields=tuple(TOMBSTONE if f in own else f for f in old.fields)) if own & set(old.fields) else old

@@ -1,8 +1,8 @@
 """Fit data to the schema of a dataset before any of it is written.
 
 Columns are matched by name, at every level; order and nullability may differ. A nullable column that is missing from
-the data is left out of the file and reads as null. Nothing is cast but what stores the same: views, and the flavour of
-an extension type.
+the data is left out of the file and reads as null. Values are only relabelled with types that are stored alike: views,
+and extension types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Dictionaries of 0.1 datasets, whose manifest repeats the values that the data files hold.
 
-Other readers use the values of the manifest for all files. So each file's dictionary must be how the dataset's begins:
-files that are written one after the other continue each other's values, and an append brings no new ones.
+Other readers use the values of the manifest for all files. So each file's dictionary must be a prefix of the dataset's:
+files written one after the other extend each other's values, and an append brings no new ones.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class FragmentWriter:
             self._pool = None
 
     def _target(self) -> WriteTarget:
-        """Where the file that is being written goes."""
+        """The target of the file that is being written."""
         return self._targets[self._num_ended % len(self._targets)]
 
 
@@ -216,7 +216,7 @@ def to_batches(
     """The schema of some rows, and the rows.
 
     Raises:
-        InvalidInputError: The data is of no kind that is taken, or an iterable came without a schema.
+        InvalidInputError: The data is of an unsupported kind, or an iterable came without a schema.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return data.schema, [data]
@@ -274,7 +274,7 @@ def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch | pa.Table]:
 
 
 def data_file_record(written: WrittenFile, target: WriteTarget) -> records.DataFile:
-    """How a manifest describes a file that was written to a target."""
+    """The record in a manifest of a file that was written to a target."""
     major, minor = written.version.manifest_numbers
     return records.DataFile(
         path=written.key.removeprefix(target.prefix),

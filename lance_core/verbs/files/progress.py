@@ -14,7 +14,7 @@ __all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFrag
 
 
 class FragmentWriteProgress(ABC):
-    """Override both methods to follow a write. What they raise ends the write."""
+    """Override both methods to follow a write. An error that they raise ends the write."""
 
     @abstractmethod
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
@@ -26,7 +26,7 @@ class FragmentWriteProgress(ABC):
 
 
 class NoopFragmentWriteProgress(FragmentWriteProgress):
-    """Takes no notice."""
+    """Ignores progress."""
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         """Take no notice."""

@@ -30,8 +30,8 @@ class SliceWriter:
     Args:
         new_writer: Makes the writer of a slice when its first row comes.
         assign: Gives the position of each row's slice, as `Slices.assign` does; None for one writer of all rows.
-        max_open: Slices that are written to at once; the one that was longest without a row is finished for another.
-            None: any number.
+        max_open: Most slices that are written to at once; the least recently used one is finished first. None: no
+            limit.
     """
 
     def __init__(
@@ -127,6 +127,6 @@ def _parts(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tupl
 
 
 def _run_starts(positions: npt.NDArray[np.integer[Any]]) -> list[int]:
-    """Where the position differs from that of the row before."""
+    """The rows at which the position differs from that of the row before."""
     starts: list[int] = np.flatnonzero(np.diff(positions, prepend=positions[0] - 1)).tolist()
     return starts

@@ -1,8 +1,8 @@
-"""Slices: disjoint parts of a table, named, and told apart by the values of a few columns.
+"""Slices: named, disjoint parts of a table, defined by the values of a few columns.
 
-A slice is what one partition of an orchestrator, or one `replaceWhere` of other table formats, stands for: a set of
-rows that is written as a whole. Conditions are typed values, compared as the column's type compares them, and never
-become text.
+A slice is a set of rows that is written as a whole, such as a partition of an orchestrator, or the rows of a
+`replaceWhere` in other table formats. Conditions are typed values, compared by the rules of the column's type, and are
+never converted to text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lance_core.errors import InvalidInputError, SchemaError
 __all__ = ["Between", "Equals", "Slice", "Slices"]
 
 OUTSIDE: Final = -1
-"""What `Slices.assign` says of a row that lies in no slice."""
+"""The position that `Slices.assign` gives to a row in no slice."""
 
 _NAMED: Final = 5
-"""Slices and values that a message names."""
+"""Most slices and values that a message names."""
 _LOOKED_AT: Final = 1000
-"""Rows in which values to name are looked for."""
+"""Rows that are searched for values to name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Slice:
     """A named part of a table.
 
     Attributes:
-        name: What results and messages call it.
+        name: Its name in results and messages.
         conditions: A condition for each column; all must hold.
     """
 
@@ -71,9 +71,9 @@ class Slices:
 
     Args:
         slices: The slices.
-        owner: Whose they are, which is where the messages on rows outside of them begin; None: the table.
-        outside: What rows do that are in none of `count` slices.
-        way_out: What to do to have such rows written.
+        owner: Their owner, with which messages about rows outside of them begin; None for the table.
+        outside: Part of these messages: what is wrong with such rows; `{count}` stands for the number of slices.
+        way_out: Part of these messages: how to write such rows nevertheless.
 
     Raises:
         InvalidInputError: The slices are not over the same columns, or are none.
@@ -108,7 +108,7 @@ class Slices:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that tell the slices apart."""
+        """The columns that the slices are defined by."""
         return tuple(self.slices[0].conditions)
 
     @property
@@ -125,7 +125,7 @@ class Slices:
         return [_identity(one) for one in self.slices]
 
     def check(self, schema: pa.Schema) -> None:
-        """Make sure that the slices can be told apart exactly in data of this schema.
+        """Make sure that rows of this schema can be assigned to the slices exactly.
 
         Raises:
             SchemaError: A column is missing, or of a type that cannot hold the values exactly.
@@ -159,7 +159,7 @@ class Slices:
 
         Args:
             batch: The rows.
-            positions: What `assign` said of them.
+            positions: The result of `assign` for them.
             uri: The table that they are written to.
 
         Raises:
@@ -193,7 +193,7 @@ class Slices:
         return _expression([schema.field(name) for name in self.columns], rows)
 
     def _lookup(self, schema: pa.Schema) -> tuple[npt.NDArray[np.int64], list[_Equal | _Ranges]]:
-        """A number for each slice, and for each column what finds the digit that it contributes."""
+        """A code for each slice, and for each column the lookup of its digit of the code."""
         conditions = [
             _column_conditions(schema, name, [s.conditions[name] for s in self.slices]) for name in self.columns
         ]
@@ -210,7 +210,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class _Equal:
-    """Equality conditions of one column: the distinct values, and which one each slice has."""
+    """Equality conditions of one column: the distinct values, and the position of each slice's value."""
 
     name: str
     values: pa.Array
@@ -284,7 +284,7 @@ def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
 
 
 def _exact(value: object, kind: pa.DataType, name: str) -> object:
-    """The value, made sure to be representable in the column's type without loss."""
+    """The value, after a check that the column's type represents it without loss."""
     if value is None:
         raise InvalidInputError(f"column {name!r}: null is not a value that a slice can have")
     if pa.types.is_timestamp(kind):

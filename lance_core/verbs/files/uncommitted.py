@@ -1,4 +1,4 @@
-"""Delete the data files of a write that no commit refers to."""
+"""Delete the uncommitted data files of a write."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def delete_uncommitted_files(
     keep: Collection[str] = (),
     storage_options: Mapping[str, str] | None = None,
 ) -> int:
-    """Delete the data files of one write, but for those that its commit uses.
+    """Delete the data files of one write, except those that its commit uses.
 
     Attempts of a writer that was killed leave files that nobody else knows of. Only the caller can know that no commit
     will refer to them: the write is over, and its outcome is known.
 
     Args:
         uri: The dataset's root.
-        file_prefix: What the names of the write's files begin with (`FragmentWriter`), at least 16 characters, so
-            that it cannot be shared by chance.
+        file_prefix: Start of the names of the write's files (`FragmentWriter`), at least 16 characters, so that no
+            other write shares it by chance.
         keep: Names of files to keep: `DataFile.path` of the committed fragments.
         storage_options: Credentials and options of the storage, under object_store's names.
 

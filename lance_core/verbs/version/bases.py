@@ -1,4 +1,4 @@
-"""Base paths: other places that the files of a dataset lie in, and which of them new files go to."""
+"""Base paths: other places for the files of a dataset, and the choice of places for new files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class WriteTarget:
     Attributes:
         store: Where.
         base_id: Base path that it is; None for the dataset itself.
-        prefix: What keys of data files begin with there.
+        prefix: Start of the keys of data files there.
     """
 
     store: ObjectStore

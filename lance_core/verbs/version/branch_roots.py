@@ -1,4 +1,4 @@
-"""Where a branch lies: `tree/<branch>` below the root of its dataset, which keeps tags and branches."""
+"""Roots of branches: `tree/<branch>` below the root of the dataset, which keeps tags and branches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dataset_uri(uri: str, branch: str | None) -> str:
     """The root of the dataset that a branch belongs to.
 
     Args:
-        uri: The root of the branch. One that lies in another place than branches do is its own dataset.
+        uri: The root of the branch. If it does not lie below `tree/`, it is a dataset of its own.
         branch: The branch; None for main.
     """
     above = None if branch is None else uri_above(uri, branch_root(branch))

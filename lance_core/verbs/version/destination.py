@@ -1,4 +1,4 @@
-"""Where a write goes: a URI, or a dataset with the version that it shows."""
+"""The destination of a write: a URI, or a dataset with its version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Destination", "destination"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a write goes.
+    """The destination of a write.
 
     Attributes:
         uri: The dataset's root.
@@ -35,12 +35,12 @@ def destination(
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
 ) -> Destination:
-    """What an argument of the public verbs names; nothing is read.
+    """The destination that an argument of the public verbs names; nothing is read.
 
     Args:
         where: The dataset's root, or a dataset, whose version is the base.
         storage_options: Credentials and options of the storage; None for those of the dataset.
-        commit_lock: What is held around commits; None for that of the dataset.
+        commit_lock: The lock that is held around commits; None for that of the dataset.
 
     Raises:
         TypeError: It is neither, or the lock is no function.

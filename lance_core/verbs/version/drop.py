@@ -15,9 +15,9 @@ __all__ = ["drop"]
 
 
 def drop(store: ObjectStore, *, ignore_not_found: bool) -> None:
-    """Delete all files below a root, manifests last: what is left of a run that was cut short can be dropped again.
+    """Delete all files below a root, manifests last, so that an interrupted run can be repeated.
 
-    Links are removed, the root among them, and what they lead to is left alone.
+    Links are removed, the root among them; their targets are left alone.
     """
     index = manifest_index(store)
     if locate_latest(store) is None and (index is None or index.latest() is None):

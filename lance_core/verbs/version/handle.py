@@ -1,4 +1,4 @@
-"""The handle on one version of a dataset that all verbs share."""
+"""The handle on one version of a dataset, the base of `LanceDataset`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Handle"]
 
 
 class Handle:
-    """Where a dataset lies, and which version of it is seen.
+    """A dataset's root, and the version that is seen.
 
     Args:
         uri: The dataset's root.
         storage_options: Credentials and options of the storage, under object_store's names.
         manifest: The version; None opens the latest.
-        commit_lock: Given the version that is about to be committed, a context to put its manifest in. All commits
-            through this handle are made in one. A copy of the handle in another process has none.
+        commit_lock: A function from the version that is about to be committed to a context manager, which all commits
+            of this handle hold while they put the manifest. A copy of the handle in another process has none.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
@@ -55,11 +55,11 @@ class Handle:
         self._index_cache = IndexCache()
 
     def __repr__(self) -> str:
-        """Tell where and which version."""
+        """Name the root and the version."""
         return f"{type(self).__name__}({self._uri!r}, version={self.version})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as URI and version: the process elsewhere reads the manifest itself."""
+        """Pickle as URI and version; the other process reads the manifest itself."""
         return _reopen, (type(self), self._uri, self.version, self._options)
 
     @property
@@ -69,7 +69,7 @@ class Handle:
 
     @property
     def commit_lock(self) -> CommitLock | None:
-        """What is held around commits."""
+        """The lock that is held around commits."""
         return self._options.commit_lock
 
     @property
@@ -84,7 +84,7 @@ class Handle:
 
     @property
     def _place(self) -> Place:
-        """Where references are resolved."""
+        """The version from which references are resolved."""
         return Place(root=dataset_store(self._store, self.branch), branch=self.branch, version=self.version)
 
     @property
@@ -94,7 +94,10 @@ class Handle:
 
     @property
     def identity(self) -> str:
-        """Tells this version from that of the same number of a dataset that was made again in its place."""
+        """An identifier of this version.
+
+        After the dataset was dropped and made again, the version of the same number has another one.
+        """
         return identity_of(self._manifest)
 
     @property
@@ -151,7 +154,7 @@ class Handle:
 
     @property
     def source(self) -> Source:
-        """What readers of this version need."""
+        """The version as readers need it: manifest and stores."""
         return Source(self._store, self._manifest, self._options, self._index_cache)
 
     def checkout_version(self, version: Reference) -> Self:
@@ -174,7 +177,7 @@ class Handle:
         self._manifest = load_latest(self._store, self._manifest) or self._manifest
 
     def move_to(self, manifest: Manifest) -> None:
-        """See another version of the dataset from now on."""
+        """Move the handle to another version of the dataset."""
         self._manifest = manifest
 
 

@@ -37,7 +37,7 @@ class Resolved:
     store: ObjectStore
 
     def manifest(self) -> Manifest:
-        """Read it.
+        """Read its manifest.
 
         Raises:
             VersionNotFoundError: There is no such version.
@@ -53,7 +53,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The version that references are resolved from, and where they are kept.
+    """The version that references are resolved from, and the store of tags and branches.
 
     Attributes:
         root: Store of the dataset's root.
@@ -117,7 +117,7 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
 
 
 def load_branch(root: ObjectStore, branch: str) -> BranchRef:
-    """Read where a branch comes from.
+    """Read the reference of a branch.
 
     Raises:
         VersionNotFoundError: There is no such branch.

@@ -59,6 +59,6 @@ def retrying(
                 raise RetryableConflictError(
                     f"Too many concurrent writers. Attempted {tries - 1} retries. Last conflict: {error}"
                 ) from error
-        # Spread out those that collided: they have all just learnt of the same version.
+        # Spread out the writers that collided: they have all just read the same version.
         time.sleep(min(1.0, random.random() * (time.monotonic() - started)))  # noqa: S311 - no secret
         source = Source(source.store, load_following(source.store, source.manifest), source.options)

@@ -1,4 +1,4 @@
-"""One version of a dataset, as what reads rows needs it: a manifest and the stores that its files lie in."""
+"""One version of a dataset for reading: its manifest and the stores of its files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["Source"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the files of a version lie.
+    """A version, and the stores of its files.
 
     Attributes:
         store: The dataset's own store.
         manifest: The version.
         options: Storage options, which serve the base paths as well.
-        index_cache: What was read of indices.
+        index_cache: Cached parts of indices.
     """
 
     store: ObjectStore
@@ -40,7 +40,7 @@ class Source:
     _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Source:
-        """The same version, read by way of other stores."""
+        """The same version, read through other stores."""
         changed = Source(change(self.store), self.manifest, self.options)
         for base in self.manifest.base_paths:
             changed._bases[base.id] = change(self._base_store(base.id))
@@ -90,7 +90,7 @@ class Source:
         return self._base_store(file.base_id), key if base.is_dataset_root else key.removeprefix(DELETIONS_PREFIX)
 
     def index_folder(self, index: IndexMetadata) -> tuple[ObjectStore, str]:
-        """Store of an index's files, and what their keys begin with."""
+        """Store of an index's files, and the start of their keys."""
         folder = f"{INDICES_PREFIX}{index.uuid}/"
         if index.base_id is None:
             return self.store, folder
@@ -103,7 +103,7 @@ class Source:
         return IndexReader(self.index_folder, self.index_cache)
 
     def select(self, expression: pc.Expression) -> Selection | None:
-        """The rows that can match a filter, as far as indices tell; None if they rule nothing out."""
+        """The rows that can match a filter according to the indices; None if they rule nothing out."""
         return select(expression, self.manifest, self.indices)
 
     def _base_store(self, base_id: int) -> ObjectStore:

@@ -31,15 +31,15 @@ class Staged:
     _commits: bool = False
 
     def add(self, store: ObjectStore, key: str) -> None:
-        """Remember a file."""
+        """Take note of a file."""
         self._files.append((store, key))
 
     def add_data_file(self, file: DataFile) -> None:
-        """Remember a data file."""
+        """Take note of a data file."""
         self.add(*self.source.data_file(file))
 
     def add_fragments(self, fragments: Iterable[Fragment]) -> None:
-        """Remember the data files of new fragments."""
+        """Take note of the data files of new fragments."""
         for fragment in fragments:
             for file in fragment.files:
                 self.add_data_file(file)

@@ -1,4 +1,4 @@
-"""Arguments that pylance takes and that are not offered: refused by name, never ignored."""
+"""Arguments of pylance's that are not offered: refused by name, never ignored."""
 
 from __future__ import annotations
 

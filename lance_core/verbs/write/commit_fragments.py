@@ -3,14 +3,14 @@
     create      Overwrite     there must be no dataset
     append      Append        a dataset is created if there is none
     overwrite   Overwrite     the same
-    replace     Update        rows of the slices go, the fragments come; a dataset is created if there is none
+    replace     Update        the fragments replace the rows of the slices; a dataset is created if there is none
 
-A replacement that loses a race against something that merely moved rows (a compaction) is worked out again on the
-latest version. One that loses against a replacement of the same slice fails: which of the two should win is not for
-the table to say.
+A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
+version. One that loses against a replacement of the same slice fails: the table cannot decide which of the two should
+win.
 
 Of several tries of one write (`WriteTry`) the last one's rows are in the table, once: overwrite and replace do that by
-themselves; append commits an Update that takes out the rows of the tries before it and brings its own.
+themselves; append commits an Update that removes the rows of earlier tries and adds its own.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from lance_core.verbs.write.request import CommitRequest
 __all__ = ["commit_fragments"]
 
 REPLACE_ATTEMPTS: Final = 10
-"""How often a replacement is worked out anew before its conflict is reported."""
+"""How often a replacement is computed again before its conflict is reported."""
 
 _Outcome = tuple[Manifest, CommitFacts]
 
@@ -77,7 +77,7 @@ def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manife
         request: What to commit.
 
     Returns:
-        The version that was committed, and what the commit did.
+        The committed version, and the facts of the commit.
     """
     request.check()
     return _Commit(
@@ -102,12 +102,12 @@ class _Commit:
 
     @property
     def mode(self) -> str:
-        """What is done with the rows that are there."""
+        """How existing rows are treated."""
         return self.request.mode
 
     @property
     def write(self) -> WriteTry | None:
-        """Which try of which write this is."""
+        """The write and the number of the try."""
         return self.request.write_try
 
     @property
@@ -193,7 +193,7 @@ class _Commit:
         return lance_schema(self.request.schema, None, self.request.file_version(), first_field_id)
 
     def _follow(self, base: Manifest, tries: set[int]) -> _Outcome:
-        """Commit on top of a version; work it out again when rows were merely moved, or an earlier try landed."""
+        """Commit on top of a version; compute the change again if rows were merely moved, or an earlier try landed."""
         for attempt in range(REPLACE_ATTEMPTS):
             source = Source(self.store, base, self.place.options)
             files = Staged(source)
@@ -227,7 +227,7 @@ class _Commit:
     def _worked_out(
         self, source: Source, files: Staged, tries: set[int]
     ) -> tuple[_Outcome | None, Operation, Removal | None]:
-        """What to commit on top of a version, or the commit of an earlier try that is kept instead."""
+        """The operation for a version, or the outcome of an earlier try that is kept instead."""
         if self.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
         append = Append(fragments=self.fragments)
@@ -268,11 +268,11 @@ class _Commit:
 
     @property
     def _overrules(self) -> bool:
-        """Whether what other writes have put into the same rows meanwhile is replaced."""
+        """Whether rows that other writes have put into the same slices meanwhile are replaced."""
         return self.write is not None and self.write.overrules and self.mode in ("overwrite", "replace")
 
     def _may_follow(self, since: int, latest: Manifest, tries: set[int]) -> bool:
-        """Whether nobody else has filled the same rows after a version, or somebody whose rows may be replaced.
+        """Whether no other write has filled the same slices after a version, or only ones that may be replaced.
 
         Raises:
             SupersededError: A later write has filled them, which is not to be replaced.
@@ -310,7 +310,8 @@ class _Commit:
         """Set configuration that a dataset lacks; Overwrite brings it along.
 
         Returns:
-            The version to go on from: the one that this made, unless others came between, which are to be judged.
+            The version to continue from: the new one, unless other commits came between, which have to be checked for
+            conflicts.
         """
         missing = {key: value for key, value in self.table_config.items() if base.config.get(key) != value}
         if not missing or self.mode == "overwrite":

@@ -1,4 +1,4 @@
-"""Where the rows of an earlier try of a write are by now.
+"""Find the rows of an earlier try of a write in a later version.
 
 A commit names the fragments that it brought. Their rows are followed to the latest version by what is exact:
 
@@ -12,7 +12,7 @@ A commit names the fragments that it brought. Their rows are followed to the lat
                                  as well, those that it took out may be among them, and the trace is lost
                      others      rows stay where they are
 
-Rows that somebody deleted meanwhile are gone, and nothing is to be done about them.
+Rows that somebody deleted meanwhile are skipped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Rows = dict[int, BitMap]
 
 
 class TraceLostError(Exception):
-    """The rows of a version cannot be told from others any more; the message says why."""
+    """The rows of a version cannot be identified any more; the message says why."""
 
 
 def rows_of_tries(source: Source, write: WriteTry, versions: Collection[int]) -> tuple[Rows, int | None]:
@@ -62,7 +62,7 @@ def rows_of_tries(source: Source, write: WriteTry, versions: Collection[int]) ->
     Args:
         source: The version.
         write: The try that takes their place.
-        versions: What the earlier tries committed.
+        versions: The versions that the earlier tries committed.
 
     Raises:
         EarlierTryError: The rows of one cannot be told from others any more, and nobody said what to do then.
@@ -101,7 +101,7 @@ def landed_tries(store: ObjectStore, write: WriteTry | None, since: int, latest:
 
 
 def recorded(store: ObjectStore, version: int) -> Transaction | None:
-    """What made a version; None if it is gone, or does not say so."""
+    """The transaction of a version; None if the version is gone, or records none."""
     try:
         return load_transaction(store, load_manifest(store, version))
     except VersionNotFoundError:
@@ -109,7 +109,7 @@ def recorded(store: ObjectStore, version: int) -> Transaction | None:
 
 
 def _replaced_by(transaction: Transaction | None) -> list[str]:
-    """The versions whose rows a commit took out, as texts."""
+    """The versions whose rows a commit removed, as texts."""
     named = "" if transaction is None else transaction.properties.get(REPLACES_KEY, "")
     return [part for part in named.split(",") if part.isdecimal()]
 
@@ -137,7 +137,7 @@ def rows_of_version(source: Source, version: int) -> Rows:
 
 
 def _brought(manifest: Manifest, operation: Operation) -> Iterator[Fragment]:
-    """The fragments of a version that its transaction brought, as the manifest numbers them."""
+    """The fragments that the transaction of a version added, with their ids in the manifest."""
     if isinstance(operation, Append | Overwrite):
         brought = operation.fragments
     elif isinstance(operation, Update):
@@ -154,7 +154,7 @@ def _brought(manifest: Manifest, operation: Operation) -> Iterator[Fragment]:
 
 
 def _name(fragment: Fragment) -> str:
-    """What tells a fragment from all others: the name of its first data file, which is never given twice."""
+    """An identifier of a fragment: the name of its first data file, which is unique."""
     return fragment.files[0].path if fragment.files else ""
 
 
@@ -250,7 +250,7 @@ class _Trace:
         return result
 
     def _moved(self, group: RewriteGroup, after: Source) -> Rows:
-        """Where the rows are after a group of fragments was rewritten: live rows keep their order."""
+        """The rows after a group of fragments was rewritten: live rows keep their order."""
         flags = []
         for old in group.old_fragments:
             was = self._before.manifest.fragments.get(old.id)

@@ -1,4 +1,4 @@
-"""What a commit of fragments did, as numbers."""
+"""Facts about a commit of fragments: its operation and its counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CommitFacts", "commit_facts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """What a commit did.
+    """Facts about a commit.
 
     Attributes:
         operation: Name of the operation.

@@ -1,4 +1,4 @@
-"""What a write needs to know before it writes: where its files go, of which version they are, what they must fit."""
+"""Preparation of a write: the targets and version of its files, and the schema that its rows must fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODES: Final = ("create", "append", "overwrite")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How rows are written: the arguments of `lance_core.write_dataset` of these names, which describes them."""
+    """How rows are written: the arguments of `lance_core.write_dataset`, which describes them."""
 
     mode: str = "create"
     max_rows_per_file: int = MAX_ROWS_PER_FILE
@@ -105,7 +105,7 @@ class PreparedWrite:
         Args:
             data: The rows.
             schema: Their schema; needed only for an iterable of batches.
-            dataset_schema: What they must fit, if that is not the schema of `appended_to`.
+            dataset_schema: The schema that they must fit, if it is not that of `appended_to`.
 
         Returns:
             The schema of the rows, and the fragments.
@@ -137,12 +137,12 @@ class PreparedWrite:
             try:
                 target.store.delete(target.prefix + file.path)
             except StoreError as error:
-                # What failed before matters more; cleanup finds the file.
+                # The first error matters more; cleanup finds the file.
                 _logger.warning("%s/%s%s was left behind: %s", target.store.root, target.prefix, file.path, error)
 
 
 def _check_there(place: Destination) -> None:
-    """Say that a dataset is gone before files are written for it, where that costs no request.
+    """Check that the dataset still exists before files are written for it, if that costs no request.
 
     Raises:
         DatasetNotFoundError: It is.

@@ -1,6 +1,6 @@
-"""Which rows a replacement of slices takes away: whole fragments, and deletion vectors for those that it cuts.
+"""The rows that a replacement of slices removes: whole fragments, and parts of others by deletion vectors.
 
-Only the columns that tell the slices apart are read, of fragments that no index rules out. A fragment that holds one
+Only the columns that define the slices are read, of fragments that no index rules out. A fragment that holds one
 slice is a constant page there, so that looking at it costs little more than its footer; one whose only value is known
 from a zone map is not opened at all.
 """
@@ -34,7 +34,7 @@ def remove_slices(
 
     Args:
         source: The version.
-        slices: What goes; None for nothing but the others.
+        slices: The slices whose rows go; None for only the others.
         files: Takes note of the files that are written.
         others: Further rows that go, as offsets of rows that are alive by fragment id.
 

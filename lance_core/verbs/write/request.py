@@ -1,4 +1,4 @@
-"""The arguments of `commit_fragments` as one record, and what is derived from them before anything is read."""
+"""The arguments of `commit_fragments` as one record, and values derived from them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class AutoCleanupConfig(TypedDict):
 
 
 def auto_cleanup_keys(options: Mapping[str, object] | None) -> dict[str, str]:
-    """What the configuration of a table says about automatic cleanup."""
+    """The entries of a table's configuration for automatic cleanup."""
     if options is None:
         return {}
     unknown = set(options) - {"interval", "older_than_seconds"}
