@@ -93,7 +93,7 @@ class MaintainingVerbs(Handle):
         max_files: int = 1000,
         **selectors: Unpack[CleanupSelectors],
     ) -> CleanupExplanation:
-        """Say what `cleanup_old_versions` would remove, and remove nothing.
+        """Report what `cleanup_old_versions` would remove, and remove nothing.
 
         Args:
             older_than: As there.

@@ -1,1 +1,1 @@
-"""Scalar indices: what they say of rows, and what of that is to be trusted. Nothing here commits."""
+"""Scalar indices: their content, and the rules by which it is trusted. Nothing here commits."""

@@ -102,7 +102,7 @@ def union(sets: list[RowSet]) -> dict[int, BitMap]:
 
 
 def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candidates:
-    """Where the rows of a set are: in the covered fragments; all rows of the others can be among them.
+    """The rows of a set as candidates: those listed in covered fragments, and all rows of other fragments.
 
     Args:
         rows: The set.

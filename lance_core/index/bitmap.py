@@ -6,8 +6,8 @@ bitmap_page_lookup.lance, one row per distinct value, in any order:
     bitmaps     binary, a set of rows (see `addresses`): by stable row id where the dataset has them, else by address
 
 The schema's metadata has `lance:index_stats`, {"num_bitmaps": n}; that of a LABEL_LIST `lance:label_list_nulls`, the
-number of a global buffer with the rows whose list is null. What a segment says is complete for the fragments that it
-covers; small ones are nevertheless asked for rows that they do not know, which are read then.
+number of a global buffer with the rows whose list is null. A segment is complete for the fragments that it covers;
+small segments are nevertheless checked for rows that they lack, which are read then.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BitmapIndex:
     def of(
         cls, keys: pa.Array, sets: Sequence[RowSet], null_lists: RowSet | None = None, *, by_id: bool
     ) -> BitmapIndex:
-        """What is in memory."""
+        """An index over sets in memory."""
 
         def load(numbers: Ints) -> Sequence[bytes]:
             return [encode(sets[i]) for i in numbers.tolist()]
@@ -90,7 +90,7 @@ class BitmapIndex:
         return {}
 
     def fragments(self) -> BitMap | None:
-        """The fragments that there are entries of; None if the entries do not tell."""
+        """The fragments that have entries; None if the entries are by row id."""
         return None if self.by_id else BitMap(upper for upper, rows in self.known().items() if rows)
 
     def sets(self, numbers: Ints) -> list[RowSet]:
@@ -164,7 +164,7 @@ class BitmapIndex:
         return Candidates(state, rows)
 
     def of_fragments(self, view: View, chosen: Bools) -> BitmapIndex:
-        """What is said of the rows of some fragments."""
+        """The part about some fragments."""
         if self.by_id and view.has_row_ids:
             own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
             wanted: RowSet = row_set(np.sort(np.concatenate(own))) if own else {}
@@ -179,7 +179,7 @@ class BitmapIndex:
 
     @classmethod
     def concat(cls, parts: Sequence[BitmapIndex]) -> BitmapIndex:
-        """What several say together."""
+        """The union of several."""
         keys = pa.concat_arrays([part.keys for part in parts])
         all_sets = [one for part in parts for one in part.sets(np.arange(len(part.keys)))]
         distinct, codes = codes_of(keys)

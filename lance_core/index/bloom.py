@@ -1,4 +1,4 @@
-"""BLOOMFILTER: for each run of rows a filter that knows every value in it, and takes few others for one of them.
+"""BLOOMFILTER: for each run of rows a Bloom filter of its values, which matches few other values.
 
 bloomfilter.lance, one row per zone, in no particular order:
 
@@ -82,7 +82,7 @@ class BloomFilter(Zones):
         nulls: Whether each zone has nulls.
         filters: The bytes of each filter.
         items: Values that a filter is made for.
-        probability: How often a filter takes another value for one of its own.
+        probability: Probability of a false match.
     """
 
     kind: pa.DataType
@@ -148,7 +148,7 @@ class BloomFilter(Zones):
         return {"type": "BloomFilter", **numbers}
 
     def parameters(self) -> dict[str, int | float]:
-        """What it was built with."""
+        """Its build parameters."""
         return {"number_of_items": self.items, "probability": self.probability}
 
     @classmethod
@@ -180,7 +180,7 @@ class BloomFilter(Zones):
         )
 
     def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The rows for which a test can be true; nothing is known of those for which it is false."""
+        """The rows for which a test can be true; a filter cannot tell the rows for which it is false."""
         if not wanted:
             return None
         if isinstance(test, IsNull):
@@ -214,7 +214,7 @@ class BloomBuilder:
     Args:
         kind: Type of the values.
         items: Rows of a zone, and the values that its filter is made for.
-        probability: How often a filter may take another value for one of its own.
+        probability: Highest probability of a false match.
     """
 
     def __init__(self, kind: pa.DataType, items: int, probability: float) -> None:
@@ -252,7 +252,7 @@ class BloomBuilder:
 
 
 def filter_size(items: int, probability: float) -> int:
-    """Bytes of a filter: the least power of two by which others are mistaken rarely enough, at least one block."""
+    """Bytes of a filter: the least power of two with at most that probability of a false match, at least one block."""
     smallest = _BLOCK_BYTES.bit_length() - 1
     power = next((n for n in range(smallest, _LARGEST) if _mistakes(items, n) <= probability), _LARGEST)
     return int(2**power)
@@ -282,7 +282,7 @@ def _bits(hashes: Any, blocks: int) -> Ints:
 
 
 def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
-    """The values that are looked for, as they are stored; None if that is not what is asked."""
+    """The values that a test looks for, in the stored type; None if it looks for none."""
     if isinstance(test, Compare) and test.operator == "equal" and test.value.is_valid:
         values = pa.array([test.value], test.value.type)
     elif isinstance(test, IsIn):

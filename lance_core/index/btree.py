@@ -73,11 +73,11 @@ class BTree:
         return {"min": low, "max": high, "num_pages": len(self.pages)}
 
     def parameters(self) -> dict[str, int]:
-        """What it was built with."""
+        """Its build parameters."""
         return {"zone_size": self.page_rows}
 
     def fragments(self) -> BitMap | None:
-        """The fragments that there are entries of; None if the entries do not tell."""
+        """The fragments that have entries; None if the entries are by row id."""
         if self.by_id:
             return None
         _, ids = self.everything()
@@ -113,7 +113,7 @@ class BTree:
         return self.pages.possible(test, wanted=wanted)
 
     def of_fragments(self, view: View, chosen: Bools) -> BTree:
-        """What is said of the rows of some fragments."""
+        """The part about some fragments."""
         values, ids = self.everything()
         if self.by_id and view.has_row_ids:
             own = [view.ids_of(place) for place in np.flatnonzero(chosen).tolist()]
@@ -125,14 +125,14 @@ class BTree:
 
     @classmethod
     def concat(cls, parts: Sequence[BTree], page_rows: int) -> BTree:
-        """What several say together."""
+        """The union of several."""
         everything = [part.everything() for part in parts]
         values, ids = pa.concat_arrays([v for v, _ in everything]), np.concatenate([i for _, i in everything])
         return cls.of(*_sorted(values, ids), page_rows, by_id=parts[0].by_id)
 
     @classmethod
     def of(cls, values: pa.Array, ids: U64s, page_rows: int, *, by_id: bool = False) -> BTree:
-        """What is in memory: values in order."""
+        """An index over values in memory, in order."""
 
         def load(rows: Ints) -> tuple[pa.Array, U64s]:
             return (values, ids) if len(rows) == len(ids) else (values.take(pa.array(rows)), ids[rows])
@@ -174,7 +174,7 @@ def from_lookup(
     *,
     by_id: bool,
 ) -> BTree:
-    """What the files say.
+    """The index of the content of its files.
 
     Raises:
         CorruptFileError: They do not fit each other.

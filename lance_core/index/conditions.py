@@ -1,4 +1,4 @@
-"""Conditions as trees, read out of Arrow's expressions, and the tests in them that an index may answer.
+"""Conditions as trees, parsed from Arrow's expressions, and the tests in them that an index may answer.
 
 Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
 `end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
@@ -132,7 +132,7 @@ class Choice:
 
 
 Test: TypeAlias = Compare | IsIn | IsNull | IsNan | StartsWith | Contains
-"""What can be asked of an index: each is about one field."""
+"""A test that an index may answer: it is about one field."""
 
 Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
 
@@ -254,7 +254,7 @@ def _about(name: str, field: _Field, options: dict[str, Any]) -> _Node:
 
 
 def _beginning(name: str, path: Path, pattern: str) -> _Node:
-    """The prefix that a pattern asks for: NOT of a pattern that asks for more is not that of its prefix."""
+    """The prefix that a pattern requires. It may require more, so that its NOT is not the NOT of the prefix."""
     if name == "starts_with":
         return StartsWith(path, pattern)
     prefix = re.split(r"[%_\\]", pattern, maxsplit=1)[0]

@@ -1,7 +1,7 @@
-"""Fragments that hold one value in a column, by their zones: what is true of one of their rows is true of all.
+"""Fragments with a single value in a column, by their zones: a condition on it holds for all of their rows or none.
 
-A fragment counts only where one segment alone vouches for it, whose zones span all of its rows without overlapping,
-with one and the same value, no null and no NaN.
+A fragment counts only if exactly one segment covers it, and the zones span all of its rows without overlapping, with
+one and the same value, no null and no NaN.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests, asked of values: what a filter would say of rows that hold them."""
+"""Evaluation of tests on values: the result of a filter for rows that hold them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __all__ = ["BY_NAME", "KINDS", "Builder", "Content", "Kind", "Target", "Written"
 
 
 class Content(Protocol):
-    """What a segment says."""
+    """The content of a segment."""
 
     @property
     def nbytes(self) -> int:
@@ -37,13 +37,13 @@ class Content(Protocol):
         ...
 
     def answer(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
-        """The rows for which a test can be true, or false; None if it does not tell.
+        """The rows for which a test can be true, or false; None if it cannot answer.
 
         Args:
             test: A test of the field.
             wanted: Which.
             view: The fragments of a version.
-            covered: For which of them the segment vouches; all rows of others can match.
+            covered: The fragments that the segment is trusted for; all rows of others can match.
 
         Raises:
             CorruptFileError: The content contradicts the fragments.
@@ -55,16 +55,16 @@ class Content(Protocol):
         ...
 
     def fragments(self) -> BitMap | None:
-        """The fragments that there are entries of; None if the entries do not tell."""
+        """The fragments that have entries; None if the entries are by row id."""
         ...
 
     def parameters(self) -> Mapping[str, int | float]:
-        """What it was built with."""
+        """Its build parameters."""
         ...
 
 
 class Builder(Protocol):
-    """Collects what a segment will say."""
+    """Collects the content of a segment."""
 
     def add(self, fragment_id: int, num_rows: int, parts: Iterable[Rows]) -> None:
         """Add a fragment: its id, its physical rows, and those that are alive."""
@@ -77,7 +77,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a manifest tells of the content of a segment.
+    """The record of a written segment for the manifest.
 
     Attributes:
         files: Its files.
@@ -96,7 +96,7 @@ class Target:
 
     Attributes:
         store: The dataset's store.
-        prefix: What the keys of its files begin with.
+        prefix: Start of the keys of its files.
         data_storage_version: Version of the dataset's files.
         stable_row_ids: Whether rows have stable ids.
         before: Details of the record that it replaces.
@@ -118,11 +118,10 @@ class Kind:
     """A kind of index.
 
     Attributes:
-        name: What it is called when one is made.
+        name: Its name in `create_scalar_index`.
         type_url: Type of the details of a record.
         versions: Versions of it that are read.
-        parameters: What can be asked for, and what holds if nothing is: whole numbers from 1 on, or chances between 0
-            and 1.
+        parameters: Its parameters with their defaults: whole numbers from 1 on, or probabilities between 0 and 1.
         accepts: Whether it can be over values of a type.
         read: Reads a segment: its store, the beginning of its keys, its record, type of the values.
         build: Begins one: type of the values, parameters, whether rows have stable ids.

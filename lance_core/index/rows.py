@@ -1,7 +1,8 @@
 """Rows that can match: of each fragment none, some or all, and how such answers are combined.
 
-An answer may always name too many rows, never too few: what it names is read and looked at, and nothing else is.
-Fragments are known by their place in a `View` of a version, so that what is said of ten thousand of them is one array.
+An answer may name too many rows, never too few: the named rows are read and filtered, and no others.
+Fragments are numbered by their place in a `View` of a version, so that an answer about ten thousand of them is one
+array.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class View:
         return None if is_sorted else np.argsort(self.ids, kind="stable")
 
     def places(self, fragment_ids: Ints) -> Ints:
-        """Where fragments stand; -1 for one that is not there."""
+        """The places of fragments; -1 for one that is not there."""
         if not len(self.ids):
             return np.full(len(fragment_ids), -1, np.int64)
         order = self._order
@@ -148,7 +149,7 @@ class Candidates:
         return Candidates(state, rows)  # type: ignore[arg-type]  # one of the two lists the rows of a place
 
     def where(self, known: Bools, otherwise: Candidates) -> Candidates:
-        """These where something is known of a fragment, others elsewhere."""
+        """These in fragments that are known, others elsewhere."""
         state = np.where(known, self.state, otherwise.state)
         rows = {place: rows for place, rows in self.rows.items() if known[place]}
         rows.update((place, rows) for place, rows in otherwise.rows.items() if not known[place])

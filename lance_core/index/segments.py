@@ -1,7 +1,7 @@
-"""Which segments of which indices may be asked, and for which fragments they vouch.
+"""The usable segments of indices, and the fragments that each is trusted for.
 
-A segment says something of the live fragments in its own bitmap, and of nothing else. One that cannot be read, is of
-an unknown version, or contradicts the table is left aside with one warning: what it covers is read, then.
+A segment is trusted for the live fragments in its own bitmap only. One that cannot be read, is of an unknown version,
+or contradicts the table is ignored with one warning, so that the fragments that it covers are read.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lance_core.table.reuse import without_moved
 __all__ = ["Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
 
 Folder: TypeAlias = Callable[[IndexMetadata], tuple[ObjectStore, str]]
-"""Gives the store of an index's files, and what their keys begin with."""
+"""Gives the store of an index's files, and the start of their keys."""
 
 _CACHE_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class IndexCache:
-    """What was read of indices; it never changes under its name. Several threads may use it.
+    """A cache of parts of indices, which are immutable. Several threads may use it.
 
     Attributes:
         warned: Segments that a warning was given for.
-        answers: What was answered last, by what was asked.
+        answers: The latest answers, by test.
     """
 
     warned: set[uuid.UUID] = field(default_factory=set)
@@ -49,11 +49,11 @@ class IndexCache:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[type[IndexCache], tuple[()]]:
-        """Travel empty."""
+        """Pickle empty."""
         return IndexCache, ()
 
     def get(self, key: uuid.UUID) -> Content | None:
-        """What is known of a segment."""
+        """The cached content of a segment."""
         with self._lock:
             found = self._known.get(key)
             if found is not None:
@@ -61,7 +61,7 @@ class IndexCache:
             return found
 
     def put(self, key: uuid.UUID, content: Content) -> None:
-        """Remember a segment, and forget those that were not asked for longest."""
+        """Cache a segment, and evict the least recently used ones."""
         with self._lock:
             if key in self._known:
                 return
@@ -72,7 +72,7 @@ class IndexCache:
                 self._num_bytes -= gone.nbytes
 
     def warn(self, index: IndexMetadata, reason: str) -> None:
-        """Say once that a segment is left aside."""
+        """Warn once that a segment is ignored."""
         with self._lock:
             if index.uuid in self.warned:
                 return
@@ -87,7 +87,7 @@ class Segment:
 
     Attributes:
         index: Its record.
-        covered: The fragments that it vouches for.
+        covered: The fragments that it is trusted for.
     """
 
     index: IndexMetadata
@@ -163,6 +163,6 @@ def type_of(node: Field) -> pa.DataType:
 
 
 def names_of(segments: Sequence[Segment]) -> str:
-    """How an index is called in plans."""
+    """The names of indices in plans."""
     first = segments[0].index
     return f"{first.name} ({first.kind})"

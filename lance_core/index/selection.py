@@ -1,8 +1,9 @@
-"""From a filter to the fragments and rows that can match it, as far as indices tell.
+"""From a filter to the fragments and rows that can match it according to indices.
 
     filter -> tree of tests -> what the segments of an index on the field of each say -> put together by AND, OR, NOT
 
-An index only ever saves work. What no segment vouches for stays in, and whoever reads the rows applies the filter.
+An index only ever saves work: rows that no segment is trusted for remain, and the reader of the rows applies the
+filter.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["Selection", "fields_of", "select", "view_of"]
 
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
-"""Which kind is asked first: the one that is cheapest to ask."""
+"""The order in which kinds are used: the cheapest first."""
 
 _FEW_ROWS: Final = 65_536
 
@@ -52,7 +53,7 @@ _EXACT: Final = ("Bitmap", "LabelList", "BTree")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What indices say of a filter.
+    """The answer of indices about a filter.
 
     Attributes:
         view: The fragments of the version.
@@ -90,7 +91,7 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
         reader: Reads its indices.
 
     Returns:
-        What indices say; None if they rule nothing out.
+        The answer; None if they rule nothing out.
     """
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
@@ -112,7 +113,7 @@ def view_of(manifest: Manifest) -> View:
 
 
 def fields_of(schema: Schema, path: Path) -> Field | None:
-    """The field that a path leads to, through structs only; None if it leads nowhere."""
+    """The field at a path, through structs only; None if there is none."""
     fields, found = schema.fields, None
     for part in path:
         if isinstance(part, int):
@@ -127,7 +128,7 @@ def fields_of(schema: Schema, path: Path) -> Field | None:
 
 @dataclass(slots=True)
 class _Asked:
-    """The indices of a version, as they are asked.
+    """The indices of a version, while a filter is answered.
 
     Attributes:
         manifest: The version.
@@ -161,7 +162,7 @@ class _Asked:
             result = result & self._of_index(segments, node, test, wanted)
             is_exact = segments[0].index.kind in _EXACT and len(self.names) > names
             if is_exact or self.view.physical_rows[result.state != NONE].sum() <= _FEW_ROWS:
-                break  # to ask another one costs more than to look
+                break  # another index costs more than reading the rows
         return result
 
     def _indices(self, test: Test) -> Iterator[list[Segment]]:
@@ -172,7 +173,7 @@ class _Asked:
         yield from usable_segments(self.manifest, node, self.reader.cache)
 
     def _of_index(self, segments: list[Segment], node: Field, test: Test, wanted: bool) -> Candidates:
-        """What the segments of an index say together: each of the fragments that it covers."""
+        """The combined answer of an index's segments, each about the fragments that it covers."""
         everything = Candidates.every(self.view)
         result, known = everything, np.zeros(len(self.view.ids), np.bool_)
         for segment in segments:
@@ -187,7 +188,7 @@ class _Asked:
             except (LanceError, pa.ArrowException) as error:
                 if isinstance(error, LanceError):
                     self.reader.cache.warn(segment.index, str(error))
-                continue  # values that cannot be compared: whoever evaluates the filter says so
+                continue  # values that cannot be compared: evaluating the filter raises
             if own is None:
                 continue
             self.names.add(names_of(segments))
@@ -199,7 +200,7 @@ class _Asked:
 
 
 def _possible(condition: Condition, wanted: bool, asked: _Asked) -> Candidates:
-    """The rows for which a condition can be true, or false; of null nothing is asked."""
+    """The rows for which a condition can be true, or false."""
     if isinstance(condition, Not):
         return _possible(condition.part, not wanted, asked)
     if isinstance(condition, All | AnyOf):

@@ -1,4 +1,4 @@
-"""How values of different types meet when bounds are compared with what a filter asks for."""
+"""Comparison of bounds with the values of a filter, whose type may differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _family(kind: pa.DataType) -> str | None:
 
 
 def next_prefix(prefix: str) -> str | None:
-    """The least text that is greater than all that begin so, in order of their UTF-8 bytes; None if there is none."""
+    """The least text above all texts with this prefix, in order of UTF-8 bytes; None if there is none."""
     for end in range(len(prefix), 0, -1):
         code = ord(prefix[end - 1])
         if code < 0x10FFFF:

@@ -48,7 +48,7 @@ class ZoneMap(Zones):
         highs: Largest values.
         nulls: Nulls of each.
         nans: NaNs of each.
-        rows_per_zone: Live rows that a zone has, as it was asked for.
+        rows_per_zone: Live rows of a zone, as requested.
     """
 
     lows: pa.Array
@@ -149,7 +149,7 @@ class ZoneMap(Zones):
         )
 
     def parameters(self) -> dict[str, int]:
-        """What it was built with."""
+        """Its build parameters."""
         return {"rows_per_zone": self.rows_per_zone}
 
     def of_fragments(self, view: View, chosen: Bools) -> ZoneMap:
@@ -163,10 +163,10 @@ class ZoneMap(Zones):
             test: A test of this field.
             wanted: Which.
             view: The fragments.
-            covered: For which of them the zones vouch; all rows of others can match.
+            covered: The fragments that the zones are trusted for; all rows of others can match.
 
         Returns:
-            The rows; None if zones do not tell.
+            The rows; None if zones cannot answer.
 
         Raises:
             CorruptFileError: The zones contradict the fragments.
@@ -259,7 +259,7 @@ class ZoneBuilder:
 
     Args:
         kind: Type of the values.
-        rows_per_zone: As it says.
+        rows_per_zone: Offsets of a zone.
     """
 
     def __init__(self, kind: pa.DataType, rows_per_zone: int) -> None:

@@ -1,4 +1,4 @@
-"""Zones: runs of rows of fragments, of which a ZONEMAP or BLOOMFILTER says something.
+"""Zones: runs of rows of fragments that a ZONEMAP or BLOOMFILTER describes.
 
 A zone lies in one fragment and is known by its first offset and how many offsets it spans, deleted rows counted. Zones
 come in no particular order. Those of one fragment may overlap: zones of files that were replaced stay. A row can match
@@ -87,7 +87,7 @@ class Zones:
         Args:
             possible: Which zones can.
             view: The fragments.
-            covered: For which of them the zones vouch; all rows of others can match.
+            covered: The fragments that the zones are trusted for; all rows of others can match.
 
         Raises:
             CorruptFileError: A zone ends after its fragment.
@@ -114,7 +114,7 @@ class Zones:
 def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, int, list[pa.Array]]]:
     """Cut the rows of a fragment into zones.
 
-    Together the zones span all offsets, those of deleted rows too, so that nothing is left that they do not vouch for.
+    Together the zones span all offsets, those of deleted rows too, so that they cover the whole fragment.
 
     Args:
         parts: Its live rows.

@@ -74,7 +74,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
     """Clean up if the configuration asks for it after the handle's version.
 
     Returns:
-        What was removed; None if it was not the turn of this version.
+        The result; None if this version does not trigger a cleanup.
     """
     config = dataset.config()
     if PREFIX + "interval" not in config:
@@ -103,7 +103,7 @@ def auto_cleanup(dataset: Handle) -> CleanupStats | None:
     except VersionNotFoundError:
         return None
     except (LanceError, ValueError) as error:
-        # The commit that led here has succeeded, and must not look as if it had not.
+        # The commit before has succeeded, and must not look failed.
         _logger.warning("automatic cleanup of %s failed: %s", dataset.uri, error)
         return None
 

@@ -1,7 +1,7 @@
 """Cleanup: remove old versions and the files that only they need.
 
-Transactions go first, then data, indices and deletion files, and manifests last. A run that is interrupted leaves
-versions that are listed and cannot be read, but the next run finds in them what is left to remove.
+Transactions go first, then data, indices and deletion files, and manifests last. An interrupted run leaves versions
+that are listed and cannot be read; the next run finds the remaining files by them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REMOTE_CONCURRENCY: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupStats:
-    """What a cleanup removed, or would.
+    """The result of a cleanup: what was removed, or would be.
 
     Attributes:
         bytes_removed: Bytes of all files.
@@ -46,7 +46,7 @@ class CleanupStats:
         transaction_files_removed: Transaction files.
         index_files_removed: Files of indices.
         deletion_files_removed: Deletion files.
-        failed_deletes: Files that the storage did not let go. Their versions stay listed for the next run.
+        failed_deletes: Files that could not be deleted. Their versions stay listed for the next run.
     """
 
     bytes_removed: int = 0
@@ -60,7 +60,7 @@ class CleanupStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupExplanation:
-    """What a cleanup would do.
+    """The effect that a cleanup would have.
 
     Attributes:
         read_version: Version of the handle.
@@ -69,7 +69,7 @@ class CleanupExplanation:
         candidate_files_truncated: Whether there are more.
         candidate_file_limit: How many were asked for at most.
         referenced_branches: Branches that were forked from this one.
-        warnings: What is kept against the selectors, and why.
+        warnings: Versions that are kept although selected, and why.
     """
 
     read_version: int
@@ -120,7 +120,7 @@ def cleanup_old_versions(
     delete_concurrency: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CleanupStats:
-    """Remove old versions, and the files that nothing needs without them.
+    """Remove old versions, and the files that only they need.
 
     Args:
         dataset: The handle; its version and newer ones are kept.
@@ -143,7 +143,7 @@ def cleanup_old_versions(
     workers = delete_concurrency or (REMOTE_CONCURRENCY if store.put_is_a_request else 1)
     removed = remover.remove([file for file in plan.files if file.kind != "manifest"], workers)
     manifests = [file for file in plan.files if file.kind == "manifest"]
-    # A version whose files are still there must stay, or nobody would know of them.
+    # A version whose files are still there must stay: without it nothing would refer to them.
     removed += remover.remove(manifests, workers) if not remover.failed else []
     return _stats(removed, remover.failed)
 
@@ -151,7 +151,7 @@ def cleanup_old_versions(
 def explain_cleanup_old_versions(
     dataset: Handle, selectors: Selectors, *, include_files: bool = False, max_files: int = 1000
 ) -> CleanupExplanation:
-    """Say what `cleanup_old_versions` would remove, and remove nothing.
+    """Report what `cleanup_old_versions` would remove, and remove nothing.
 
     Args:
         dataset: The handle.
@@ -174,14 +174,14 @@ def explain_cleanup_old_versions(
 
 @dataclass(slots=True)
 class _Pace:
-    """Keeps deletions apart, so that there are not more per second than asked for."""
+    """Limits the rate of deletions."""
 
     per_second: int | None
     _next: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self) -> None:
-        """Wait for one's turn."""
+        """Wait until the next deletion is allowed."""
         if self.per_second is None:
             return
         with self._lock:

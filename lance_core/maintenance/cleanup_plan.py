@@ -1,4 +1,4 @@
-"""What a cleanup removes: which versions, and which files besides them.
+"""The plan of a cleanup: the versions and the files to remove.
 
     version    removed if it is older than the handle's version and all selectors take it, unless it is
                tagged, named as in use, or one that a branch was forked from and still finds files by
@@ -6,8 +6,8 @@
                that finds it by a base path, or detached
                ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
 
-Unknown files, other base paths, `_refs/` and `tree/` are never touched, nor is what lies behind a symbolic link:
-a version whose manifest does is kept.
+Unknown files, other base paths, `_refs/` and `tree/` are never touched, nor are files behind a symbolic link: a version
+whose manifest lies behind one is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lance_core.verbs.version.branch_roots import dataset_store, store_of_branch
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 
 UNVERIFIED_AGE: Final = timedelta(days=7)
-"""How old a file must be that nothing refers to, so that no write under way can be about to commit it."""
+"""Age from which an unreferenced file may be removed: no running write can still commit it."""
 
 READ_AHEAD: Final = 16
 """Manifests that are read side by side from object storage."""
@@ -57,11 +57,11 @@ class Selectors:
 
     Attributes:
         before: Committed before this time.
-        retain_versions: Not among the newest so many.
+        retain_versions: Not among so many newest versions.
         versions: One of these.
-        in_use: Versions to keep, by the name of what uses them.
+        in_use: Versions to keep, by the name of their user.
         delete_unverified: Remove files that nothing refers to whatever their age.
-        error_if_tagged: Raise if a version is taken that is tagged, rather than keep it.
+        error_if_tagged: Raise if a tagged version is selected, rather than keep it.
     """
 
     before: datetime | None = None
@@ -119,14 +119,14 @@ class ReferencedBranch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupPlan:
-    """What to remove.
+    """The versions and files to remove.
 
     Attributes:
         read_version: Version of the handle.
         files: The files, in the order in which they are removed; manifests come last.
         old_versions: How many versions go.
         branches: Branches that were forked from this one.
-        warnings: What was kept against the selectors, and why.
+        warnings: Versions that are kept although selected, and why.
     """
 
     read_version: int
@@ -137,7 +137,7 @@ class CleanupPlan:
 
 
 def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) -> CleanupPlan:
-    """Work out what to remove.
+    """Find the versions and files to remove.
 
     Args:
         store: The store of the dataset, or of a branch.
@@ -194,7 +194,7 @@ def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, Obje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Survey:
-    """Judges files by what refers to them and by their age."""
+    """Decides about files by the references to them and by their age."""
 
     kept: References
     gone: References
@@ -276,7 +276,7 @@ def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selector
     """Take tagged versions and those in use off the list."""
     warnings = []
     tagged: dict[int, list[str]] = {}
-    named: dict[int, list[str]] = {}  # by users; the tags of forks are nothing that one need be told of
+    named: dict[int, list[str]] = {}  # by users; tags of forks are not reported
     for meta in main.list(TAGS_PREFIX):
         name = tag_of_ref_key(meta.key)
         if name is not None:
@@ -309,7 +309,7 @@ def _is_fork_tag(name: str, ref: TagRef) -> bool:
 def _branches(
     main: ObjectStore, branch: str | None, manifests: Mapping[int, ManifestOutline], taken: set[int]
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
-    """What branches find in other places than their own, and those forked from this one.
+    """The files that branches use outside of their own roots, and the branches forked from this one.
 
     The version that a branch was forked from is taken off the list while the branch still finds files of it.
     """
@@ -334,7 +334,7 @@ def _branches(
 
 
 def _borrowed_by(store: ObjectStore) -> References:
-    """What all versions of a branch find by base paths."""
+    """The files that all versions of a branch refer to by base paths."""
     result = References()
     for manifest in _load_all(store, (meta.key for meta in store.list(VERSIONS_PREFIX))).values():
         result.add_borrowed(manifest)

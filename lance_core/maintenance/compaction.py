@@ -1,11 +1,12 @@
 """Compaction: plan -> tasks -> commit.
 
-    plan      what is known of the fragments -> groups of fragments          (pure; see `plan`)
+    plan      facts about the fragments -> groups of fragments              (pure; see `plan`)
     execute   one task, anywhere: new data files that nothing refers to yet  (see `rewrite`)
     commit    ReserveFragments, so that the new ids are known; then one Rewrite of all groups
 
-Indices are not rewritten. One by row addresses keeps what it says of fragments that are gone, which is masked, and does
-not cover the new ones until it is optimized; with `defer_index_remap` it does, by way of the fragment reuse index. One
+Indices are not rewritten. An index by row addresses keeps entries of fragments that are gone, which are masked, and
+does not cover the new fragments until it is optimized; with `defer_index_remap` it covers them through the fragment
+reuse index. One
 by stable row ids goes on covering them.
 """
 
@@ -45,11 +46,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Compaction:
-    """The three steps of a compaction, for those who run the tasks themselves."""
+    """The three steps of a compaction, for callers that run the tasks themselves."""
 
     @staticmethod
     def plan(dataset: Handle, options: Mapping[str, Any] | None = None) -> CompactionPlan:
-        """Say what there is to do in the dataset's version.
+        """Plan the compaction of the dataset's version.
 
         Args:
             dataset: The dataset.
@@ -73,7 +74,7 @@ class Compaction:
         *,
         transaction_properties: Mapping[str, str] | None = None,
     ) -> CompactionMetrics:
-        """Put the new fragments in place of the old ones; the handle moves to the version that was made.
+        """Replace the old fragments by the new ones; the handle moves to the new version.
 
         Args:
             dataset: The dataset, at any version from the plan's on.
@@ -164,10 +165,11 @@ def compact(
     progress: Callable[[int, int], None] | None = None,
     retries: int = 0,
 ) -> CompactionMetrics:
-    """Plan, run all tasks on this machine, and commit; the handle moves to the version that was made.
+    """Plan, run all tasks on this machine, and commit; the handle moves to the new version.
 
-    A task whose fragments were changed meanwhile is dropped, and the others are committed: the next run will find
-    what is left, or with `retries` this one does. If a task fails, the others are committed as well before its error is
+    A task whose fragments were changed meanwhile is dropped, and the others are committed; the remaining fragments are
+    left to the next run, or with `retries` planned again by this one. If a task fails, the others are committed as well
+    before its error is
     raised.
 
     Args:
@@ -175,8 +177,8 @@ def compact(
         options: Fields of `CompactionOptions`.
         transaction_properties: Texts for the history, by key.
         progress: Is called with the rows that are done and those that there are.
-        retries: How often what is left is planned and done again. If writers were faster each time even so, that is no
-            error: `tasks_skipped` of the result counts the tasks that are left.
+        retries: How often the remaining fragments are planned and compacted again. Tasks that still lost to other
+            writers are no error then: `tasks_skipped` of the result counts them.
 
     Raises:
         RetryableConflictError: The fragments of all tasks were changed meanwhile, and `retries` is 0.
@@ -228,7 +230,7 @@ def _compact_once(
 def commit_what_fits(
     dataset: Handle, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
 ) -> CompactionMetrics:
-    """Commit results, leaving out those whose fragments were changed meanwhile and removing their files.
+    """Commit results, except those whose fragments were changed meanwhile, whose files are deleted.
 
     Args:
         dataset: The handle, which moves to the version that was made.
@@ -274,7 +276,7 @@ def _follow(dataset: Handle) -> None:
 
 
 def _refresh(dataset: Handle, results: Sequence[RewriteResult], *, deferred: bool) -> None:
-    """Let zone maps cover the new fragments, unless what concerns indices was put off."""
+    """Refresh zone maps for the new fragments, unless index updates are deferred."""
     if not deferred:
         refresh_after_compaction(dataset, {record.id for result in results for record in result.original_records})
 

@@ -1,4 +1,4 @@
-"""What a plan needs to know of each fragment: mostly what the manifest says, else a look into the files.
+"""The facts about each fragment that a plan needs: mostly from the manifest, else from the files.
 
 The files are opened for fragments of 2023, whose manifests do not count rows, and for `partition_by`: a fragment that
 holds one partition has a constant page there, so that the look costs little more than its footer.

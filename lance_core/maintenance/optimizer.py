@@ -34,7 +34,7 @@ class DatasetOptimizer:
         self._dataset = dataset
 
     def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig) -> None:
-        """Let commits of any writer remove old versions from now on; commits a version.
+        """Have commits of any writer remove old versions from now on; commits a version.
 
         Args:
             auto_cleanup_config: How often, and how old versions must be.
@@ -123,8 +123,8 @@ class DatasetOptimizer:
         """Make indices cover the fragments that they do not cover, reading only those.
 
         Args:
-            num_indices_to_merge: How many of an index's last segments become one, with what none covers; 0 makes a
-                new segment of that. 1 by default.
+            num_indices_to_merge: How many of an index's last segments are merged, together with uncovered fragments; 0
+                makes a new segment of these alone. 1 by default.
             index_names: Which indices; by default all of the kinds that are built here.
             retrain: Build them anew, each as one segment.
             **others: Refused.

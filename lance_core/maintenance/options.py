@@ -38,15 +38,15 @@ class CompactionOptions:
         materialize_deletions_threshold: ... if more than this share of its rows is deleted.
         num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
         batch_size: Rows that are read at a time; None leaves it to the files.
-        io_buffer_size: Taken for pylance's sake: reads are bounded by pages here.
-        defer_index_remap: Record which rows moved in the fragment reuse index, by which indices go on covering them.
+        io_buffer_size: Accepted for compatibility with pylance, without effect: reads are bounded by pages.
+        defer_index_remap: Record moved rows in the fragment reuse index, so that indices go on covering them.
         compaction_mode: "reencode" decodes and encodes all rows; "try_binary_copy" copies pages where that is
             possible; "force_binary_copy" raises where it is not. None is "try_binary_copy".
         binary_copy_read_batch_bytes: Bytes that a copy of pages reads at a time.
         max_source_fragments: Take tasks, oldest first, while their fragments do not exceed this number.
         max_source_rows: ... their live rows.
         max_source_bytes: ... the bytes of their data files.
-        excluded_fragment_ids: Fragments that stay as they are, and that nothing is merged across.
+        excluded_fragment_ids: Fragments that stay as they are; fragments on both sides of one are not merged.
         data_storage_version: Version of the new files; None for the dataset's.
         deletions_only: Rewrite just the fragments over the threshold, each into one of its own.
         partition_by: Columns whose values must be one and the same in all rows of a merged fragment.
@@ -72,7 +72,7 @@ class CompactionOptions:
     partition_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
+        """Refuse invalid values."""
         if self.compaction_mode is not None and self.compaction_mode not in MODES:
             valid = ", ".join(f'"{mode}"' for mode in MODES)
             raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
@@ -123,7 +123,7 @@ class CompactionOptions:
         return self.compaction_mode != REENCODE
 
     def to_json(self) -> dict[str, Any]:
-        """What `json.dumps` takes, in pylance's form."""
+        """The options as an object for `json.dumps`, in pylance's form."""
         data = dataclasses.asdict(self)
         for name in _TUPLES:
             data[name] = list(data[name])

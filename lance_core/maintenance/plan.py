@@ -1,4 +1,4 @@
-"""Which fragments to rewrite together: a pure function of what is known of the fragments.
+"""The groups of fragments to rewrite together: a pure function of facts about the fragments.
 
     class of a fragment    itself            more than the threshold of its rows is deleted
                            with neighbours   it has fewer rows than the target
@@ -26,7 +26,7 @@ __all__ = ["FragmentFacts", "bins"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentFacts:
-    """What the plan goes by.
+    """Facts about a fragment, from which the plan is made.
 
     Attributes:
         position: Place in the manifest's list.
@@ -87,7 +87,7 @@ def _is_full_of_holes(fact: FragmentFacts, options: CompactionOptions) -> bool:
         return False
     if not fact.deleted_rows:
         return False
-    # In single precision, as pylance reckons: exactly 10 % is not more than 0.1.
+    # In single precision, as in pylance: exactly 10 % is not more than 0.1.
     share = np.float32(fact.deleted_rows) / np.float32(fact.physical_rows)
     return bool(share > np.float32(options.materialize_deletions_threshold))
 

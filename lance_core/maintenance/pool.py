@@ -23,7 +23,7 @@ WORTH_A_PROCESS_BYTES: Final = 256 * 1024 * 1024
 """Bytes of data files below which starting processes costs more than it saves; a page pool runs in each anyway."""
 
 Outcome = RewriteResult | Exception
-"""What became of a task."""
+"""The result of a task, or its error."""
 
 
 def worker_count(tasks: Sequence[CompactionTask], num_threads: int | None) -> int:
@@ -38,11 +38,11 @@ def worker_count(tasks: Sequence[CompactionTask], num_threads: int | None) -> in
 def run_tasks(
     dataset: Handle, tasks: Sequence[CompactionTask], workers: int = 1
 ) -> Iterator[tuple[CompactionTask, Outcome]]:
-    """Yield each task with what became of it, as they finish.
+    """Yield each task with its outcome, as they finish.
 
     Args:
         dataset: The dataset.
-        tasks: What to do.
+        tasks: The tasks.
         workers: Processes to use; 1 for this one alone.
     """
     if workers <= 1:

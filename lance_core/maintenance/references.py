@@ -1,7 +1,7 @@
-"""What versions refer to, by the names of files.
+"""The files that versions refer to, by name.
 
 Names of data files, deletion files and indices are random and never used twice, so names alone are compared. Versions
-can find one file by different base paths, or by two spellings of one: it is kept if any version refers to its name.
+can refer to one file by different base paths, or two spellings of one: it is kept if any version refers to its name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class References:
             self.files.add(transaction_key(manifest.transaction_file))
 
     def add_borrowed(self, manifest: ManifestOutline, *, own: bool = False) -> None:
-        """Add what a version of another branch finds by base paths, or with `own` what it refers to at all."""
+        """Add the files that a version of another branch refers to by base paths, or with `own` all of its files."""
         for raw in manifest.raw_fragments:
             if raw in self._seen:
                 continue
@@ -60,7 +60,7 @@ class References:
         )
 
     def update(self, others: Iterable[References]) -> None:
-        """Add what others have."""
+        """Add the references of others."""
         for other in others:
             self.files |= other.files
             self.indices |= other.indices

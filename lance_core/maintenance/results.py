@@ -1,4 +1,4 @@
-"""What a task of a compaction has written, on its way to the commit; JSON that pylance reads and writes as well."""
+"""Results of the tasks of a compaction for its commit, with the JSON that pylance reads and writes as well."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["CompactionMetrics", "RewriteResult", "fragments_from_json", "fragmen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionMetrics:
-    """What a compaction did.
+    """Counters of a compaction.
 
     Attributes:
         fragments_removed: Fragments that were rewritten.
-        fragments_added: Fragments that take their place.
+        fragments_added: Fragments that replace them.
         files_removed: Data and deletion files of the former.
         files_added: Files of the latter.
         tasks_skipped: Tasks whose fragments a concurrent commit changed; their work was dropped.
@@ -38,13 +38,13 @@ class CompactionMetrics:
         )
 
     def to_json(self) -> dict[str, int]:
-        """What `json.dumps` takes, in pylance's form."""
+        """The counters as an object for `json.dumps`, in pylance's form."""
         return {name: getattr(self, name) for name in CompactionMetrics.__slots__ if name != "tasks_skipped"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """What a task has written; nothing refers to it before the commit.
+    """The result of a task; nothing refers to its files before the commit.
 
     Attributes:
         metrics: How much it was.
@@ -106,7 +106,7 @@ class RewriteResult:
 
 
 def fragments_to_json(records: Iterable[Fragment]) -> list[dict[str, Any]]:
-    """Fragments as what `json.dumps` takes, in pylance's form."""
+    """Fragments as objects for `json.dumps`, in pylance's form."""
     return [FragmentMetadata.from_record(record).to_json() for record in records]
 
 

@@ -51,7 +51,7 @@ def rewrite(
         source: The version that the fragments were planned in.
         records: The fragments, in order.
         options: How to do it.
-        file_prefix: What the names of the new data files begin with.
+        file_prefix: Start of the names of the new data files.
 
     Raises:
         InvalidInputError: A binary copy is forced and not possible.
@@ -258,7 +258,7 @@ def _checked(fragment: SourceFragment, numbers: U64Array, what: str) -> U64Array
 
 
 def _addresses(fragments: Sequence[SourceFragment]) -> bytes:
-    """The addresses of the live rows, as a treemap: what an index needs to follow them."""
+    """The addresses of the live rows, as a treemap, for the fragment reuse index."""
     result = BitMap64()
     for fragment in fragments:
         first = fragment.record.id << 32

@@ -41,7 +41,7 @@ class SourceFragment:
         return self.num_rows if self.live is None else int(np.count_nonzero(self.live))
 
     def kept(self, numbers: U64Array) -> U64Array:
-        """Of numbers that stand for all its rows, those of the live ones."""
+        """The numbers of the live rows, out of one for each row."""
         return numbers if self.live is None else numbers[self.live]
 
 

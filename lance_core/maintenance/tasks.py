@@ -61,9 +61,9 @@ class CompactionTask:
         """Write the new fragments; nothing is committed.
 
         Args:
-            dataset: The dataset. Another version than the plan's is exchanged for that one.
-            file_prefix: What the names of the new data files begin with, for `delete_uncommitted_files` to find those
-                of an execution that was killed.
+            dataset: The dataset. The plan's version of it is opened if it is on another one.
+            file_prefix: Start of the names of the new data files, by which `delete_uncommitted_files` finds those of a
+                killed execution.
 
         Raises:
             VersionNotFoundError: The plan's version was cleaned up.

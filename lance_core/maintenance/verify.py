@@ -1,4 +1,4 @@
-"""Check a version: is every file there that it refers to, and does each hold what the manifest says?
+"""Check that all files of a version exist and agree with its manifest.
 
 Of data files only the metadata at their end is read, not the pages.
 """
@@ -34,7 +34,7 @@ READ_AHEAD: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is not as it should be.
+    """A problem.
 
     Attributes:
         version: The version that it was found in.
@@ -57,7 +57,7 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
         progress: Is called with the fragments that are checked and those that there are.
 
     Returns:
-        What is wrong; empty if nothing is.
+        The problems; empty if there are none.
     """
     source = dataset.source
     fragments = source.manifest.fragments

@@ -1,4 +1,4 @@
-"""What a worker process of a compaction runs: its `main`.
+"""The program of a worker process of a compaction.
 
 Both ways, on standard input and output, messages are a u64 LE length and that many bytes of pickle:
 
@@ -51,7 +51,7 @@ def receive(stream: IO[bytes]) -> Any:
 def main() -> None:
     """Serve one parent."""
     source = sys.stdin.buffer
-    # What anybody prints must not get between the messages.
+    # Printed text must not get between the messages.
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     dataset = receive(source)

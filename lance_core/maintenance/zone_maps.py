@@ -1,7 +1,7 @@
-"""Keep zone maps of partition columns up to date: made when a table has grown, refreshed when it has grown more.
+"""Zone maps of partition columns: made when a table has grown, refreshed when it has grown more.
 
-Each change is a version of its own. Who writes and who compacts calls this afterwards; nothing here is ever needed for
-a right answer, so a conflict with somebody who does the same is no error.
+Each change is a version of its own. Writers and compactions call this afterwards; results never depend on it, so a
+conflict with another process that does the same is no error.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def index_partitions(dataset: Handle, columns: Sequence[str], *, most_uncovered:
 def refresh_after_compaction(dataset: Handle, replaced: Collection[int]) -> list[str]:
     """Refresh the zone maps that covered fragments which a compaction has replaced; it reads the new ones alone.
 
-    What cannot be refreshed is logged: it is merely slower.
+    A zone map that cannot be refreshed is logged: queries are merely slower.
 
     Args:
         dataset: The handle, after the compaction; it moves to the version that is made.

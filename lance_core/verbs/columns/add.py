@@ -44,7 +44,7 @@ def add_columns(
 
     Raises:
         SchemaError: A column exists, or the values do not fit.
-        InvalidInputError: The transforms are of no kind that is taken.
+        InvalidInputError: The transforms are of an unsupported kind.
     """
     fields = fields_of(transforms)
     if fields is not None:
@@ -109,7 +109,7 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
 
     Raises:
         SchemaError: A column exists, or cannot be stored.
-        UnsupportedError: A dictionary in version 0.1, whose values would have to stand in the manifest.
+        UnsupportedError: A dictionary in version 0.1, whose values would have to be in the manifest.
     """
     if not columns.names:
         raise InvalidInputError("no new column was given")
@@ -140,13 +140,13 @@ def commit_merge(
 def made_fragment(
     source: Source, fragment: Fragment, maker: ColumnMaker, columns: Schema, batch_size: int | None, files: Staged
 ) -> Fragment:
-    """The fragment with a new file of the columns that a maker makes."""
+    """The fragment with a new file of a maker's columns."""
     tables = _made(source, fragment, maker, batch_size)
     return with_column_file(fragment, write_column_file(source, fragment, columns, tables, files))
 
 
 def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = None) -> Manifest:
-    """Commit a version with the columns that a maker makes."""
+    """Commit a version with a maker's columns."""
     schema, columns = with_new_columns(source.manifest, maker.makes)
     with staged(source) as files:
         fragments = []
@@ -155,7 +155,7 @@ def commit_made(source: Source, maker: ColumnMaker, batch_size: int | None = Non
             if kept is not None:
                 fragments.append(_kept_fragment(maker.cache, kept))
                 continue
-            # What a checkpoint refers to must outlive a failure of this run.
+            # Files that a checkpoint refers to must outlive a failure of this run.
             own = files if maker.cache is None else Staged(source)
             made = made_fragment(source, fragment, maker, columns, batch_size, own)
             if maker.cache is not None:

@@ -1,4 +1,4 @@
-"""Change columns that are there: rename, drop, cast, forbid or allow nulls."""
+"""Change existing columns: rename, drop, cast, forbid or allow nulls."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _Change:
 
     Attributes:
         path: The column.
-        old: What it is.
+        old: The column as it is.
         name: New name; None to keep it.
         nullable: Whether it allows nulls; None to keep that.
         cast: The field that it becomes, without ids; None if it keeps its type.
@@ -102,7 +102,7 @@ class _Change:
     def apply(self, field: Field) -> Field:
         """The changed field."""
         if self.cast is not None:
-            # What the values are, beyond their storage, goes with the type that is left.
+            # Metadata about the meaning of the values is dropped with the old type.
             metadata = {key: value for key, value in field.metadata.items() if not key.startswith("ARROW:extension:")}
             metadata |= self.cast.metadata
             field = replace(
@@ -154,7 +154,7 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
     before = source.manifest.schema.by_id().keys()
     new_ids = {node.id for node, _ in schema.walk() if node.id not in before}
     if source.manifest.data_storage_version in ("0.1", "2.0"):
-        # Nobody reads a struct of these versions well whose fields lie in several files.
+        # Readers of these versions fail on a struct whose fields lie in several files.
         new_ids, old_ids = _whole_columns(schema, new_ids), _whole_columns(source.manifest.schema, old_ids)
     written = schema.only_ids(new_ids)
     read = source.manifest.schema.only_ids(old_ids)
@@ -164,7 +164,7 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
         for fragment in source.manifest.fragments:
             tables = _cast_rows(source, fragment, read, written)
             file = write_column_file(source, fragment, written, tables, files)
-            # A file that held nothing but what was cast goes.
+            # A file that held only columns that were cast is dropped.
             fragments.append(replaced_columns(fragment, file).without_dead_files(live))
         return commit_merge(files, fragments, schema, preserves_nullability=True)
 
@@ -203,7 +203,7 @@ def _cast_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cast_values(values: Any, kind: pa.DataType) -> Any:
-    """Cast values that are not structs; where nothing says of which zone a time is, it is of the zone of the result."""
+    """Cast values that are not structs; times without a zone are interpreted in the zone of the result."""
     is_local = pa.types.is_date(values.type) or (pa.types.is_timestamp(values.type) and values.type.tz is None)
     if is_local and pa.types.is_timestamp(kind) and kind.tz is not None:
         return pc.assume_timezone(values.cast(pa.timestamp(kind.unit)), kind.tz)
@@ -220,7 +220,7 @@ def _can_cast(old: pa.DataType, new: pa.DataType) -> bool:
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return True
     if pa.types.is_temporal(old) and pa.types.is_temporal(new):
-        # The reference library takes the day of UTC for date64 alone.
+        # The reference library uses the day in UTC only for date64.
         is_day_of_zone = pa.types.is_date64(new) and pa.types.is_timestamp(old) and old.tz is not None
         return not is_day_of_zone and _has_cast(old, new)
     return _is_of_one_kind(old, new)

@@ -23,8 +23,8 @@ class BatchUDF:
 
     Args:
         func: Takes a record batch and returns a record batch or pandas frame of as many rows.
-        output_schema: Schema of what it returns; None to find out from a first call.
-        checkpoint_file: Where to keep results, so that a run that failed goes on where it ended.
+        output_schema: Schema of its results; None to take it from a first call.
+        checkpoint_file: File for results, so that a failed run can be continued.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class BatchUDF:
         return self.func(batch)
 
     def columns_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Call the function and check what it returns.
+        """Call the function and check its result.
 
         Raises:
             SchemaError: It does not have the schema that was promised.
@@ -79,7 +79,7 @@ class BatchUDFCheckpoint:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = fspath(path)
-        # What a function makes of a table is for those alone who may read the table.
+        # Results of a function may be read only by those who may read the table.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with self._connected() as connection, connection:
             connection.execute(
@@ -145,7 +145,7 @@ class BatchUDFCheckpoint:
 
 
 def as_batch(result: Any) -> pa.RecordBatch:
-    """What a function returned, as one batch.
+    """The result of a function as one batch.
 
     Raises:
         InvalidInputError: It is neither a batch nor a table nor a pandas frame.

@@ -1,6 +1,6 @@
-"""Where the values of new columns come from: expressions, a function, a stream of rows, or a join.
+"""Sources of the values of new columns: expressions, a function, a stream of rows, or a join.
 
-Each maker says which columns it reads and which it makes, and turns a batch of live rows into their new columns.
+Each maker declares the columns that it reads and makes, and turns a batch of live rows into their new columns.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ class Joined:
 def column_maker(
     transforms: Any, source: Source, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
 ) -> ColumnMaker:
-    """What makes the columns that an argument of `add_columns` stands for.
+    """The maker for an argument of `add_columns`.
 
     Raises:
-        InvalidInputError: It stands for none.
+        InvalidInputError: There is none for it.
     """
     schema = resolve_extensions(schema_to_arrow(source.manifest.schema))
     if isinstance(transforms, Mapping):
@@ -205,7 +205,7 @@ def column_maker(
 
 
 def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on: str, right_on: str | None) -> Joined:
-    """What makes the columns of a join.
+    """The maker of the columns of a join.
 
     Raises:
         SchemaError: The columns that are joined on do not exist or differ in type.

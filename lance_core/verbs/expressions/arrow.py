@@ -27,9 +27,9 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
         schema: The columns that it can refer to.
 
     Raises:
-        InvalidInputError: It is no condition, or no filter at all.
+        InvalidInputError: It is no condition, or no filter.
         SchemaError: The SQL refers to a column that does not exist.
-        UnsupportedError: The SQL uses something that is not known.
+        UnsupportedError: The SQL uses something unknown.
     """
     if isinstance(filter_, Mapping):
         refuse("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
@@ -67,7 +67,7 @@ def calls_of(expression: pc.Expression) -> list[str]:
 
 
 def prepare(expression: pc.Expression) -> None:
-    """Make Arrow know the functions of ours that an expression calls: it may come from another process."""
+    """Register our functions that an expression calls with Arrow: it may come from another process."""
     _, (buffer,) = expression.__reduce__()
     if b"lance." in memoryview(buffer).tobytes():
         from lance_core.verbs.expressions.sql.python_functions import register  # noqa: PLC0415 - it imports the SQL parser

@@ -88,7 +88,7 @@ def build(
 
     Args:
         source: The version.
-        field: What is indexed.
+        field: The indexed field.
         kind: Kind of the index.
         parameters: All its parameters.
         fragments: Fragments of the version.

@@ -29,7 +29,7 @@ _ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "J
 
 @dataclass
 class IndexConfig:
-    """A kind of index, with what it is built with.
+    """A kind of index, with its parameters.
 
     Attributes:
         index_type: Its kind, such as "zonemap".
@@ -44,7 +44,7 @@ def kind_and_parameters(index_type: Any, arguments: Mapping[str, Any]) -> tuple[
     """The kind of an index that is asked for, and all its parameters.
 
     Args:
-        index_type: The name of a kind, or what has one and parameters: an `IndexConfig`, of pylance's too.
+        index_type: The name of a kind, or an `IndexConfig`, of pylance's too.
         arguments: Further parameters.
 
     Raises:
@@ -132,9 +132,9 @@ def write_segment(
     Args:
         files: Takes note of them.
         kind: Kind of the index.
-        content: What it says.
+        content: Its content.
         name: Name of the index.
-        field: What is indexed.
+        field: The indexed field.
         covered: The fragments that it covers.
         before: Details of the segment that it replaces.
     """

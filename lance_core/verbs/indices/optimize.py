@@ -1,7 +1,7 @@
 """Fold fragments that no segment of an index covers into one, without reading what is covered already.
 
-What an index says of fragments that have gone, or whose values were rewritten, is dropped on the way: a segment that
-is to cover a fragment again must not be joined by an older one that still has entries of it.
+Entries for fragments that are gone, or whose values were rewritten, are dropped on the way: no older segment with
+entries of a fragment may remain when a new segment covers the fragment.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Optimizer:
         return indexed_field(self.files.source.manifest.schema, self.segments[0].fields[0])
 
     def _segment(self, merged: Sequence[IndexMetadata], covered: BitMap) -> IndexMetadata:
-        """A segment over some live fragments, from what others say of them; what they do not say is read."""
+        """A segment over some live fragments, from the entries of other segments; uncovered fragments are read."""
         source, kind, field = self.files.source, self._kind, self._field
         view = _view_of_live_rows(source)
         contents, known = self._contents(merged, view)
@@ -172,12 +172,12 @@ class _Optimizer:
         return write_segment(self.files, kind, content, last.name, field, covered, last.details)
 
     def _contents(self, merged: Sequence[IndexMetadata], view: View) -> tuple[list[Any], BitMap]:
-        """What segments say of the fragments that they vouch for, and these fragments: no fragment twice."""
+        """Trusted entries of segments, and the fragments that they are for: no fragment twice."""
         source, contents, known = self.files.source, list[Any](), BitMap()
         for one in merged:
             content = source.indices.try_read(one, self._field.type)
             if content is None or (view.has_row_ids and one.kind == "BTree" and one.holds_row_ids):
-                continue  # what a BTREE of an older version says by row id is said by address now
+                continue  # a BTREE of an older version had row ids; it has addresses now
             # A fragment that took the place of others by way of the reuse index has no entries of its own.
             own, entries = without_moved(source.manifest.indices, one) - known, content.fragments()
             own = own if entries is None else own & entries

@@ -1,4 +1,4 @@
-"""Read indices before they are asked."""
+"""Read indices before queries need them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of a version without reading its rows."""
+"""Facts about a version that need no reading of rows."""

@@ -1,4 +1,4 @@
-"""What a manifest tells of indices: their kinds, the fragments that they cover, and the rows that they miss."""
+"""Indices as the manifest describes them: their kinds, the fragments that they cover, and the rows that they miss."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class IndexStatistics(TypedDict, total=False):
         num_unindexed_rows: Live rows of those.
         num_indexed_rows_per_delta: The live rows that each segment covers.
         updated_at_timestamp_ms: When its newest segment was made, milliseconds since the epoch; None if not recorded.
-        num_versions: Compactions that it knows.
-        indices: What each segment tells of itself, for kinds that are read.
+        num_versions: Compactions that it records.
+        indices: Statistics from the files of each segment, for kinds that are read.
         segments: The same.
     """
 
@@ -179,7 +179,7 @@ def index_statistics(source: Source, name: str) -> IndexStatistics:
 
 
 def _content_statistics(source: Source, segments: Sequence[IndexMetadata]) -> list[dict[str, object]] | None:
-    """What segments tell of themselves; None if they are of a kind that is not read."""
+    """Statistics from the files of segments; None if they are of a kind that is not read."""
     kind = KINDS.get(segments[0].kind)
     if kind is None or any((index.index_version or 0) not in kind.versions for index in segments):
         return None

@@ -1,4 +1,4 @@
-"""Counters of a dataset, its fields and indices, told without reading rows."""
+"""Counters of a dataset, its fields and indices, without reading rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DatasetStats(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldStatistics:
-    """What a field takes.
+    """Storage of one field.
 
     Attributes:
         id: Field id.
@@ -37,7 +37,7 @@ class FieldStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataStatistics:
-    """What the fields take.
+    """Storage of all fields.
 
     Attributes:
         fields: One per field, parents before children.
@@ -79,7 +79,7 @@ class LanceStats:
         return DataStatistics(fields=[FieldStatistics(id=i, bytes_on_disk=size) for i, size in sizes.items()])
 
     def index_stats(self, index_name: str) -> IndexStatistics:
-        """What is known of an index: its kind, how many fragments and rows it covers and misses.
+        """Statistics of an index: its kind, and the fragments and rows that it covers and misses.
 
         `indices` and `segments` come from its own files, for kinds that are read; pylance has them for all.
 

@@ -49,7 +49,7 @@ def _walk(folder: str, prefix: str) -> Iterator[str]:
 
 
 def _skip(store: ObjectStore) -> Iterator[str]:
-    """Go through the keys in order, and on behind a table as soon as one of its keys is seen."""
+    """Go through the keys in order, and skip the rest of a table as soon as one of its keys is seen."""
     after: str | None = None
     while (table := _next_table(store, after)) is not None:
         if next(iter(store.list(f"{table}/{VERSIONS_PREFIX}", limit=1)), None) is not None:

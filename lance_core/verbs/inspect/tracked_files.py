@@ -42,7 +42,7 @@ def tracked_files(
     Args:
         source: A version of the dataset.
         min_version: Leave out older versions.
-        progress: Called after each version with how many were looked at, and of how many.
+        progress: Called after each version with the number of versions done and their total.
     """
     versions = [number for number in list_versions(source.store) if min_version is None or number >= min_version]
 

@@ -1,4 +1,4 @@
-"""Whether a version is sound, as far as its manifest and the metadata of its files tell."""
+"""Consistency checks of a version by its manifest and the metadata of its files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["check_columns", "validate", "validate_fragment"]
 
 
 def validate(source: Source) -> None:
-    """Check that a version is sound: ids, files, row counts and deletions fit together.
+    """Check that a version is consistent: ids, files, row counts and deletions.
 
     Raises:
-        CorruptFileError: They do not; the error names the first thing that is wrong.
+        CorruptFileError: It is not; the error names the first problem.
     """
     manifest = source.manifest
     field_ids = [node.id for node, _ in manifest.schema.walk()]

@@ -1,1 +1,1 @@
-"""What users hold of fragments, operations, transactions and indices."""
+"""The public records of fragments, operations, transactions and indices."""

@@ -41,7 +41,7 @@ def to_record(operation: LanceOperation.BaseOperation) -> records.Operation:
 
 
 def from_record(record: records.Operation) -> LanceOperation.BaseOperation:
-    """What users see of a record."""
+    """The public form of a record."""
     make = _FROM_RECORD.get(type(record))
     return LanceOperation.Other(record) if make is None else make(record)
 

@@ -201,7 +201,7 @@ class FragmentMetadata:
         return self.files
 
     def to_json(self) -> dict[str, Any]:
-        """The description as what `json.dumps` takes, in pylance's form."""
+        """The description as an object for `json.dumps`, in pylance's form."""
         return {
             "id": self.id,
             "files": [asdict(file) for file in self.files],

@@ -1,4 +1,4 @@
-"""Indices as users see them. lance_core keeps their records true and reads none of their content."""
+"""Indices as users see them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Index:
         created_at: When it was made.
         base_id: Base path that it lies in; None for the dataset itself.
         files: Its files, if recorded.
-        index_details: Type and serialized value of what depends on the kind of index.
+        index_details: Type and serialized value of the details, which depend on the kind of index.
         covering_fields: Ids of fields that it stores besides.
     """
 

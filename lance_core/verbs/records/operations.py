@@ -1,7 +1,7 @@
 """The operations of transactions in the shapes that pylance gives them.
 
-`LanceOperation` holds one class per operation, to be passed to `LanceDataset.commit` and found in what
-`read_transaction` returns. `to_record` and `from_record` go over to the records of the table layer and back.
+`LanceOperation` holds one class per operation, for `LanceDataset.commit` and in the results of `read_transaction`.
+`to_record` and `from_record` convert to the records of the table layer and back.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def _check_fragments(fragments: object) -> None:
 
 
 class LanceOperation:
-    """A namespace: what can be committed."""
+    """A namespace of the operations that can be committed."""
 
     class BaseOperation:
-        """What all operations have in common."""
+        """The base of all operations."""
 
         @property
         def name(self) -> str:
@@ -79,7 +79,7 @@ class LanceOperation:
         Attributes:
             updated_fragments: Fragments with a new deletion file.
             deleted_fragment_ids: Fragments none of whose rows is left.
-            predicate: What was asked for, for people.
+            predicate: The condition, as text for people.
         """
 
         updated_fragments: list[FragmentMetadata]
@@ -155,7 +155,7 @@ class LanceOperation:
 
     @dataclass
     class Clone(BaseOperation):
-        """How a clone or branch began.
+        """Create a clone or a branch.
 
         Attributes:
             is_shallow: Whether files are shared with the source.
@@ -173,7 +173,7 @@ class LanceOperation:
 
     @dataclass
     class RewriteGroup:
-        """Fragments, and those that hold the same rows from now on.
+        """Fragments, and their replacements, which hold the same rows.
 
         Attributes:
             old_fragments: The former.
@@ -206,7 +206,7 @@ class LanceOperation:
         """The same rows in other files.
 
         Attributes:
-            groups: What replaces what.
+            groups: The replaced fragments with their replacements.
             rewritten_indices: Indices that were written anew along.
         """
 
@@ -233,7 +233,7 @@ class LanceOperation:
 
     @dataclass
     class DataReplacementGroup:
-        """A file that takes the place of columns of a fragment.
+        """A file that replaces columns of a fragment.
 
         Attributes:
             fragment_id: The fragment.
@@ -245,7 +245,7 @@ class LanceOperation:
 
     @dataclass
     class DataReplacement(BaseOperation):
-        """Put other files in the place of columns.
+        """Replace columns by other files.
 
         Attributes:
             replacements: A file per fragment, all with the same fields.
@@ -295,7 +295,7 @@ class LanceOperation:
 
     @dataclass
     class Other(BaseOperation):
-        """An operation that pylance shows no shape for; it can be looked at, not committed.
+        """An operation without a public form in pylance; it can be inspected, not committed.
 
         Attributes:
             record: The table layer's record.

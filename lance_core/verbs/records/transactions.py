@@ -1,4 +1,4 @@
-"""Transactions as users see them, and commits of such that others made."""
+"""Transactions as users see them, and commits of transactions that were prepared elsewhere."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Transaction:
 
     @classmethod
     def from_record(cls, record: records.Transaction, affected_rows: Mapping[int, BitMap] | None = None) -> Transaction:
-        """What users see of a record."""
+        """The public form of a record."""
         return cls(
             read_version=record.read_version,
             operation=from_record(record.operation),
@@ -108,7 +108,7 @@ def commit_transaction(
         store: The dataset's store.
         operation: The change.
         base: A version that was read before; None if none was.
-        read_version: Version that an operation was made from; None for the latest where the operation allows it.
+        read_version: Version that an operation is based on; None for the latest if the operation allows it.
         properties: Free texts for the history, for an operation.
         options: How to commit.
 

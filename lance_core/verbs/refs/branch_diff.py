@@ -1,4 +1,4 @@
-"""What a branch changed, told by the manifests of both ends, and on request by its partition columns."""
+"""The changes of a branch, from the manifests of both ends, and on request from its partition columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BranchDiff", "FragmentChanges", "RowChanges", "SchemaChanges", "bran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentChanges:
-    """Ids of fragments; those of new ones are the branch's own, the parent will give others."""
+    """Ids of fragments; new fragments get other ids when they are promoted."""
 
     added: tuple[int, ...]
     removed: tuple[int, ...]
@@ -65,7 +65,7 @@ class SchemaChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchDiff:
-    """What a branch changed since it was forked.
+    """The changes of a branch since it was forked.
 
     Attributes:
         branch: The branch.
@@ -79,7 +79,7 @@ class BranchDiff:
             `partition_by` those that the changed rows are in.
         partition_rows: With `partition_by`: rows (removed, added) of each.
         schema: Changes of columns.
-        left_behind: What else changed, which a promotion leaves where it is: configuration, metadata and indices.
+        left_behind: Changes that a promotion leaves on the branch: configuration, metadata and indices.
         num_bytes: Bytes of the files that a promotion copies.
         commits: Commits on the branch.
         committed: When the latest of them was made.
@@ -155,7 +155,7 @@ def _schema_changes(before: Schema, after: Schema) -> SchemaChanges:
 
 
 def _partition_rows(branch: Branch, changes: Changes, columns: list[str]) -> dict[str, tuple[int, int]]:
-    """Rows that went and rows that came, by the values of columns."""
+    """Numbers of removed and of added rows, by the values of columns."""
     branch.head.manifest.schema.project(columns)
     branch.parent.manifest.schema.project(columns)
     taken = changes.rows_taken(branch)

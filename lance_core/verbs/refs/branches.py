@@ -4,8 +4,8 @@
     tree/<branch>/data/, _deletions/, _transactions/    what the branch itself writes
     _refs/branches/<branch>.json                        makes it known; written last
 
-A tag on the fork version keeps it: other tools tell by the spelling of a URI whether a branch still needs a version,
-and delete it if somebody spelled the URI in another way.
+A tag on the fork version keeps it: other tools compare URIs as text to find the versions that branches need, and delete
+a version if its URI was spelled in another way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Ordered = list[tuple[str, dict[str, Any]]]
 
 
 class Branches:
-    """The branches of a dataset, but for main. They are shared by all handles.
+    """The branches of a dataset, except main. They are shared by all handles.
 
     Args:
         place: Where references are resolved.
@@ -93,7 +93,7 @@ class Branches:
         return found
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
-        """Set the free texts about a branch in place of those that it has.
+        """Replace the metadata of a branch.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -102,7 +102,7 @@ class Branches:
         self._place.root.put(branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
 
     def diff(self, name: str, *, partition_by: Sequence[str] | None = None) -> BranchDiff:
-        """What a branch changed since it was forked: fragments, rows, partitions, columns.
+        """The changes of a branch since it was forked: fragments, rows, partitions, columns.
 
         Manifests are compared and no data is read, unless `partition_by` asks for it.
 
@@ -126,11 +126,11 @@ class Branches:
         commit_message: str | None = None,
         transaction_properties: Mapping[str, str] | None = None,
     ) -> Promotion:
-        """Let a branch's parent have what the branch changed, in one version; the branch stays as it is.
+        """Commit the changes of a branch to its parent, in one version; the branch stays as it is.
 
-        The branch's own files are copied, within object storage by the storage. What others appended to the parent
-        since the fork stays, and so does what they changed elsewhere; what they compacted is followed. Running it
-        again makes no second version. A handle on the parent moves to the new version.
+        The branch's own files are copied, within object storage by the storage. Commits of others to the parent since
+        the fork are kept: appends, changes of other rows, and compactions. Promoting again makes no second version. A
+        handle on the parent moves to the new version.
 
         Configuration, metadata and indices that the branch changed stay there: the result names them, and so does a
         warning in the log.
@@ -160,7 +160,7 @@ class Branches:
         return done
 
     def discard(self, name: str) -> bool:
-        """Throw a branch away with all that it wrote; a branch that is not there is fine.
+        """Delete a branch with all its files; a missing branch is no error.
 
         Returns:
             Whether there was anything.
@@ -178,18 +178,19 @@ class Branches:
         """Names below `tree/` that no reference makes known: of branches whose creation or removal was cut short.
 
         Args:
-            older_than: How long nothing was written there; a branch that is being made just now is none.
+            older_than: Only names below which nothing was written for so long, so that a branch that is being created
+                is left out.
         """
         return find_zombies(self._place, dict(_load_all(self._place)), older_than)
 
     def sweep(self, older_than: timedelta, *, dry_run: bool = False) -> Sweep:
-        """Discard the branches that nothing was committed to for a while, and what zombies are as old.
+        """Discard the branches without a commit for a while, and zombies of that age.
 
         A branch that another one was forked from, or that a tag names a version of, stays.
 
         Args:
             older_than: How long.
-            dry_run: Only say what would go.
+            dry_run: Only report what would be removed.
         """
         refs = dict(_load_all(self._place))
         stale, kept = find_stale(self._place, refs, older_than)
@@ -201,8 +202,8 @@ class Branches:
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
 
-        What is left of a branch whose creation or removal was cut short is removed as well. What an external manifest
-        store knows about the branch goes after the files.
+        Remains of an interrupted creation or removal are removed as well. Rows of the branch in an external manifest
+        store are deleted after the files.
 
         Raises:
             VersionNotFoundError: There is no such branch.
@@ -301,10 +302,10 @@ def create_branch(place: Place, branch: str, reference: Reference, known: Manife
 
 
 def _check_deletable(store: ObjectStore) -> None:
-    """Refuse to delete a branch that says by feature flags what is not known here; nothing is said by what is broken.
+    """Refuse to delete a branch whose latest version has unknown feature flags; one that cannot be read is deleted.
 
     Raises:
-        UnsupportedError: Its latest version does.
+        UnsupportedError: Its latest version has.
     """
     try:
         latest = load_latest(store)
@@ -316,7 +317,7 @@ def _check_deletable(store: ObjectStore) -> None:
 
 
 def _make_known(place: Place, branch: str, ref: BranchRef, first: Manifest) -> None:
-    """Write the reference of a branch whose first version was made.
+    """Write the reference of a branch whose first version exists.
 
     Raises:
         InvalidInputError: There is one, and it belongs to another branch, whose files are gone.
@@ -326,7 +327,7 @@ def _make_known(place: Place, branch: str, ref: BranchRef, first: Manifest) -> N
     except AlreadyExistsError as error:
         found = load_branch(place.root, branch)
         if (found.parent_version, found.parent_branch) == (ref.parent_version, ref.parent_branch):
-            return  # somebody who found the version finished the work
+            return  # another process found the version and finished the creation
         if first.location is not None:
             place.store_of(branch).delete(first.location.key)
         raise InvalidInputError(
@@ -347,7 +348,7 @@ def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:
 
 
 def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:
-    """Keys of what lies below a branch's root, but for branches whose names begin with the branch's."""
+    """Keys below a branch's root, except those of branches whose names continue the branch's."""
     kept = tuple(f"{branch_root(name)}/" for name in others if name.startswith(f"{branch}/"))
     return [meta.key for meta in root.list_owned(f"{branch_root(branch)}/") if not meta.key.startswith(kept)]
 

@@ -1,12 +1,13 @@
-"""What a branch changed since it was forked, by the manifests of both ends.
+"""The changes of a branch since it was forked, from the manifests of both ends.
 
     fork   the parent's version that the branch began with      fragments 0 1 2 3
     head   the branch's latest version                          fragments 0 1'  3 4 5
 
     removed   2       added   4 5       updated   1 -> 1' (a deletion file, or columns in other files)
 
-A branch begins as a shallow clone: its manifest finds the parent's files by a base path, and its own without one. So
-whether a fragment is the parent's is told by its id and its files. A fragment that has the parent's id and none of its
+A branch begins as a shallow clone: its manifest refers to the parent's files by a base path, and to its own without
+one. A fragment is the parent's if its id and a file are the parent's. A fragment that has the parent's id and none of
+its
 files (an overwrite may use ids again) was removed and added.
 """
 
@@ -35,7 +36,7 @@ class Branch:
 
     Attributes:
         name: Its name.
-        ref: Where it comes from.
+        ref: Its reference file: parent, fork version, lineage.
         parent: The parent's fork version, in the parent's store.
         head: The branch's latest version, in its own.
     """
@@ -61,7 +62,7 @@ class Branch:
         return max((base.id for base in self.parent.manifest.base_paths), default=-1) + 1
 
     def as_seen(self, fragment: Fragment) -> Fragment:
-        """A fragment of the parent as the branch's first manifest had it."""
+        """A fragment of the parent as recorded in the branch's first manifest."""
         return _with_base(fragment, {None: self.base_id})
 
     def as_parents(self, fragment: Fragment) -> Fragment:
@@ -85,11 +86,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a branch changed; fragments as their own manifests have them.
+    """The changes of a branch; fragments as recorded in the manifests that they are from.
 
     Attributes:
         removed: The parent's fragments that are gone.
-        updated: The parent's fragments that changed, each with what became of it.
+        updated: The parent's fragments that changed, each with its present form.
         added: New fragments.
     """
 
@@ -182,7 +183,7 @@ def check_schemas(branch: Branch) -> None:
 
 
 def left_behind(branch: Branch) -> tuple[str, ...]:
-    """What the branch changed besides rows, by name: a promotion brings none of it into the parent."""
+    """Names of the branch's changes besides rows, which a promotion does not bring into the parent."""
     before, after = branch.parent.manifest, branch.head.manifest
     maps = (
         ("configuration", before.config, after.config),
@@ -205,12 +206,12 @@ def left_behind(branch: Branch) -> tuple[str, ...]:
 
 
 def _indices(manifest: Manifest) -> dict[str, object]:
-    """What each index is of; how much of the table it covers is its upkeep."""
+    """Each index with its fields, regardless of the fragments that it covers."""
     return {index.name: (index.fields, index.details_type_url) for index in manifest.indices if not index.is_system}
 
 
 def _columns(schema: Schema) -> dict[str, list[tuple[object, ...]]]:
-    """What makes up each column."""
+    """Each column with its definition."""
     return {
         top.name: [
             (node.id, parent, node.name, node.logical_type, node.nullable, dict(node.metadata))
@@ -239,7 +240,7 @@ def _is_same(before: Fragment, after: Fragment) -> bool:
 
 
 def _content(fragment: Fragment) -> tuple[object, ...]:
-    """What tells whether a fragment changed; sizes and row versions are filled in by later writers."""
+    """The parts of a fragment that change with its content; later writers may fill in sizes and row versions."""
     deletion = fragment.deletion_file
     files = tuple((f.path, f.base_id, f.fields, f.column_indices) for f in fragment.files)
     return files, deletion and (deletion.file_type, deletion.read_version, deletion.id, deletion.base_id)

@@ -25,9 +25,9 @@ _File = tuple[ObjectStore, str, str]
 
 
 def shallow_clone(version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
-    """Begin a dataset whose files stay where they are.
+    """Create a dataset that refers to the files of a version of another one.
 
-    The source does not know of it: if its old versions are cleaned up, the clone loses its files.
+    The source does not know the clone: a cleanup of its old versions deletes files that the clone needs.
 
     Raises:
         DatasetExistsError: There is a dataset at the target.
@@ -37,7 +37,7 @@ def shallow_clone(version: Resolved, target: str | PathLike[str], options: Mappi
 
 
 def deep_clone(version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
-    """Begin a dataset with copies of the files of a version; within one storage the storage copies them.
+    """Create a dataset with copies of the files of a version; within one storage the storage copies them.
 
     Raises:
         DatasetExistsError: There is a dataset at the target.

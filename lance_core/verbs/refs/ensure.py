@@ -1,7 +1,8 @@
-"""A branch that is there afterwards, whoever else makes it at the same time.
+"""Open a branch or create it, even if other processes do the same at once.
 
-Its first manifest decides who made it, its reference makes it known. Whoever finds the manifest without the reference
-writes that itself, from what the manifest says of the fork: its maker may be about to, or may have died.
+The process whose first manifest is put creates the branch; the reference file makes it visible. A process that finds
+the manifest without the reference writes the reference itself, from the fork in the manifest, as the creator may have
+died.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def ensure_branch(
     Raises:
         InvalidInputError: The name is not allowed.
         VersionNotFoundError: There is no such version.
-        DatasetExistsError: What is left of a branch of that name is not the beginning of one.
+        DatasetExistsError: Files are left of a removed branch of that name.
     """
     check_known_branch_name(branch)
     for attempt in range(ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Promotion: what a branch changed becomes one version of its parent.
+"""Promotion: the changes of a branch become one version of its parent.
 
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
@@ -10,7 +10,7 @@ the branch's identity, so that it lands once. The branch keeps its own files and
 
 Ids are given by the parent. A new fragment gets the next fragment id of the version that the commit follows, and its
 deletion file, which is named after the id, is written anew. With stable row ids rows that were there at the fork keep
-theirs, and rows that were born on the branch get new ones: the parent may have given the same ids to others.
+theirs, and rows that were created on the branch get new ones: the parent may have given the same ids to others.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = ["MARK_BRANCH_VERSION", "Promotion", "promote"]
 _logger = logging.getLogger(__name__)
 
 REBASE_ATTEMPTS: Final = 5
-"""How often a promotion follows a parent that is compacted again and again."""
+"""How often a promotion is rebased when the parent is compacted meanwhile."""
 
 MARK_VERSION: Final = "lance.promoted_version"
 MARK_BRANCH_VERSION: Final = "lance.promoted_branch_version"
@@ -82,7 +82,7 @@ MARK_BRANCH_VERSION: Final = "lance.promoted_branch_version"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What a promotion did.
+    """The result of a promotion.
 
     Attributes:
         branch: The branch.
@@ -99,7 +99,7 @@ class Promotion:
         tag: Tag on the version; None without one.
         deduplicated: Whether an earlier promotion of this version of the branch, or the lack of any change, left
             nothing to commit.
-        left_behind: What the branch changed besides rows, which stays there: configuration, metadata and indices.
+        left_behind: Changes besides rows, which stay on the branch: configuration, metadata and indices.
     """
 
     branch: str
@@ -126,7 +126,7 @@ def promote(
     commit_message: str | None = None,
     transaction_properties: Mapping[str, str] | None = None,
 ) -> tuple[Promotion, Manifest]:
-    """Let a branch's parent have what the branch changed, in one version.
+    """Commit the changes of a branch to its parent, in one version.
 
     Args:
         place: Where references are kept.
@@ -136,7 +136,8 @@ def promote(
         transaction_properties: More texts for the history; they win over those of the branch's commits.
 
     Returns:
-        What was done, and the parent's version that has the branch's rows. What is left behind is warned of as well.
+        The result, and the parent's version that has the branch's rows. Changes left behind are also logged as a
+        warning.
 
     Raises:
         VersionNotFoundError: There is no such branch.
@@ -202,7 +203,7 @@ class _Promotion:
 
     @property
     def token(self) -> str:
-        """Stands for this promotion in the parent's history."""
+        """The identifier of this promotion in the parent's history."""
         return promotion_token(self.branch, self.head_version)
 
     def _latest(self) -> Manifest:
@@ -270,7 +271,7 @@ class _Promotion:
         )
 
     def _put_again(self, transaction: Transaction, error: CommitConflictError) -> Committed:
-        """Commit on top of the latest version, if what is in the way only moved the branch's rows."""
+        """Commit on top of the latest version, if the commits in between only moved the branch's rows."""
         branch, parent = self.branch, self.branch.parent
         for _ in range(REBASE_ATTEMPTS):
             latest = self._latest()
@@ -327,7 +328,7 @@ class _Promotion:
         return replace(fragment, deletion_file=file)
 
     def _conflict(self, properties: Mapping[str, str], error: CommitConflictError) -> BranchConflictError:
-        """Say what stands in the way, and where."""
+        """The error for a conflict, with the version and the rows or slices concerned."""
         branch = self.branch
         own, where = slice_names(properties), ""
         latest = load_latest(branch.parent.store)
@@ -399,7 +400,7 @@ def _tag_name(branch: Branch, tag: str | bool) -> str | None:
 
 
 def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: int) -> list[Fragment]:
-    """Give rows that were born on the branch the next free row ids; others keep theirs.
+    """Give rows that were created on the branch the next free row ids; others keep theirs.
 
     Args:
         fragments: New fragments, with the row ids of the branch.

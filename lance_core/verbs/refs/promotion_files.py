@@ -25,8 +25,8 @@ class OwnFiles:
 
     Attributes:
         root: The store of the dataset's root, which both lie below.
-        source: What the keys of the branch begin with.
-        target: What those of the parent begin with; empty for main.
+        source: Start of the branch's keys.
+        target: Start of the parent's keys; empty for main.
         keys: Keys below either.
         num_bytes: Bytes of the data files, as far as the manifest tells.
     """

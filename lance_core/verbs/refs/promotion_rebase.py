@@ -1,4 +1,4 @@
-"""A promotion after the parent was compacted: the rows that the branch took away are found where they lie now.
+"""Promotion after the parent was compacted: find the rows that the branch removed in the parent's new fragments.
 
     version   operation    rows that go
     fork                   fragment 2: all        fragment 3: 5 7
@@ -7,7 +7,7 @@
                            rank among them
     latest                 fragment 9: 0 .. 41 46 48
 
-Everything else since the fork must leave the branch's rows alone; whatever does not is a conflict.
+Any other commit since the fork that changed the branch's rows is a conflict.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def follow_rewrites(
 
     Args:
         branch: The branch.
-        changes: What it changed.
+        changes: Its changes.
         transaction: The promotion as a change of the fork version.
         latest: The parent's latest version.
         commits: All commits of the parent since the fork, by version.
@@ -94,7 +94,7 @@ def _live(source: Source, fragment: Fragment) -> BitMap:
 
 
 def _follow(source: Source, group: RewriteGroup, rows: _Rows, columns: set[int], version: int) -> None:
-    """Put the rows of a group's old fragments to where they lie in the new ones."""
+    """Map rows of a group's old fragments to rows of the new ones."""
     if columns & {fragment.id for fragment in group.old_fragments}:
         raise _conflict(version, Rewrite.name)
     if not any(fragment.id in rows for fragment in group.old_fragments):

@@ -1,4 +1,4 @@
-"""What the commit of a promotion says: where it is from, and the properties of the branch's own commits.
+"""The properties of a promotion's commit: its origin, and the properties of the branch's own commits.
 
 promoted_from       name of the branch
 promoted_version    the branch's version
@@ -43,7 +43,7 @@ READ_AHEAD: Final = 8
 
 
 def promotion_token(branch: Branch, version: int) -> str:
-    """What stands for the promotion of one version of a branch, and of no other branch of the same name."""
+    """An identifier of the promotion of one version of a branch; a later branch of the same name has another one."""
     unique = branch.ref.identifier[-1][1] if branch.ref.identifier else f"{branch.name}:{branch.ref.created_at}"
     return f"{unique}@{version}"
 
@@ -76,7 +76,7 @@ def merged_properties(commits: Iterable[Transaction]) -> dict[str, str]:
 
 
 def slice_names(properties: Mapping[str, str]) -> dict[str, str]:
-    """What people call the slices that a commit filled, by their digests; the digest itself where that is not known."""
+    """The names of the slices that a commit filled, by their digests; the digest itself if the name is not known."""
     digests, names = _texts(properties.get(SLICES_KEY)), _texts(properties.get(SLICE_NAMES_KEY))
     return dict(zip(digests, names if len(names) == len(digests) else digests, strict=True))
 
@@ -116,7 +116,7 @@ def _merged(values: Sequence[str]) -> str:
 
 
 def _texts(value: str | None) -> list[str]:
-    """The texts of a JSON list; none of anything else."""
+    """The texts of a JSON list; an empty list for any other JSON."""
     try:
         found: Any = json.loads(value) if value else []
     except ValueError:

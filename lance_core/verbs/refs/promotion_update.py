@@ -1,4 +1,4 @@
-"""The Update that a promotion commits: a branch's changes in the parent's terms."""
+"""The Update that a promotion commits: a branch's changes as changes of the parent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["promotion_update"]
 
 
 def promotion_update(branch: Branch, changes: Changes, inserted: KeyExistenceFilter | None) -> Update:
-    """Say a branch's changes as an Update of the fork version.
+    """Express a branch's changes as an Update of the fork version.
 
     New fragments come without ids and deletion files, which the commit gives, and with the branch's row ids.
 

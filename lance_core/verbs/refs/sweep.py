@@ -1,4 +1,4 @@
-"""Branches that nobody works on, and what is left of branches whose creation or removal was cut short.
+"""Stale branches, and remains of branches whose creation or removal was interrupted.
 
 stale     a branch whose latest commit is old, that no branch was forked from and no tag names a version of
 zombie    files below tree/<name>/ without _refs/branches/<name>.json, none of them young
@@ -28,19 +28,19 @@ from lance_core.verbs.version.references import Place
 __all__ = ["ZOMBIE_AGE", "Sweep", "find_stale", "find_zombies"]
 
 ZOMBIE_AGE: Final = timedelta(hours=1)
-"""Making a branch takes seconds; what nobody has written to for so long is not about to become one."""
+"""Age from which files without a reference count as remains: creating a branch takes only seconds."""
 
 _FOLDERS: Final = (VERSIONS_PREFIX, TRANSACTIONS_PREFIX, DELETIONS_PREFIX, INDICES_PREFIX, "data/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What a sweep removed, or would.
+    """The result of a sweep: what was removed, or would be.
 
     Attributes:
         stale: Branches.
         zombies: Names below `tree/` without a branch.
-        kept: Branches that are as old and stay, each with the reason.
+        kept: Stale branches that stay, each with the reason.
     """
 
     stale: tuple[str, ...]
@@ -86,7 +86,7 @@ def find_zombies(place: Place, refs: Mapping[str, BranchRef], older_than: timede
 
 
 def _last_commit(place: Place, name: str, ref: BranchRef) -> datetime:
-    """When something was last committed to a branch; a clone carries its source's time, so not before it was made."""
+    """The time of the last commit to a branch; not before its creation, as a clone carries its source's time."""
     made = datetime.fromtimestamp(ref.created_at, UTC)
     latest = load_latest(place.store_of(name))
     return made if latest is None else max(made, latest.timestamp)

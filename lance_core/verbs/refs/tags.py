@@ -50,7 +50,7 @@ class Tags:
         return found
 
     def get_version(self, tag: str) -> int:
-        """The version that a tag names, on whatever branch.
+        """The version that a tag names; it may be on any branch.
 
         Raises:
             VersionNotFoundError: There is no such tag.
@@ -72,7 +72,7 @@ class Tags:
         write_tag(self._place, tag, resolved.branch, resolved.manifest())
 
     def update(self, tag: str, reference: Reference = None) -> None:
-        """Let a tag name another version; arguments as `create`.
+        """Move a tag to another version; arguments as `create`.
 
         Raises:
             VersionNotFoundError: There is no such tag or version.
@@ -89,7 +89,7 @@ class Tags:
         self._place.root.put(tag_ref_key(tag), new.to_bytes())
 
     def replace_metadata(self, tag: str, metadata: Mapping[str, str]) -> None:
-        """Set the free texts about a tag in place of those that it has.
+        """Replace the metadata of a tag.
 
         Raises:
             VersionNotFoundError: There is no such tag.

@@ -1,4 +1,4 @@
-"""Delete rows: a deletion file per fragment that loses some, and fragments that lose all go."""
+"""Delete rows: by a deletion file per fragment that loses some; fragments that lose all are removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def delete_rows(
     """Commit a version without the rows for which the predicate is true.
 
     Returns:
-        The new version, and how many rows went.
+        The new version, and the number of deleted rows.
 
     Raises:
         InvalidInputError: The predicate does not fit the columns.

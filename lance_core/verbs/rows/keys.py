@@ -1,4 +1,4 @@
-"""Keys of rows: which rows of a dataset have the same key as rows of a table, and traces of keys that are inserted."""
+"""Keys of rows: matching of rows by key, and records of inserted keys."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class KeyIndex:
 
 
 def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """What tells concurrent writers which primary keys a commit inserts.
+    """A record of the primary keys that a commit inserts, for concurrent writers.
 
-    Hashes are this library's own. pylance, which writes Bloom filters of another hash, takes a list of hashes for one
-    that may hold any of its keys, and so do we the other way round: both then do their work again, which is safe.
+    Hashes are this library's own. pylance, which writes Bloom filters of another hash, assumes that a list of hashes
+    may contain any of its keys, and we assume the same of its filters: both then do their work again, which is safe.
 
     Args:
         table: The inserted rows.
@@ -103,7 +103,7 @@ def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.
 
 
 def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """What a commit tells others of the keys that it inserts, for `LanceOperation.Update.inserted_rows`.
+    """The filter of inserted keys for `LanceOperation.Update.inserted_rows`.
 
     Args:
         hashes: What `key_hashes` gives for the keys; None if there are more of them than `MAX_EXACT_KEYS`: any key may
@@ -116,7 +116,7 @@ def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExi
 
 
 def any_keys(field_ids: Sequence[int]) -> KeyExistenceFilter:
-    """What says that any key may have been inserted: a Bloom filter all bits of which are set."""
+    """The filter that contains any key: a Bloom filter with all bits set."""
     bloom = transaction_pb2.Transaction.KeyExistenceFilter.BloomFilter(
         bitmap=b"\xff" * _BLOOM_BYTES,
         num_bits=8 * _BLOOM_BYTES,
@@ -136,7 +136,7 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _positions_of(column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    """Where each value of a column lies in an array; null if nowhere."""
+    """The position of each value of a column in an array; null if it is not there."""
     return pc.index_in(_plain(column), value_set=values, skip_nulls=True)
 
 
@@ -163,7 +163,7 @@ def _paired(left: Codes, right: Codes, width: int) -> Codes:
 
 
 def _positions(ascending: Codes, codes: Codes) -> Codes:
-    """Where codes lie in an ascending array; -1 for those that do not."""
+    """The positions of codes in an ascending array; -1 for those that are not there."""
     if not len(ascending):
         return np.full(len(codes), -1, np.int64)
     at = np.minimum(np.searchsorted(ascending, codes), len(ascending) - 1)

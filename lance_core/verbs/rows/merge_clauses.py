@@ -1,4 +1,4 @@
-"""What a merge does: its clauses, and which of them a source of rows can be merged by."""
+"""The clauses of a merge, and their check against the source's columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MergeClauses", "MergeSource", "WhenMatched", "WriteMode", "join_colu
 
 
 class WhenMatched(Enum):
-    """What becomes of rows of the dataset whose key is in the source."""
+    """What happens to rows of the dataset whose key is in the source."""
 
     NOTHING = "nothing"
     UPDATE = "update"
@@ -40,7 +40,7 @@ class MergeClauses:
 
     Attributes:
         on: Columns that make up the key.
-        matched: What becomes of rows whose key is in the source.
+        matched: What happens to rows whose key is in the source.
         condition: For updates: only if this is true, over `source.<column>` and `target.<column>`.
         inserts: Whether source rows whose key is not in the dataset are inserted.
         deletes_others: Whether rows whose key is not in the source are deleted.
@@ -59,10 +59,10 @@ class MergeClauses:
     use_index: bool = True
 
     def check(self) -> None:
-        """Make sure that something is to be done.
+        """Make sure that there is something to do.
 
         Raises:
-            InvalidInputError: Nothing is.
+            InvalidInputError: There is nothing to do.
         """
         if self.matched is WhenMatched.NOTHING and not self.inserts and not self.deletes_others:
             raise InvalidInputError("The merge insert job is not configured to change the data in any way")

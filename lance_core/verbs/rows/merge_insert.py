@@ -28,13 +28,13 @@ __all__ = ["MergeInsertBuilder"]
 
 
 class MergeInsertBuilder:
-    """What shall become of three kinds of rows: those with a key in both, only in the source, only in the dataset.
+    """Builds a merge: what happens to rows with a key in both, only in the source, or only in the dataset.
 
     Rows that are updated move to the end of the dataset. A key with a null in it equals no other.
 
-    Two merges that insert the same new key at the same time see each other only if the key is declared as the primary
-    key of the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later one is
-    then worked out again and updates the row. Without that the row is there twice, as with pylance.
+    Two merges that insert the same new key at the same time conflict only if the key is declared as the primary key of
+    the schema, by the metadata `lance-schema:unenforced-primary-key` = `true` of its fields: the later one is then done
+    again and updates the row. Otherwise the row is inserted twice, as with pylance.
 
     Args:
         dataset: The dataset; its handle moves to the version that is made.
@@ -62,7 +62,7 @@ class MergeInsertBuilder:
         return self
 
     def write_try(self, write: WriteTry) -> Self:
-        """Which try of which write the merge is; the commit gets its properties. Not offered by pylance.
+        """The write and the try that the merge is; the commit gets its properties. Not offered by pylance.
 
         `execute` raises SupersededError if a later try has committed. If an earlier one has that `write` does not name,
         it raises EarlierTryLandedError: whether merging on top of it does the same as merging alone depends on its
@@ -105,7 +105,7 @@ class MergeInsertBuilder:
         return self
 
     def conflict_retries(self, max_retries: int) -> Self:
-        """How often the merge is worked out anew when others changed the same rows."""
+        """How often the merge is done again when others changed the same rows."""
         self._retries = max_retries
         return self
 
@@ -190,10 +190,10 @@ class MergeInsertBuilder:
     def execute_uncommitted(
         self, data_obj: ReaderLike, *, schema: pa.Schema | None = None
     ) -> tuple[Transaction, dict[str, int]]:
-        """Merge, but leave the commit to `LanceDataset.commit`; arguments as `execute`.
+        """Merge without a commit, for a later `LanceDataset.commit`; arguments as `execute`.
 
         Returns:
-            The transaction, and what it does.
+            The transaction, and its numbers of rows.
         """
         base = self._dataset.source
         with staged(base) as files:

@@ -61,7 +61,7 @@ class Merged:
     Attributes:
         operation: The change.
         removal: Rows that go; None if none move.
-        stats: What it does.
+        stats: Its numbers of rows.
     """
 
     operation: Update
@@ -133,7 +133,7 @@ class _Merge:
         return clauses.use_index and all((field_id,) in exact for field_id in self._ids(clauses.on))
 
     def _join(self, index: KeyIndex) -> list[_Match]:
-        """Look the keys of live rows up, fragments side by side: of those that an index says can have one of them."""
+        """Look up the keys of live rows, several fragments at a time; an index may rule fragments out."""
 
         def look(part: tuple[Fragment, BitMap | None]) -> _Match:
             fragment, possible = part
@@ -212,7 +212,7 @@ class _Merge:
         return Merged(operation=operation, removal=removal, stats=self.stats)
 
     def _guard(self, inserted: pa.Table) -> KeyExistenceFilter | None:
-        """What tells concurrent writers which keys are new, if the key is the declared one."""
+        """The record of new keys for concurrent writers, if the key is the declared primary key."""
         key = primary_key(self.base.manifest.schema)
         if not self.clauses.inserts or set(self.clauses.on) != set(key):
             return None
@@ -344,7 +344,7 @@ def merge_rows(
     targets: Sequence[WriteTarget] | None = None,
     data_storage_version: str | None = None,
 ) -> Merged:
-    """Work out a merge and write its files.
+    """Compute a merge and write its files.
 
     Raises:
         InvalidInputError: The clauses forbid a match, or several source rows match one row of the dataset.

@@ -77,7 +77,7 @@ class MovedRows:
             SchemaError: They bring new values into a dictionary of version 0.1.
         """
         fragments = tuple(fragment.to_record() for fragment in self._writer.finish())
-        # From here on the files are the caller's business.
+        # From here on the caller deletes the files after a failure.
         self._is_finished = True
         self._files.add_fragments(fragments)
         check_dictionaries(self._schema, fragments, self._files.source.store)

@@ -1,4 +1,4 @@
-"""Rows that go from a version: whole fragments, and deletion files for those that keep some."""
+"""Removal of rows from a version: whole fragments, and deletion files for those that keep rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 SCATTERED_SHARE: Final = 1 / 16
-"""Rows that are less than this of those around them are read one by one."""
+"""Rows that are less than this share of the rows around them are read one by one."""
 
 READ_AHEAD: Final = 8
 """Fragments that are looked at side by side: each costs a round trip on object storage."""
@@ -67,7 +67,7 @@ class Removal:
 
     @property
     def num_rows(self) -> int:
-        """How many rows go."""
+        """The number of removed rows."""
         return sum(len(rows) for rows in self.affected_rows.values())
 
 
@@ -81,7 +81,7 @@ def each_fragment(
 
     Args:
         source: The version.
-        options: What is read of them.
+        options: The columns to read.
         look: Gives offsets of rows, by a scan with these options.
         chosen: Which of them; those that can match the filter of the options if it is None.
 

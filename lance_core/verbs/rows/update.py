@@ -1,4 +1,4 @@
-"""Update rows: they move, with their new values, into new fragments, and are deleted where they were."""
+"""Update rows: they move, with their new values, into new fragments, and are deleted in the old ones."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> 
 
 
 def _refuse(name: str, schema: Schema) -> NoReturn:
-    """Say what to do about a name that is no column; pylance does not update fields of structs either."""
+    """The error for a name that is no column; like pylance, fields of structs cannot be updated."""
     with suppress(SchemaError):
         top = schema.project([name]).fields[0].name
         if schema.column(name).id != schema.column(top).id:

@@ -20,7 +20,7 @@ __all__ = ["ArrowDataset", "Readable"]
 
 
 class Readable(Protocol):
-    """What is asked of a dataset."""
+    """The methods of a dataset that are used here."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -43,7 +43,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
 
     Args:
         dataset: The version.
-        filter_: What all scans keep.
+        filter_: A filter for all scans.
     """
 
     def __init__(self, dataset: Readable, filter_: pc.Expression | None = None) -> None:
@@ -51,7 +51,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
         self._filter = filter_
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the dataset does."""
+        """Pickle with the dataset."""
         return ArrowDataset, (self._dataset, self._filter)
 
     @property
@@ -61,11 +61,11 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """What is known of all rows: nothing."""
+        """A condition that holds for all rows: true."""
         return pc.scalar(True)
 
     def filter(self, expression: pc.Expression) -> ArrowDataset:
-        """The same with a filter, after those that it has."""
+        """The same with a further filter."""
         return ArrowDataset(self._dataset, self._both(expression))
 
     def scanner(

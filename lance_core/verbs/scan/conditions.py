@@ -40,7 +40,7 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataTy
 
 
 def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
-    """The condition that a user gave, over columns and what is known about rows, such as `_rowid`.
+    """The condition that a user gave, over columns and row columns such as `_rowid`.
 
     Raises:
         InvalidInputError: It is no condition, or refers to a column that there is not.
@@ -53,7 +53,7 @@ def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:
 
 
 def predicate_text(value: str | pc.Expression) -> str:
-    """How a predicate is recorded in the history."""
+    """The text of a predicate for the history."""
     return value if isinstance(value, str) else str(value)
 
 

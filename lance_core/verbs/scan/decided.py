@@ -1,4 +1,4 @@
-"""Filters that the values of whole fragments decide: where a fragment holds one value in each column of a filter."""
+"""Filters decided for whole fragments, which hold a single value in each column of the filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Decided", "constant_fragments", "decide"]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is known of fragments without a look at their rows.
+    """The decision about fragments without reading their rows.
 
     Attributes:
         selection: The rows that can match; None for all.
@@ -32,7 +32,7 @@ class Decided:
 
 
 def decide(source: Source, expression: pc.Expression) -> Decided:
-    """What indices say of a filter; scans of one fragment after the other ask the same again and again."""
+    """The answer of indices about a filter, cached, as scans of single fragments ask for the same one repeatedly."""
     if not source.manifest.indices:
         return Decided(None)
     manifest = source.manifest
@@ -56,7 +56,7 @@ def _decide(source: Source, expression: pc.Expression) -> Decided:
     try:
         matches = matching(values.combine_chunks().to_batches()[0], expression).to_numpy(zero_copy_only=False)
     except InvalidInputError:
-        return Decided(selection)  # whoever reads such rows says what is wrong
+        return Decided(selection)  # reading such rows raises the error
     if selection is None:
         view = view_of(source.manifest)
         selection = Selection(view, Candidates.every(view), ())
@@ -73,4 +73,4 @@ def constant_fragments(source: Source, columns: list[str]) -> tuple[Bools, pa.Ta
     try:
         return constants(source.manifest, columns, source.indices)
     except CorruptFileError:
-        return None  # a warning was given when the index was asked
+        return None  # a warning was given when the index was used

@@ -1,10 +1,10 @@
-"""What a scan will do, as a tree of steps, and as text: the last step first, what it works on indented below.
+"""Plans of scans as a tree of steps, and as text: the last step first, its inputs indented below.
 
     Order: by=[delay descending nulls last], rows=0 to 10
       Filter: condition=(carrier == "UA"), page skipping=none, unused indices=[carrier_idx (Bitmap)]
         Read: uri=/lake/flights.lance, version=2, columns=[carrier, delay], fragments=365 of 365 (0-364), ...
 
-Every fact comes from the functions that the scan itself asks while it runs.
+Every fact comes from the functions that the scan itself uses.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Step:
     """One step.
 
     Attributes:
-        name: What is done.
-        facts: What is known about it.
+        name: Its name.
+        facts: Facts about it.
         inputs: The steps that give it its rows.
     """
 
@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is read of a fragment.
+    """The part of a fragment that is read.
 
     Attributes:
         fragment: The fragment.
@@ -90,10 +90,10 @@ def scan_steps(
     Args:
         source: The version.
         options: What to read.
-        parts: What to read of which fragments, in order.
+        parts: The parts of fragments to read, in order.
         read_ahead: Whether fragments are read together or side by side where that pays.
         verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
-        selection: What indices say of the filter.
+        selection: The answer of indices about the filter.
     """
     if options.filter is None:
         step = _read(source, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
@@ -118,7 +118,7 @@ def order_steps(source: Source, options: ScanOptions, keys: Step) -> Step:
 
 
 def _result(options: ScanOptions, step: Step) -> Step:
-    """What is made of the rows at the end."""
+    """The last steps, which make the result."""
     if options.projection is not None:
         step = Step(name="Project", facts=(_list("columns", _outputs(options.projection)),), inputs=(step,))
     sizes = []
@@ -155,7 +155,7 @@ def _read(
 
 
 def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
-    """How fragments are read at once."""
+    """How many fragments are read at once."""
     groups = [group for group in grouped(scans) if len(group) >= FEWEST]
     facts = []
     if groups:

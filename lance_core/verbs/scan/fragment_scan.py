@@ -1,7 +1,7 @@
 """A scan of one fragment: its rows, minus those that are deleted, minus those that a filter drops.
 
 A filter that keeps few rows is read in two steps: its own columns first, then the other columns of only the rows that
-match. What is not read at all is never decoded: a page without a match costs nothing.
+match. A page without a match is neither read nor decoded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEAR_TWO_STEP_SHARE: Final = 1 / 64
 """The same where bytes cost nothing but decoding: on a local disk, or in memory."""
 
 FIRST_WINDOW_ROWS: Final = 16_384
-"""With a limit, a filter is evaluated on this many rows first, then on ever more: the first may be enough."""
+"""With a limit, a filter is evaluated on this many rows first, then on more and more: the first may suffice."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Up to so much of the filter's own columns is kept for the result; beyond it is read again."""
@@ -77,14 +77,14 @@ class ReadRows:
     matches: pa.Array | None = None
 
     def are(self, schema: Schema, rows: Rows) -> bool:
-        """Whether these are exactly the rows that are wanted, for all that is known."""
+        """Whether these are known to be exactly the wanted rows."""
         is_same = rows is self.rows or (isinstance(rows, range) and isinstance(self.rows, range) and rows == self.rows)
         return is_same and schema == self.schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterReads:
-    """What a scan with a filter reads.
+    """The columns that a scan with a filter reads.
 
     Attributes:
         own: Columns that are read of all rows that can match: those of the filter, whole, or all.
@@ -98,7 +98,7 @@ class FilterReads:
 
 
 def filter_reads(dataset: Schema, options: ScanOptions, expression: pc.Expression) -> FilterReads:
-    """What a scan with this filter reads; a constant filter needs no columns of its own.
+    """The columns that a scan with this filter reads; a constant filter needs none.
 
     Raises:
         SchemaError: The filter refers to a column that does not exist.
@@ -227,7 +227,7 @@ class FragmentScan:
         self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield those of the rows that match, or as many as are enough."""
-        # Of single rows that an index names most match: all columns are read at once.
+        # Most single rows that an index names match: all columns are read at once.
         options = self.options if isinstance(rows, range) else replace(self.options, late_materialization=False)
         reads = filter_reads(self.source.manifest.schema, options, expression)
         scan = self._needing(reads.row_names)

@@ -1,4 +1,4 @@
-"""Scans of the fragments that can match a filter, as far as indices tell."""
+"""Scans of the fragments that can match a filter according to indices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Chosen:
         source: The version.
         options: What to read.
         parts: The fragments in order, each with the offsets of rows that can match; None for all.
-        selection: What indices say; None if they say nothing.
+        selection: The answer of indices; None if they rule nothing out.
         whole: Ids of the fragments all of whose live rows match.
     """
 
@@ -40,7 +40,7 @@ class Chosen:
         """A scan of each.
 
         Args:
-            decided: Whether to scan those too all of whose rows match.
+            decided: Whether to scan also the fragments all of whose rows match.
         """
         for fragment, rows in self.parts:
             if decided or fragment.id not in self.whole:
@@ -53,7 +53,7 @@ def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) 
     Args:
         source: The version.
         fragments: Fragments of it.
-        options: What to read of them. Indices know nothing of deleted rows.
+        options: What to read of them.
     """
     may_ask = options.filter is not None and options.use_scalar_index and not options.include_deleted_rows
     known = decide(source, options.filter) if may_ask and options.filter is not None else Decided(None)

@@ -1,4 +1,4 @@
-"""What a scan reads, from the arguments that pylance's users know."""
+"""Options of a scan, from the arguments that pylance's users know."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     text --parse--> tree --compile--> typed expression
 
-What the SQL means follows DataFusion as pylance uses it; `docs` of pylance list what that is. What is not known is
-refused with its name and its position in the text. sqlglot is imported with this package, so import it on use.
+Semantics are DataFusion's as pylance uses it; pylance's documentation lists the functions. Unknown constructs are
+refused with their name and position in the text. sqlglot is imported with this package, so import it on use.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def parse_expression(text: str, schema: pa.Schema | Schema) -> pc.Expression:
         schema: The columns that it can refer to. The result is for batches of their storage types.
 
     Raises:
-        InvalidInputError: It is no SQL expression, or makes no sense; tells where.
+        InvalidInputError: It is no SQL expression, or is invalid; the message has the position.
         SchemaError: A column does not exist; names those that do.
-        UnsupportedError: It uses something that is not known; names it and tells where.
+        UnsupportedError: It uses something unknown; the message names it and has the position.
     """
     return parse_column(text, schema).expression
 
@@ -57,7 +57,7 @@ def parse_column(text: str, schema: pa.Schema | Schema) -> Column:
 
 
 def parse_value(text: str, schema: pa.Schema, kind: pa.DataType) -> pc.Expression:
-    """Compile an expression to values for a column of a type: what CAST can turn into that type is cast.
+    """Compile an expression to values for a column of a type, cast as by CAST.
 
     Arguments and errors as `parse_expression`. For a dictionary come its values; nested values are left as they are.
     """

@@ -77,7 +77,7 @@ class TextCompiler:
 
     @contextmanager
     def only_where(self, condition: Typed) -> Iterator[None]:
-        """Compile something that is needed only where this is true."""
+        """Compile an expression that is needed only for rows where this is true."""
         before = self.guard
         sure = call("coalesce", [condition, literal(False, _BOOL)], _BOOL)
         self.guard = sure if before is None else call("and", [before, sure], _BOOL)
@@ -91,7 +91,7 @@ class TextCompiler:
         return self.as_truth(node, self.value(node))
 
     def as_truth(self, node: exp.Expr, found: Typed) -> Typed:
-        """What a node was compiled to, which must be true, false or null."""
+        """A compiled node, which must be true, false or null."""
         if pa.types.is_null(found.type):
             return literal(None, _BOOL)
         if not pa.types.is_boolean(found.type):

@@ -1,4 +1,4 @@
-"""What the handlers of nodes and functions call: the compiler of one text, which `compile.py` implements."""
+"""The protocol of the compiler of one text, as handlers of nodes and functions call it; `compile.py` implements it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Compiler(Protocol):
 
     Attributes:
         text: The SQL.
-        guard: For which rows what is compiled now is needed; None for all.
+        guard: The rows for which the expression being compiled is needed; None for all.
     """
 
     text: str
@@ -32,11 +32,11 @@ class Compiler(Protocol):
         ...
 
     def as_truth(self, node: exp.Expr, found: Typed) -> Typed:
-        """What a node was compiled to, which must be true, false or null."""
+        """A compiled node, which must be true, false or null."""
         ...
 
     def only_where(self, condition: Typed) -> AbstractContextManager[None]:
-        """Compile something that is needed only where this is true."""
+        """Compile an expression that is needed only for rows where this is true."""
         ...
 
     def column(self, names: list[str], node: exp.Expr) -> Typed:

@@ -30,7 +30,7 @@ __all__ = [
 
 _OWN_SYNTAX = frozenset({"CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "CEIL", "FLOOR"})
 _MARK = " "
-"""Stands before the name of a function that the parser must not take for one that it knows."""
+"""Prefix of function names, which keeps the parser from recognising them."""
 _QUERIES = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES})
 
 
@@ -39,7 +39,7 @@ class LocatedError(InvalidInputError):
 
 
 class LocatedUnsupportedError(UnsupportedError):
-    """The same for what is not known."""
+    """The same for unknown constructs."""
 
 
 class _Lance(Dialect):

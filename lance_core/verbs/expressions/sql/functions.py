@@ -1,7 +1,7 @@
 """The functions, by name: one line adds one.
 
-A function gets the compiler, its node (for errors) and its arguments, still to be compiled, so that one can leave to
-the compiler when they are needed.
+A function gets the compiler, its node (for errors) and its uncompiled arguments, so that it can compile them for the
+rows that need them.
 """
 
 from __future__ import annotations

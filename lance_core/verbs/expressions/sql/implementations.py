@@ -1,4 +1,7 @@
-"""What `python_functions` registers: each gets the type of its result and arrays of one length; null gives null."""
+"""The functions that `python_functions` registers.
+
+Each gets the type of its result and arrays of one length; null gives null.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +163,7 @@ def _try_cast(kind: pa.DataType, values: pa.Array) -> pa.Array:
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
-        pass  # some value does not parse: find out which
+        pass  # some value does not parse: find it
     results = []
     for value in values:
         try:

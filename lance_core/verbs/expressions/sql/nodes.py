@@ -1,4 +1,4 @@
-"""The kinds of nodes of an SQL tree: what compiles each. One line adds one.
+"""The handlers that compile the kinds of nodes of an SQL tree. One line adds one.
 
 A handler gets the compiler and its node, and has the compiler compile the nodes below.
 """
@@ -252,7 +252,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def name_of(node: exp.Expr) -> str:
-    """What a reader of the SQL calls a node."""
+    """The name of a node in SQL, for messages."""
     words = {"SimilarTo": "SIMILAR TO", "Select": "a query", "Subquery": "a query", "Window": "a window function"}
     name = type(node).__name__
     return words.get(name, f"{name} ({node.sql()})")
@@ -297,4 +297,4 @@ ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
     **dict.fromkeys(_ARITHMETIC, _calculation),
     exp.In: _in,
 }
-"""What gives a literal beside a column the type of the column if it is called with `root`."""
+"""Handlers that give a literal beside a column the type of the column if they are called with `root`."""
