@@ -21,6 +21,7 @@ __all__ = [
     "downstream_keys",
     "facts_of",
     "input_annotation",
+    "instance_of",
     "is_own_upstream",
     "is_silent",
     "job_beside_resources",
@@ -147,6 +148,12 @@ def input_annotation(context: dg.InputContext) -> object:
         return context.dagster_type.typing_type
     except dg.DagsterInvariantViolationError:
         return None
+
+
+def instance_of(context: dg.OutputContext) -> dg.DagsterInstance | None:
+    """The instance of the run; None in a context that was built without one."""
+    step = _step(context)
+    return None if step is None else step.instance
 
 
 def is_own_upstream(context: dg.InputContext) -> bool:

@@ -139,12 +139,13 @@ def _job(job: _Job, name: str, work: Any, description: str) -> dg.JobDefinition:
 def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
     from lance_core.errors import LanceError  # noqa: PLC0415 -- code locations load without lance_core
     from lance_dagster import publishing  # noqa: PLC0415
+    from lance_dagster.branch_page import failed_checks  # noqa: PLC0415
 
     branch = _branch(context, config)
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
     gates, problems = publishing.Gates(**job.gates), []
     for ref, main in found:
-        checks = publishing.failed_checks(context.instance, ref.key, branch) if gates.require_checks else []
+        checks = failed_checks(context.instance, ref.key, branch) or [] if gates.require_checks else []
         problems += [f"{ref.name}: {text}" for text in publishing.gate_problems(main, branch, gates, checks)]
     if problems:
         raise dg.Failure(f"branch {branch} is not promoted, and main is unchanged: {'; '.join(problems)}")
@@ -223,12 +224,7 @@ def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:
     """Tell what branches the table has now."""
-    from lance_dagster import publishing  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 -- code locations load without lance_core
 
-    checks = {name: publishing.failed_checks(context.instance, ref.key, name) for name in main.branches.list()}
-    page = publishing.branches_page(main, checks)
-    metadata: dict[str, Any] = {
-        "lance/branches": dg.MetadataValue.md(page),
-        "lance/open_branches": publishing.open_branches(main),
-    }
-    context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=metadata))
+    entries = branch_entries(main, context.instance, ref.key)
+    context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))

@@ -175,12 +175,14 @@ class _Rules:
         return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
 
     def _failed(self, instance: dg.DagsterInstance, branch: str, where: list[_Found]) -> list[str]:
-        from lance_dagster.publishing import failed_checks  # noqa: PLC0415 -- code locations load without lance_core
+        from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 -- code locations load without lance_core
 
         if not self.require_checks:
             return []
         return [
-            f"{found.ref.name}: {name}" for found in where for name in failed_checks(instance, found.ref.key, branch)
+            f"{found.ref.name}: {name}"
+            for found in where
+            for name in failed_checks(instance, found.ref.key, branch) or ()
         ]
 
 
@@ -225,14 +227,12 @@ def _state(instance: dg.DagsterInstance, branch: str) -> State:
 
 
 def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.publishing import branches_page, failed_checks, open_branches  # noqa: PLC0415 -- as above
+    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 -- as above
 
     for found in where:
-        checks = {name: failed_checks(instance, found.ref.key, name) for name in found.main.branches.list()}
         metadata: dict[str, Any] = {
             BRANCH_TAG: found.branch,
             "lance/branch_state": reason,
-            "lance/branches": dg.MetadataValue.md(branches_page(found.main, checks)),
-            "lance/open_branches": open_branches(found.main),
+            **branch_entries(found.main, instance, found.ref.key),
         }
         yield dg.AssetObservation(asset_key=found.ref.key, metadata=metadata)

@@ -11,8 +11,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import dagster as dg
+
 import lance_core
 from lance_core.errors import DatasetExistsError, NotFoundError, VersionNotFoundError
+from lance_dagster.branch_page import branch_entries
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_write import write_arrow
@@ -85,8 +88,16 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
     return outcome.dataset
 
 
-def branch_metadata(dataset: lance_core.LanceDataset) -> dict[str, Any]:
-    """What the event of a write to a branch says besides; nothing for main."""
+def branch_metadata(
+    dataset: lance_core.LanceDataset, instance: dg.DagsterInstance | None, key: dg.AssetKey
+) -> dict[str, Any]:
+    """What the event of a write to a branch says besides; nothing for main.
+
+    Args:
+        dataset: The version that was written.
+        instance: Where checks were recorded; None leaves the page of the branches out.
+        key: The asset.
+    """
     if dataset.branch is None:
         return {}
     fork = dataset.branches.list().get(dataset.branch, {})
@@ -95,4 +106,5 @@ def branch_metadata(dataset: lance_core.LanceDataset) -> dict[str, Any]:
         "lance/published": False,
         "lance/base_version": fork.get("parent_version"),
     }
-    return {key: value for key, value in known.items() if value is not None}
+    found = {name: value for name, value in known.items() if value is not None}
+    return found if instance is None else found | branch_entries(dataset, instance, key, short=True)

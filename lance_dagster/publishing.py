@@ -10,33 +10,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError
 from lance_dagster._context import plan_materializations
-from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.history import data_version
 from lance_dagster.location import TableLocation
-from lance_dagster.markdown import cell, code, table
 from lance_dagster.metadata import column_schema
 
 __all__ = [
     "Gates",
     "Published",
-    "branches_page",
-    "failed_checks",
     "gate_problems",
     "materializations",
-    "open_branches",
     "publish",
     "record",
 ]
-
-_HEADINGS: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,71 +197,3 @@ def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, chec
     if gates.max_row_ratio is not None and before and rows > gates.max_row_ratio * before:
         problems.append(f"it has {rows} rows, main {before}: more than max_row_ratio {gates.max_row_ratio}")
     return problems
-
-
-def failed_checks(instance: dg.DagsterInstance, key: dg.AssetKey, branch: str) -> list[str]:
-    """The checks of an asset whose last result in a run on the branch was no success.
-
-    A check counts by its latest evaluation of each partition; one that only warns does not.
-    """
-    latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
-    for run in instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch})):
-        records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
-        for record in records:
-            event = record.event_log_entry.dagster_event
-            found = event.asset_check_evaluation_data if event is not None else None
-            if found is None or found.asset_key != key:
-                continue
-            at = (found.check_name, getattr(found, "partition", None) or run.tags.get("dagster/partition"))
-            good = found.passed or found.severity == dg.AssetCheckSeverity.WARN
-            if at not in latest or record.timestamp > latest[at][0]:
-                latest[at] = (record.timestamp, good)
-    return sorted({name for (name, _), (_, good) in latest.items() if not good})
-
-
-def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The open branches of a table as Markdown: base, rows, partitions, checks, age.
-
-    Args:
-        main: The table.
-        checks: Names of failed checks, by branch.
-    """
-    rows = []
-    for name, described in main.branches.list().items():
-        diff = main.branches.diff(name)
-        failed = None if checks is None else checks.get(name, ())
-        told = "" if failed is None else ("failed: " + ", ".join(failed) if failed else "no failure")
-        promoted = described["metadata"].get("lance.promoted_version")
-        state = f"promoted as {promoted}" if promoted else f"open, main {diff.drift} ahead"
-        rows.append(
-            [
-                code(name),
-                f"{cell(diff.parent)}@{diff.fork_version}",
-                str(diff.commits),
-                f"{diff.rows.on_branch:,}",
-                f"{diff.rows.added:,}",
-                f"{diff.rows.removed:,}",
-                cell(_listed(diff.partitions)),
-                cell(told),
-                _age(described["create_at"]),
-                cell(state),
-            ]
-        )
-    return table(_HEADINGS, rows) if rows else "No branches."
-
-
-def open_branches(main: lance_core.LanceDataset) -> int:
-    """How many branches have not been promoted."""
-    return sum("lance.promoted_version" not in one["metadata"] for one in main.branches.list().values())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]} ({len(names)})"
-
-
-def _age(created: int) -> str:
-    seconds = max(0, int(datetime.now(UTC).timestamp()) - created)
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"

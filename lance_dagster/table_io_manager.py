@@ -20,6 +20,7 @@ from lance_dagster._context import (
     RunFacts,
     add_metadata,
     input_annotation,
+    instance_of,
     output_name,
     run_facts,
     set_data_version,
@@ -147,7 +148,9 @@ class LanceTableIOManager(dg.IOManager):
         """Tell Dagster what was written."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
-        entries = event_metadata(outcome, output.location) | branch_metadata(outcome.dataset)
+        entries = event_metadata(outcome, output.location) | branch_metadata(
+            outcome.dataset, instance_of(context), context.asset_key
+        )
         entries |= lineage_metadata(
             context.definition_metadata,
             written,

@@ -1,5 +1,6 @@
 """Promoting, discarding and sweeping branches by jobs and by a sensor."""
 
+import shutil
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, build_branch_jobs, build_branch_sensor, lance_eager
+from lance_dagster import BranchPolicy, branch_page, build_branch_jobs, build_branch_sensor, lance_eager
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -206,6 +207,44 @@ class TestDiscard:
         assert metadata["lance/open_branches"].value == 1
         page = metadata["lance/branches"].value
         assert f"`{BRANCH}` | main@1 | 2 | 3 | 2 | 1 | 2024-01-02, 2024-01-03 | no failure" in page
+
+
+class TestPages:
+    def test_each_write_to_a_branch_shows_the_branches(self, lake):
+        lake.run(events, partition="2024-01-01")
+        for day, n in (("2024-01-02", "1"), ("2024-01-03", "-1"), ("2024-01-04", "1")):
+            lake.run(events, positive, partition=day, tags={"lance/branch": "mine", "n": n}, fails=None, **TAGGED)
+        lake.run(events, partition="2024-01-05", tags={"lance/branch": "other"}, **TAGGED)
+        record = lake.instance.get_latest_materialization_event(dg.AssetKey("events"))
+        metadata = record.asset_materialization.metadata
+        assert metadata["lance/open_branches"].value == 2
+        page = metadata["lance/branches"].value
+        assert page.splitlines()[0] == "| branch | base | commits | rows | checks | age | state |"
+        assert "| `mine` | main@1 | 3 | 4 | failed: positive | " in page
+        assert "| `other` | main@1 | 1 | 2 | no failure | " in page
+
+    def test_it_does_not_grow_with_the_runs_and_branches(self, lake, monkeypatch):
+        monkeypatch.setattr(branch_page, "_MOST_RUNS", 1)
+        monkeypatch.setattr(branch_page, "_MOST_BRANCHES", 2)
+        lake.run(events, partition="2024-01-01")
+        for name in ("a", "b", "c"):
+            lake.table("events").create_branch(name)
+        for day in ("2024-01-02", "2024-01-03"):
+            result = lake.run(events, partition=day, tags={"lance/branch": "a"}, **TAGGED)
+        metadata = result.asset_materializations_for_node("events")[0].metadata
+        assert metadata["lance/open_branches"].value == 3
+        page = metadata["lance/branches"].value
+        assert "| `a` | main@1 | 2 | 3 | not looked up | " in page
+        assert page.endswith("and 1 older ones")
+
+    def test_a_branch_that_is_broken_does_not_hide_the_others(self, written):
+        written.table("events").create_branch("broken")
+        shutil.rmtree(f"{written.uri('events')}/tree/broken")
+        result = run(written, build_branch_jobs([events])[0], tags={"lance/branch": BRANCH})
+        (seen,) = [e.asset_observation_data for e in result.all_events if e.event_type_value == "ASSET_OBSERVATION"]
+        page = seen.asset_observation.metadata["lance/branches"].value
+        assert f"`{BRANCH}` | main@1 | 2 | 3 | 2 | 1 |" in page
+        assert "cannot be read" in page
 
 
 class TestSensor:

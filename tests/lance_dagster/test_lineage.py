@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_dagster import LanceTableResource
+from lance_dagster.branch_page import branches_page
 from lance_dagster.cli.app import cli
 from lance_dagster.markdown import cell, run_link
-from lance_dagster.publishing import branches_page
 from lance_dagster.table_log import history_page, recent, table_log
 
 HOSTILE = "[x](javascript:1)![x](http://evil)<img src=x><b>|a|\nFORGED | `$\x1b[2J\x9b\u202e\u2066\r\x7f"

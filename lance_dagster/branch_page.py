@@ -1,0 +1,165 @@
+"""What is told of a table's branches in the metadata of its events: how many are open, and a page in Markdown.
+
+lance/open_branches   branches that were not promoted
+lance/branches        base, rows, checks and age of each; after a promotion, a discard or a report also what it changed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import LanceError
+from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.markdown import cell, code, table
+
+__all__ = ["branch_entries", "branches_page", "failed_checks"]
+
+_SHORT: Final = ("branch", "base", "commits", "rows", "checks", "age", "state")
+_LONG: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
+
+_Described: TypeAlias = Mapping[str, dict[str, Any]]
+
+_MOST_BRANCHES: Final = 20
+_MOST_RUNS: Final = 40
+"""What a page that each write of a backfill makes anew may cost: the checks of more runs are not looked up."""
+
+
+def branch_entries(
+    main: lance_core.LanceDataset, instance: dg.DagsterInstance, key: dg.AssetKey, *, short: bool = False
+) -> dict[str, Any]:
+    """The entries of an event that tell of the branches of a table.
+
+    Args:
+        main: The table.
+        instance: Where its checks were recorded.
+        key: The asset.
+        short: Leave out what each branch changed, which costs a request per commit of it.
+    """
+    listed = main.branches.list()
+    shown = _newest(listed) if short else listed
+    checks = {name: failed_checks(instance, key, name, most_runs=_MOST_RUNS if short else None) for name in shown}
+    return {
+        "lance/branches": dg.MetadataValue.md(_page(main, listed, shown, checks, short=short)),
+        "lance/open_branches": sum("lance.promoted_version" not in one["metadata"] for one in listed.values()),
+    }
+
+
+def failed_checks(
+    instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, *, most_runs: int | None = None
+) -> list[str] | None:
+    """The checks of an asset whose last result in a run on the branch was no success.
+
+    A check counts by its latest evaluation of each partition; one that only warns does not.
+
+    Args:
+        instance: Where they were recorded.
+        key: The asset.
+        branch: The branch.
+        most_runs: None if more runs wrote to the branch: each is asked by itself.
+    """
+    latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
+    limit = None if most_runs is None else most_runs + 1
+    runs = instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
+    if limit is not None and len(runs) == limit:
+        return None
+    for run in runs:
+        records = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
+        for record in records:
+            event = record.event_log_entry.dagster_event
+            found = event.asset_check_evaluation_data if event is not None else None
+            if found is None or found.asset_key != key:
+                continue
+            at = (found.check_name, getattr(found, "partition", None) or run.tags.get("dagster/partition"))
+            good = found.passed or found.severity == dg.AssetCheckSeverity.WARN
+            if at not in latest or record.timestamp > latest[at][0]:
+                latest[at] = (record.timestamp, good)
+    return sorted({name for (name, _), (_, good) in latest.items() if not good})
+
+
+def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] | None] | None = None) -> str:
+    """The branches of a table as Markdown.
+
+    Args:
+        main: The table.
+        checks: Names of failed checks, by branch; None of a branch whose checks were not looked up.
+    """
+    listed = main.branches.list()
+    return _page(main, listed, listed, checks, short=False)
+
+
+def _page(
+    main: lance_core.LanceDataset,
+    listed: _Described,
+    shown: _Described,
+    checks: Mapping[str, list[str] | None] | None,
+    *,
+    short: bool,
+) -> str:
+    if not listed:
+        return "No branches."
+    page = table(_SHORT if short else _LONG, _rows(main, shown, checks, short=short))
+    left = len(listed) - len(shown)
+    return f"{page}\n\nand {left} older ones" if left else page
+
+
+def _newest(listed: _Described) -> _Described:
+    """The branches that a short page shows."""
+    found = sorted(listed.items(), key=lambda pair: (-pair[1]["create_at"], pair[0]))
+    return dict(found[:_MOST_BRANCHES])
+
+
+def _rows(
+    main: lance_core.LanceDataset,
+    described: _Described,
+    checks: Mapping[str, list[str] | None] | None,
+    *,
+    short: bool,
+) -> Iterator[list[str]]:
+    for name, one in described.items():
+        base = f"{cell(one['parent_branch'] or 'main')}@{one['parent_version']}"
+        promoted = one["metadata"].get("lance.promoted_version")
+        try:
+            told, ahead = _short(main, name, one) if short else _long(main, name)
+        except LanceError as error:  # one that is broken, or was discarded just now, does not hide the others
+            columns = len(_SHORT if short else _LONG)
+            yield [code(name), base, *[""] * (columns - 4), _age(one["create_at"]), cell(f"cannot be read: {error}")]
+            continue
+        state = f"promoted as {promoted}" if promoted else f"open{ahead}"
+        yield [code(name), base, *told, _checks(checks, name), _age(one["create_at"]), cell(state)]
+
+
+def _short(main: lance_core.LanceDataset, name: str, described: Mapping[str, Any]) -> tuple[list[str], str]:
+    head = main.checkout_version((name, None))
+    return [str(head.version - described["parent_version"]), f"{head.count_rows():,}"], ""
+
+
+def _long(main: lance_core.LanceDataset, name: str) -> tuple[list[str], str]:
+    diff = main.branches.diff(name)
+    rows = (f"{count:,}" for count in (diff.rows.on_branch, diff.rows.added, diff.rows.removed))
+    return [str(diff.commits), *rows, cell(_listed(diff.partitions))], f", main {diff.drift} ahead"
+
+
+def _checks(checks: Mapping[str, list[str] | None] | None, name: str) -> str:
+    if checks is None:
+        return ""
+    failed = checks.get(name)
+    if failed is None:
+        return "not looked up"
+    return cell("failed: " + ", ".join(failed)) if failed else "no failure"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]} ({len(names)})"
+
+
+def _age(created: int) -> str:
+    seconds = max(0, int(datetime.now(UTC).timestamp()) - created)
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
