@@ -120,7 +120,7 @@ class ScanOptions:
 
     Attributes:
         schema: Columns to read, in order.
-        projection: What to give of them; None gives them as they are.
+        projection: The projection; None gives the columns as they are.
         filter: Keep the rows for which this is true.
         conjuncts: The same as conditions that AND joins; empty if they are not known.
         limit: Most rows to return; None for all.
@@ -158,7 +158,7 @@ class ScanOptions:
     use_scalar_index: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing, and options that exclude each other."""
+        """Refuse invalid numbers, and options that exclude each other."""
         for name, least in (
             ("limit", 0),
             ("offset", 0),
@@ -190,7 +190,7 @@ class ScanOptions:
 
     @property
     def result(self) -> Projection:
-        """What to make of the columns that are read."""
+        """The projection of the columns that are read."""
         return self.projection if self.projection is not None else Projection(schema=self.schema)
 
     @property
@@ -211,10 +211,10 @@ def scan_options(
     flatten: bool = True,
     **others: Any,
 ) -> ScanOptions:
-    """Options from the arguments of the public verbs; `LanceDataset.scanner` and `ScanArguments` tell what each means.
+    """Options from the arguments of the public verbs; see `LanceDataset.scanner` and `ScanArguments`.
 
     Raises:
-        InvalidInputError: An argument makes no sense.
+        InvalidInputError: An argument is invalid.
         SchemaError: A column does not exist.
         UnsupportedError: An argument is not offered.
     """
@@ -253,7 +253,7 @@ def _condition(filter_: Filter, known: pa.Schema) -> tuple[pc.Expression | None,
 
 
 def _check_others(schema: Schema, others: dict[str, Any]) -> None:
-    """Take what cannot change the result, refuse all else by name."""
+    """Accept arguments that cannot change the result; refuse all others by name."""
     for name in _WITHOUT_MEANING:
         value = others.pop(name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value < 0:

@@ -1,7 +1,7 @@
 """Skip the batches of 0.1 files whose statistics rule a filter out.
 
-What the statistics promise of a batch is handed to Arrow as the guarantee of a fragment that is never opened; Arrow
-then tells which fragments could hold a match.
+The bounds of a batch are given to Arrow as the guarantee of a fragment that is never opened; Arrow then selects the
+fragments that can hold a match.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _kept(columns: dict[str, PageBounds], expression: pc.Expression, rows: range
         whole = dataset.FileSystemDataset(batches, schema, form, system)
         possible = [int(batch.path) for batch in whole.get_fragments(filter=expression)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError):
-        # The filter does not fit the columns: whoever evaluates it says so, or knows how it does.
+        # The filter does not fit the columns: its evaluation raises, or casts.
         return [rows]
     parts: list[range] = []
     for index in possible:

@@ -1,4 +1,4 @@
-"""What a scan gives: columns of the files, fields inside of them, columns about rows, and computed ones.
+"""The output columns of a scan: columns of the files, fields inside of them, row columns, and computed ones.
 
     asked for             read from the files     given
     None                  all columns             all columns
@@ -32,7 +32,7 @@ class Output:
 
     Attributes:
         field: Its name and type.
-        path: Where it is in what was read; empty for a computed one.
+        path: Its path in the columns that are read; empty for a computed one.
         expression: How it is computed; None if it is read.
     """
 
@@ -43,11 +43,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Columns to read, and what to make of them.
+    """Columns to read, and the output columns to make of them.
 
     Attributes:
-        schema: What to read from the files.
-        outputs: What to give; None gives what was read.
+        schema: The columns to read from the files.
+        outputs: The output columns; None gives the columns that are read.
     """
 
     schema: Schema
@@ -69,9 +69,9 @@ class Projection:
             flatten: Whether a dotted path gives a column of its own, or else a struct of only that field.
 
         Raises:
-            InvalidInputError: A column is named twice, or an expression makes no sense.
+            InvalidInputError: A column is named twice, or an expression is invalid.
             SchemaError: A column does not exist.
-            UnsupportedError: An expression uses something that is not known.
+            UnsupportedError: An expression uses something unknown.
         """
         if columns is None:
             return cls(schema=schema)
@@ -133,14 +133,14 @@ class Projection:
         return tuple(name for name in needed if name not in self.schema.names)
 
     def result(self, row_columns: Sequence[str]) -> pa.Schema:
-        """Schema of what is given, with these columns about rows at the end."""
+        """Schema of the output, with these row columns at the end."""
         stored = schema_to_arrow(self.schema)
         own = list(resolve_extensions(stored)) if self.outputs is None else [output.field for output in self.outputs]
         kept = [field for field in own if field.name not in row_columns or field.name in self.schema.names]
         return pa.schema([*kept, *map(row_field, row_columns)], metadata=stored.metadata)
 
     def apply(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """What is given for a batch of what was read; `schema` is that of `result`."""
+        """The output for a batch of columns that were read; `schema` is that of `result`."""
         if self.outputs is None:
             return with_types(batch, schema)
         computed = {o.field.name: o.expression for o in self.outputs if o.expression is not None}
@@ -166,7 +166,7 @@ def rows_without_columns(num_rows: int) -> pa.RecordBatch:
 
 
 def with_row_fields(schema: Schema) -> pa.Schema:
-    """The columns that an expression can refer to: those of the dataset, in storage types, and those about rows."""
+    """The columns that an expression can refer to: the dataset's, in storage types, and the row columns."""
     stored = schema_to_arrow(schema)
     return pa.schema([*stored, *(row_field(name) for name in ROW_COLUMNS if name not in stored.names)])
 

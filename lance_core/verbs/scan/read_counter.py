@@ -1,4 +1,4 @@
-"""Count what is read from stores, by standing before them."""
+"""Count reads from stores, by stores that wrap others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["ReadCounter", "counted"]
 
 
 class ReadCounter:
-    """What was read so far, in any thread.
+    """The reads so far, of all threads.
 
     Attributes:
         num_calls: Calls of a store; one can ask for several ranges of an object.
         num_ranges: Ranges that were asked for; a store may read neighbours together.
         num_bytes: Bytes that were asked for.
-        objects: Which objects they are of, by root and key.
+        objects: The objects, by root and key.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class ReadCounter:
             self.objects.add((root, key))
 
     def facts(self) -> list[str]:
-        """What was counted, for a reader."""
+        """The counts, as text."""
         return [
             f"reads={self.num_calls}",
             f"ranges={self.num_ranges}",
@@ -48,7 +48,7 @@ class ReadCounter:
 
 
 def counted(source: Source, counter: ReadCounter) -> Source:
-    """The same version, with everything counted that is read of it."""
+    """The same version, with stores that count reads."""
     return source.with_stores(lambda store: _CountedStore(store, counter))
 
 

@@ -40,7 +40,7 @@ LOCKSTEP_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one data file gives of the columns that are read."""
+    """The wanted columns of one data file."""
 
     reader: DataFileReader
     schema: Schema
@@ -112,7 +112,7 @@ def read_fragment(
 
 
 def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schema, arrow: pa.Schema) -> pa.RecordBatch:
-    """One batch of what each file has of the same rows.
+    """One batch of the columns of all files for the same rows.
 
     Raises:
         CorruptFileError: They do not fit together.
@@ -126,7 +126,7 @@ def _joined(fragment: Fragment, batches: Sequence[pa.RecordBatch], schema: Schem
 
 
 def _check_rows(source: Source, fragment: Fragment, parts: Sequence[_Part]) -> None:
-    """Make sure that the files have the fragment's rows, before memory is taken for what they claim.
+    """Make sure that the files have the fragment's rows, before memory is allocated for the number that they claim.
 
     Raises:
         CorruptFileError: One has others.
@@ -146,7 +146,7 @@ def files_of(fragment: Fragment, schema: Schema) -> list[tuple[DataFile, Schema,
     for file in reversed(fragment.files):
         pairs = file.columns()
         if file.version == "2.0":
-            # Nothing there: nulls. From 2.1 on only what is made of other columns has none.
+            # No file has it: nulls.
             pairs = [pair for pair in pairs if pair[1] >= 0]
         columns = {field_id: index for field_id, index in pairs if field_id >= 0 and field_id not in taken}
         wanted = schema.only_ids(set(columns))
@@ -167,7 +167,7 @@ def opened_reader(source: Source, file: DataFile, opened: Opened) -> DataFileRea
 
 
 def _column(field: Field, batches: Sequence[pa.RecordBatch]) -> pa.Array:
-    """One column of a batch, put together from what each file has of it."""
+    """One column of a batch, put together from the parts in all files."""
     found = [batch.column(field.name) for batch in batches if field.name in batch.schema.names]
     return _assemble(field, found, batches[0].num_rows)
 

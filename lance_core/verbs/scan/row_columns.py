@@ -1,4 +1,4 @@
-"""Columns about rows, which no file stores: they can be asked for, and filtered by, like any other.
+"""Row columns, which no file stores: they can be read and used in filters like any other.
 
 _rowid                        stable row id where the dataset has them, else the row address
 _rowaddr                      fragment id << 32 | row offset in the fragment
@@ -33,7 +33,7 @@ UPDATED_AT: Final = "_row_last_updated_at_version"
 ROW_COLUMNS: Final = (ROW_ID, ROW_ADDRESS, ROW_OFFSET, CREATED_AT, UPDATED_AT)
 
 _FIRST_VERSION: Final = 1
-"""What rows are said to be of where the dataset does not keep versions of rows."""
+"""The version of rows in a dataset that does not record versions of rows."""
 
 
 def row_field(name: str) -> pa.Field:
@@ -60,7 +60,7 @@ class RowColumns:
     rows_before: int
 
     def values(self) -> Sequence[tuple[str, Callable[[Rows], U64Array]]]:
-        """For each name what gives the values of some physical rows."""
+        """For each name a function that gives the values of some physical rows."""
         return [(name, self._column(name)) for name in self.names]
 
     def _column(self, name: str) -> Callable[[Rows], U64Array]:

@@ -1,4 +1,4 @@
-"""Scans: which rows of which fragments, then batch by batch.
+"""Scans: choose the rows of fragments, then read them batch by batch.
 
     plan      fragments, limit and offset -> rows of each fragment                          (pure)
     read      a fragment's rows -> batches, minus deleted rows, minus rows that the filter drops
@@ -102,7 +102,7 @@ class LanceScanner:
         """Rows of the result by position, in the order asked for.
 
         Raises:
-            InvalidInputError: A position lies outside.
+            InvalidInputError: A position is out of range.
         """
         table = self.to_table()
         wanted = np.asarray(indices, dtype=np.int64)
@@ -125,13 +125,13 @@ class LanceScanner:
         return total if options.limit is None else min(total, options.limit)
 
     def fragment_ids(self) -> list[int]:
-        """Ids of the fragments that the scan has to look at: without those that indices rule out. Not in pylance."""
+        """Ids of the fragments that the scan reads, without those that indices rule out. Not in pylance."""
         if self._options.filter is None:
             return [fragment.id for fragment, _ in self._parts()]
         return [fragment.id for fragment, _ in self._chosen().parts]
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """What the scan will do, the last step first; pylance's plans are those of DataFusion, and look otherwise.
+        """The plan of the scan, the last step first; pylance shows plans of DataFusion, which look different.
 
         Args:
             verbose: Whether to list the fragments. The statistics of 0.1 files that a filter asks are read then.
@@ -139,7 +139,7 @@ class LanceScanner:
         return "\n".join(self._plan(verbose=verbose).lines())
 
     def analyze_plan(self, count_rows: bool = False) -> str:
-        """Run the scan, and say what it gave, what it read and how long that took, above its plan.
+        """Run the scan, and report its rows, reads and time above its plan.
 
         Args:
             count_rows: Whether to run `count_rows` instead.
@@ -158,7 +158,7 @@ class LanceScanner:
         return "\n".join(Step(name="Ran", facts=tuple(facts), inputs=(step,)).lines())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Serve the rows to whatever speaks Arrow's C stream interface."""
+        """Export the rows through Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _plan(self, *, verbose: bool = False) -> Step:
@@ -197,7 +197,7 @@ class LanceScanner:
         return self._options.limit is None and not self._options.offset
 
     def _for_count(self) -> LanceScanner:
-        """The scan for the rows that match, with nothing of them."""
+        """The scan for the rows that match, without columns."""
         nothing = Schema(fields=())
         narrow = replace(
             self._options, schema=nothing, projection=None, order_by=(), limit=None, offset=0, batch_size=None
@@ -205,7 +205,7 @@ class LanceScanner:
         return LanceScanner(self._source, self._fragments, narrow)
 
     def _for_order(self) -> LanceScanner:
-        """The scan for what the order needs, and where the rows are."""
+        """The scan for the columns of the order, and the addresses of the rows."""
         options, dataset = self._options, self._source.manifest.schema
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
         tops = {_top(dataset, path) for path in paths}

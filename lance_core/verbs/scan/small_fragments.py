@@ -1,7 +1,7 @@
 """Scans of many small fragments, and rows out of many fragments: files are read together, some megabytes at a time.
 
-A column of a hundred files of a thousand rows is decoded in one go, and cut into the rows of each fragment again. What
-comes out is the same, batch by batch; only the time differs. It pays where reading is fast and decoding is slow: on a
+A column of a hundred files of a thousand rows is decoded in one go, and cut into the rows of each fragment again. The
+batches are the same; only the time differs. It pays where reading is fast and decoding is slow: on a
 local disk, or in memory.
 """
 
@@ -151,7 +151,7 @@ def _matches(scan: FragmentScan, rows: pa.RecordBatch) -> pa.Array | None:
     try:
         return matching_all(rows, scan.options.conjuncts or (expression,))
     except LanceError:
-        return None  # if it fails for deleted rows only, the scans of the fragments will not fail
+        return None  # if it fails only for deleted rows, the scans of single fragments will succeed
 
 
 def _rows_of(
@@ -160,7 +160,7 @@ def _rows_of(
     """All physical rows of some fragments, or some of each.
 
     Returns:
-        The rows; None if they have to be read one by one, if only to see what is wrong.
+        The rows; None if the fragments have to be read one by one, which also reports errors.
     """
     file = scans[0].fragment.files[0]
     try:

@@ -28,7 +28,7 @@ def take_rows(
     """Rows at positions among the live rows of the fragments, in the order asked for, with repetitions.
 
     Raises:
-        InvalidInputError: A position lies outside.
+        InvalidInputError: A position is out of range.
     """
     unique, order = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
     counts = np.array(live_counts(source, fragments), dtype=np.int64)
@@ -54,7 +54,7 @@ def take_addresses(
         source: The version.
         fragments: Fragments that the rows are in.
         addresses: Fragment id << 32 | row offset.
-        options: What to give of the rows; nothing else of them counts.
+        options: The columns to read; other options are ignored.
     """
     unique, order = np.unique(addresses, return_inverse=True)
     ids = unique >> np.uint64(32)
@@ -89,11 +89,11 @@ def _in_order(table: pa.Table, order: _Integers) -> pa.Table:
 
 
 def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _Integers:
-    """Where the live rows with these numbers lie in the files."""
+    """The physical offsets of live rows, given by their positions among the live rows."""
     deletions = source.deletions(fragment)
     if deletions is None:
         return rows
     deleted = deletions.to_array().astype(np.int64)
-    # Live rows before each deleted one: a row lies behind as many of them as that says.
+    # Live rows before each deleted one: a row at a position lies behind the deleted rows with no more before them.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")
