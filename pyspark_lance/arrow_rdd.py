@@ -2,7 +2,7 @@
 
     executor JVM: rows -> Arrow IPC record batches (without schema) -> RDD of bytes -> Python worker -> one answer
 
-All that is not public in Spark and that this package uses to write stands in here. It takes a third of the time of
+All internals of Spark that this package uses to write are used in this module only. It takes a third of the time of
 `mapInArrow`. `ArrowRdd.of` gives None where a part of it is missing: a Connect session, another Spark; the caller takes
 the public way then.
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["ArrowRdd"]
 
 _NAME: Final = "pyspark_lance"
-"""What the SQL tab and listeners call the execution."""
+"""The name of the execution in the SQL tab and for listeners."""
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowRdd:
-    """The parts of Spark that are needed, all of them found.
+    """The internal parts of Spark that are needed.
 
     Attributes:
-        schema: Schema of the batches, as the JVM says.
+        schema: Schema of the batches that the JVM makes.
     """
 
     schema: pa.Schema
@@ -47,7 +47,7 @@ class ArrowRdd:
 
     @classmethod
     def of(cls, frame: DataFrame, max_rows: int | None = None) -> ArrowRdd | None:
-        """The frame's way to Arrow; None if this session has none.
+        """The frame's `ArrowRdd`; None if this session does not support it.
 
         Args:
             frame: The frame.
@@ -112,7 +112,7 @@ class ArrowRdd:
             self._executions.withNewExecutionId(execution, jvm.scala.Option.apply(_NAME), body)
         except Exception:
             if body.error is not None:
-                raise body.error from None  # Java's account of it says no more
+                raise body.error from None  # the Java error adds nothing
             raise
         if body.found is None:
             raise LanceError("Spark did not run the job")
@@ -120,7 +120,7 @@ class ArrowRdd:
 
 
 def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:
-    """What the JVM writes batches in, with UTC as the zone of timestamps."""
+    """The schema of the JVM's batches, with UTC as the zone of timestamps."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
 
     utils = jvm.org.apache.spark.sql.util.ArrowUtils
@@ -146,7 +146,7 @@ class _Body:
         self.error: BaseException | None = None
 
     def apply(self) -> None:
-        """What Scala calls. An error goes on through Java, so that the execution counts as failed."""
+        """Called by Scala. An error goes on through Java, so that the execution counts as failed."""
         try:
             self.found = self._job()
         except BaseException as error:
@@ -154,6 +154,6 @@ class _Body:
             raise
 
     class Java:
-        """What py4j asks for."""
+        """The marker that py4j looks for."""
 
         implements: Final = ["scala.Function0"]

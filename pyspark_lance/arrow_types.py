@@ -4,7 +4,7 @@ Spark 4.1 leaves out the metadata of columns, which newer ones carry as JSON in 
 
     StructField(metadata={"arrow.fixed-size-list.size": 32})   <->   {"SPARK::metadata::json": '{"arrow.fixed...": 32}'}
 
-What Arrow's types do not tell, the collation of a text and the precision of a time, stands in a key of its own:
+Facts that Arrow's types lack, the collation of a text and the precision of a time, are in a key of their own:
 
     StringType("UTF8_LCASE")                                   <->   {"spark.type": "string collate UTF8_LCASE"}
 """
@@ -30,7 +30,7 @@ SPARK_TYPE: Final = b"spark.type"
 
 
 def full_type(kind: DataType) -> str | None:
-    """Spark's name of a type of which Arrow's says less; None for others."""
+    """Spark's name of a type that Arrow's type does not describe fully; None for others."""
     from pyspark.sql import types
 
     name = kind.simpleString()
@@ -40,7 +40,7 @@ def full_type(kind: DataType) -> str | None:
 
 
 def _typed(name: str, found: DataType) -> DataType:
-    """The type of a name that `full_type` gave; what was found if this Spark has no such type."""
+    """The type of a name that `full_type` gave; the type found without it if this Spark has no such type."""
     from pyspark.sql import types
 
     if isinstance(found, types.StringType):
@@ -58,7 +58,7 @@ def to_arrow(schema: StructType, *, large_types: bool = False) -> pa.Schema:
         large_types: Whether text and bytes have 64-bit offsets.
 
     Raises:
-        PySparkTypeError: Arrow has nothing for a type.
+        PySparkTypeError: Arrow has no equivalent of a type.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 

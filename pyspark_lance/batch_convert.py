@@ -1,8 +1,8 @@
-"""Batches from one Arrow schema to another: what Spark hands over to what is stored, and back.
+"""Conversion of batches between the Arrow schema that Spark hands over and the one that is stored.
 
 A converter is made once per column and then applied to each batch, so that a batch costs no planning. Columns that
-need no change are passed on; nested ones are rebuilt around their own offsets and validity, and only what differs
-inside them is computed.
+need no change are passed on; nested ones are rebuilt around their own offsets and validity, and only children that
+differ are converted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BatchConverter:
 
 
 def converter(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool = True) -> Converter | None:
-    """What turns arrays of `source` into arrays of `target`; None if nothing has to be done.
+    """The converter from arrays of `source` to arrays of `target`; None if they are the same.
 
     Args:
         source: Type that comes in.
@@ -102,7 +102,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _through_storage(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
-    """By way of what an extension type is stored as, or of the values of a dictionary."""
+    """Conversion through the storage of an extension type, or the values of a dictionary."""
     if isinstance(source, pa.BaseExtensionType):
         storage = converter(source.storage_type, target, column, exact=exact)
         return lambda array: _apply(storage, array.storage)

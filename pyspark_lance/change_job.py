@@ -1,10 +1,10 @@
-"""One change of rows that are there: the tasks' reports become deletion vectors and one commit.
+"""One change of existing rows: the tasks' reports become deletion vectors and one commit.
 
     Spark job   new data files; rows that go, as bitmaps by fragment
     driver      deletion vectors: the bitmaps of all tasks together
                 Update(removed, updated, new fragments), the rows that go beside it: so changes of other rows both land
 
-Whatever goes wrong before the commit leaves the table as it was, and no data files behind.
+A failure before the commit leaves the table unchanged, and no data files behind.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class ChangeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeResult(WriteResult):
-    """What a merge, an update or a delete did.
+    """The result of a merge, an update or a delete.
 
     Attributes:
         rows_inserted: Rows that are new.
         rows_updated: Rows that have new values.
         rows_deleted: Rows that were deleted; those that were updated are not among them.
-        attempts: How often the change was worked out, conflicts with others included.
+        attempts: How often the change was computed, because of conflicts with others.
     """
 
     rows_inserted: int = 0
@@ -66,7 +66,7 @@ class ChangeResult(WriteResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change to one version, worked out by one frame.
+    """A change to one version, computed by one frame.
 
     Attributes:
         dataset: The version.
@@ -74,7 +74,7 @@ class Change:
         stored: Schema of the table; None if no rows are written.
         on: The key.
         options: How to write and commit.
-        looked_until: Version up to which somebody has looked for other tries.
+        looked_until: Version up to which the history was searched for other tries.
     """
 
     dataset: LanceDataset
@@ -164,7 +164,7 @@ def gone_rows(reports: Iterable[ChangeReport], on: Sequence[str]) -> dict[int, B
 
 
 def inserted_keys(dataset: LanceDataset, reports: Sequence[ChangeReport], on: Sequence[str]) -> Any:
-    """What the commit tells others of the keys that it inserts; None without a key.
+    """The filter of the keys that the commit inserts, for concurrent writers; None without a key.
 
     Raises:
         InvalidInputError: Two tasks insert one key.

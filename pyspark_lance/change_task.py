@@ -1,4 +1,4 @@
-"""What a task of a merge, an update or a delete does: new rows into data files, rows that go into bitmaps.
+"""The tasks of a merge, an update or a delete: new rows into data files, removed rows into bitmaps.
 
     columns of the table | __lance_addr | __lance_id | __lance_kind
     ---------------------+--------------+------------+-------------
@@ -6,7 +6,7 @@
     new values           | where it was | stable id  | 1  update: the row moves
     (not looked at)      | where it is  |            | 2  delete
 
-The driver writes the deletion vectors of the bitmaps and commits. Two rows that take the place of one, and two new rows
+The driver writes the deletion vectors of the bitmaps and commits. Two rows that replace the same row, and two new rows
 of one key, are an error: the source must have each key once.
 """
 
@@ -43,14 +43,14 @@ DELETE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeReport:
-    """What one task found and wrote.
+    """The report of one task.
 
     Attributes:
         fragments: New fragments, as `FragmentMetadata.to_json` gives them.
         gone: Rows that go, by fragment id.
         counts: Rows inserted, updated, deleted.
         keys: Hashes of the keys of rows that are new (`lance_core.key_hashes`); None if they are too many.
-        error: Code and message of what is wrong with the data, if something is.
+        error: Code and message of an error of the data, if there is one.
     """
 
     fragments: tuple[dict[str, Any], ...] = ()
@@ -71,7 +71,7 @@ class ChangeReport:
         """The report that `to_bytes` wrote.
 
         Raises:
-            LanceError: It says that the data cannot be written; of the class that the task met.
+            LanceError: It has an error of the data, which is raised with its class.
         """
         found: dict[str, Any] = json.loads(data)
         if found["error"] is not None:
@@ -177,7 +177,7 @@ class _Changes:
             writer.discard()
 
     def _take_away(self, part: pa.RecordBatch) -> None:
-        """Note which rows go, and refuse to take one away twice."""
+        """Note removed rows, and refuse to remove one twice."""
         addresses = part.column(ADDRESS).to_numpy()
         fragments = addresses >> 32
         order = np.argsort(fragments, kind="stable")
@@ -190,7 +190,7 @@ class _Changes:
             known |= rows
 
     def _twice(self, part: pa.RecordBatch, addresses: npt.NDArray[np.int64]) -> str:
-        """The key of a row that goes twice, as far as this batch has both."""
+        """The key of a row that is removed twice, if both occurrences are in this batch."""
         found, counts = np.unique(addresses, return_counts=True)
         if not (counts > 1).any() or not self._task.on:
             return f" of one row of the table; the key is {list(self._task.on)}"

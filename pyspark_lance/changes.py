@@ -1,4 +1,4 @@
-"""Changes of rows that are there, by Spark: `merge`, `update` and `delete`.
+"""Changes of existing rows by Spark: `merge`, `update` and `delete`.
 
     source (each key once)     table: key columns with row addresses
            |                          |
@@ -81,12 +81,12 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
             left as they are.
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
-        storage_options: Credentials and settings of the storage, by object_store's names.
+        storage_options: Credentials and options of the storage, by object_store's names.
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
-        conflict_retries: How often the merge is worked out anew when others changed the same rows.
-        write_try: Which try of which write this is, if it may be tried several times. Merging on top of an earlier try
-            does not always do what merging alone would have done, so its `earlier` ones are the caller's to judge.
+        conflict_retries: How often the merge is done again when others changed the same rows.
+        write_try: The write and the number of the try, if it may be tried several times. Merging on top of an earlier
+            try does not always give the same as merging alone, so the caller decides about its `earlier` tries.
         read_version: The version to begin with; None for the latest, 0 if there was no table.
 
     Returns:
@@ -175,8 +175,8 @@ def delete(
         spark: The session; None for the active one, or that of the DataFrame.
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
-        storage_options: Credentials and settings of the storage, by object_store's names.
-        conflict_retries: How often it is worked out anew when others changed the same rows.
+        storage_options: Credentials and options of the storage, by object_store's names.
+        conflict_retries: How often it is done again when others changed the same rows.
 
     Returns:
         Rows deleted, and the version.
@@ -232,8 +232,8 @@ def update(
         spark: The session; None for the active one.
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
-        storage_options: Credentials and settings of the storage, by object_store's names.
-        conflict_retries: How often it is worked out anew when others changed the same rows.
+        storage_options: Credentials and options of the storage, by object_store's names.
+        conflict_retries: How often it is done again when others changed the same rows.
 
     Returns:
         Rows updated, and the version.
@@ -330,7 +330,7 @@ def _retrying(
     options: ChangeOptions,
     looked_until: int | None = None,
 ) -> ChangeResult:
-    """Work a change out on a version, and on the latest one after each conflict."""
+    """Compute and commit a change on a version, and on the latest one after each conflict."""
     looked, tries = dataset.version if looked_until is None else looked_until, 0
     while True:
         tries += 1

@@ -1,10 +1,10 @@
-"""Rows of one slice next to each other, so that few files are written and each holds one slice.
+"""Clustering of rows by slice, so that few files are written and each holds one slice.
 
     before:  task 0: a b c a b c      task 1: a b c b       ->  one file per task and slice: 6
     after:   task 0: a a a c c c      task 1: b b b b       ->  one file per slice: 3
 
 Spark's `rebalance` moves the rows: adaptive execution then joins small slices into one task and splits a large one
-over several. How rows are clustered is not relied upon: the tasks look at each row again.
+over several. Correctness does not depend on it: the tasks check the slice of each row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["cluster_by_columns", "cluster_by_slice"]
 
 _KEY: Final = "__lance_slice_{}"
 _MAX_BUCKETS: Final = 256
-"""Ranges of a column that are told apart; more would make for a long expression, so neighbours are joined."""
+"""Most ranges of a column; of more, which would make a long expression, neighbours are joined."""
 
 
 def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:

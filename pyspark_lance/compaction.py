@@ -2,9 +2,9 @@
 
     driver      plan: groups of small fragments of one version
     executors   one task per group, `spark.range(0, n, 1, n).mapInArrow`: new data files that nothing refers to yet
-    driver      one commit of what succeeded, against the version of the plan
+    driver      one commit of the results, against the version of the plan
 
-A task travels as the ids of its fragments: the executor opens the same version, whose manifest says the rest. `range`
+A task is sent as the ids of its fragments: the executor reads the rest from the manifest of the same version. `range`
 gives exactly one partition per task in every kind of session; a small DataFrame of rows would be put into one.
 """
 
@@ -71,7 +71,7 @@ class CompactionFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionReport:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         dataset: The table at the version that was made, or at the latest one if there was nothing to do.
@@ -97,20 +97,20 @@ def compact(
 ) -> CompactionReport:
     """Rewrite small fragments, and those with many deletions, into fewer and larger ones, on Spark's executors.
 
-    A task that fails, and one whose fragments were changed meanwhile, is left out of the commit; the next run finds
-    what is left. Files of tasks that failed or were cancelled are deleted once no task runs any more.
+    A task that fails, and one whose fragments were changed meanwhile, is left out of the commit; they are left to the
+    next run. Files of tasks that failed or were cancelled are deleted once no task runs any more.
 
     Args:
         spark: The session, classic or Connect.
         uri: The table, at a place that executors reach as well; its latest version is compacted.
         options: Fields of `lance_core.optimize.CompactionOptions`; the table's configuration and the defaults
             complete them. `num_threads` has no effect: Spark decides how many tasks run at a time.
-        storage_options: Credentials and settings of the storage. They are sent to the executors.
+        storage_options: Credentials and options of the storage. They are sent to the executors.
         transaction_properties: Texts for the history, by key.
         progress: Is called with the tasks that are done and those that there are; from another thread while they run.
 
     Returns:
-        What was done. Without anything to do nothing is committed, and no Spark job runs.
+        The result. If there is nothing to compact, nothing is committed and no Spark job runs.
 
     Raises:
         InvalidInputError: An option cannot be used.
@@ -145,11 +145,11 @@ def execute_tasks(
         spark: The session, classic or Connect.
         uri: The table.
         tasks: The tasks, at least one.
-        storage_options: Credentials and settings of the storage. They are sent to the executors.
+        storage_options: Credentials and options of the storage. They are sent to the executors.
         progress: As in `compact`.
 
     Returns:
-        What was written, to be committed, and which tasks failed. All other files of the tasks are deleted, and all of
+        The results, to be committed, and the tasks that failed. All other files of the tasks are deleted, and all of
         them if this is interrupted.
     """
     job = _Tasks(
@@ -231,7 +231,7 @@ def _run(
 
 @contextlib.contextmanager
 def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
-    """Tell how many tasks are done while the job of this thread runs, each number once."""
+    """Report the number of finished tasks while the job of this thread runs, each number once."""
     told = 0
 
     def tell(done: int) -> None:
@@ -247,7 +247,7 @@ def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[No
 
 @contextlib.contextmanager
 def _watched_classic(spark: SparkSession, count: int, tell: Callable[[int], None]) -> Iterator[None]:
-    """Ask the status tracker now and then about a job with so many tasks that began after this."""
+    """Poll the status tracker for a job with so many tasks that began after this."""
     tracker, over = spark.sparkContext.statusTracker(), threading.Event()
     earlier = set(tracker.getActiveJobsIds())
 
@@ -268,7 +268,7 @@ def _watched_classic(spark: SparkSession, count: int, tell: Callable[[int], None
 
 @contextlib.contextmanager
 def _watched_connect(spark: SparkSession, count: int, tell: Callable[[int], None]) -> Iterator[None]:
-    """Listen to what the server says of stages with so many tasks."""
+    """Watch the server's progress messages for stages with so many tasks."""
 
     def hear(stages: Iterable[Any] | None, **_: object) -> None:
         tell(max((stage.num_completed_tasks for stage in stages or () if stage.num_tasks == count), default=0))

@@ -1,4 +1,4 @@
-"""Tables of other formats into Lance, and Lance into Parquet, by Spark: in commits that a later run goes on from.
+"""Conversion of other formats into Lance, and of Lance into Parquet, by Spark.
 
     source            read by
     ----------------- -----------------------------------------------------------------------------------
@@ -6,8 +6,8 @@
     Delta table       Spark's own reader where its jar is there, else the files that `deltalake` names
     Iceberg table     Spark's own reader where its jar is there, else the files that `pyiceberg` names
 
-Files are converted in groups, one commit for each, which carries a digest of the group: what is there already is passed
-over. In the end rows are counted, and hashes of all columns summed up, on both sides.
+Files are converted in groups, one commit for each, which carries a digest of the group: groups that are converted
+already are skipped. In the end rows are counted, and hashes of all columns summed up, on both sides.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SourceFormat = Literal["parquet", "delta", "iceberg"]
 
 _DIGEST: Final = "pyspark_lance.convert"
 _GROUP_BYTES: Final = 32 << 30
-"""Bytes of source files that one commit takes: what is lost at most when a conversion is cut short."""
+"""Bytes of source files per commit: at most so much is converted again after an interruption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertResult:
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
         dataset: The table.
@@ -76,7 +76,7 @@ def convert(
 ) -> ConvertResult:
     """Convert a Parquet folder, a Delta table or an Iceberg table.
 
-    A conversion that was cut short goes on where it was when it is called again with the same arguments.
+    An interrupted conversion continues when it is called again with the same arguments.
 
     Args:
         source: The folder of the source, or of an Iceberg table its metadata file.
@@ -84,10 +84,10 @@ def convert(
         partition_expr: Columns of which no data file shall hold two values, Hive partitions for example.
         mode: "create" wants no table to be there, but for one that this conversion has begun; "append" adds to one;
             "overwrite" replaces its rows, with the first commit.
-        source_format: What the source is; None looks for it.
+        source_format: The format of the source; None detects it.
         spark: The session; None for the active one.
         vector_columns: Array columns to store as vectors of so many items.
-        storage_options: Settings of the storage of `uri`.
+        storage_options: Options of the storage of `uri`.
         max_bytes_per_commit: Bytes of source files that one commit takes.
         verify: Whether to compare both sides in the end; with "append" only the number of rows of this conversion is.
 
@@ -153,7 +153,7 @@ def to_parquet(
         mode: As Spark's writer has it.
         version: Version number or tag; None for the latest.
         spark: The session; None for the active one.
-        storage_options: Settings of the storage of `uri`.
+        storage_options: Options of the storage of `uri`.
         verify: Whether to compare both sides in the end; not with "append".
 
     Returns:
@@ -168,7 +168,7 @@ def to_parquet(
     if not verify or mode == "append":
         return frame.count()
     written = session.read.parquet(str(target))
-    # Hive partitions are read as what their texts look like.
+    # Types of Hive partitions are inferred from their texts.
     casts = [f"cast({quoted(f.name)} as {f.dataType.simpleString()}) as {quoted(f.name)}" for f in frame.schema]
     return _compare([_Group("", frame)], written.selectExpr(*casts), f"{target} and {uri}")
 

@@ -11,7 +11,7 @@ __all__ = ["use_cores_of_task"]
 
 
 def use_cores_of_task() -> None:
-    """Let this worker encode and decode with as many threads as `spark.task.cpus` tells; does nothing elsewhere."""
+    """Limit this worker's threads to `spark.task.cpus`; does nothing outside of a worker."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 __all__ = ["LanceDataSource", "register"]
 
 _LEAST_PARALLELISM: Final = 8
-"""Assumed where nothing tells how many tasks run at once."""
+"""Parallelism that is assumed if it is unknown."""
 
 
 def register(spark: SparkSession, name: str = "lance") -> None:
-    """Make the data source known to a session under a name, and the session's parallelism to the data source.
+    """Register the data source with a session under a name, and tell it the session's parallelism.
 
     Needed only where Spark does not find the package by itself (it was sent along with the job, for example), or where
     the name is taken: a JVM connector of the same name goes first.
@@ -62,7 +62,7 @@ class LanceDataSource(DataSource):
     """Lance tables as a Spark data source; the options are those of `source_options`.
 
     Raises:
-        InvalidInputError: An option is not known, or has a value that cannot be.
+        InvalidInputError: An option is unknown, or has an invalid value.
     """
 
     parallelism: int | None = None
@@ -91,13 +91,13 @@ class LanceDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads the columns of `schema`, which are those of `schema()` unless the user gave others."""
+        """The reader of the columns of `schema`, which are those of `schema()` unless the user gave others."""
         parallelism = self._options.integer("parallelism") or self.parallelism
         return _Reader(self._plan(schema), parallelism or max(_LEAST_PARALLELISM, os.cpu_count() or 1))
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """What appends or overwrites; the schema is checked here, before any task runs."""
+        """The writer; the schema is checked here, before any task runs."""
         options = self._options.write_options(overwrite=overwrite)
         done, options = already_done(self._options.uri, options)
         if done is not None:
@@ -107,12 +107,12 @@ class LanceDataSource(DataSource):
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """What reads the rows of versions that append."""
+        """The stream reader."""
         return StreamReader(self._options, self._plan(schema))
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same
-        """What commits each micro-batch once."""
+        """The stream writer."""
         return StreamWriter(self._options, handed_over(schema), overwrite=overwrite)
 
     def _plan(self, schema: StructType) -> ReadPlan:
@@ -124,7 +124,7 @@ class LanceDataSource(DataSource):
 
 
 class _Partition(InputPartition):
-    """What one task reads."""
+    """The rows that one task reads."""
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
         super().__init__(pieces)
@@ -143,7 +143,7 @@ class _Reader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        """What each task reads."""
+        """The partitions of the read."""
         tasks = plan_tasks(self._plan.open(), self._plan, parallelism=self._parallelism)
         # Spark takes an empty list for one partition of which nothing is known.
         return [_Partition(pieces) for pieces in tasks] or [_Partition(())]

@@ -1,11 +1,11 @@
-"""An error of a task as its user sees it: one line of ours, with what Spark says of it in the log.
+"""Errors of tasks as the user sees them: one line of ours, with Spark's report in the log.
 
     worker    LanceError ----> log: traceback        Spark gets: lance_core.errors.StoreError: <text>
     caller    Spark's error -> log: Spark's account  raises:     StoreError(<text>)
 
 Spark ends a Python worker whose task has failed, and puts its whole traceback before the error, unless the worker's
 environment says `SPARK_HIDE_TRACEBACK` (its own setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled`).
-Errors of others, as a function of the user's raises them, stay what Spark makes of them.
+Other errors, for example of a user's function, stay as Spark reports them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["own_error", "plain_errors"]
 _LOGGER = logging.getLogger("pyspark_lance")
 
 _WORKER: Final = "PYTHON_WORKER_FACTORY_"
-"""What begins a variable in the environment of each Python process that Spark starts for tasks or data sources."""
+"""Prefix of an environment variable of each Python process that Spark starts for tasks or data sources."""
 
 _OWN: Final = re.compile(r"lance_core\.errors\.(\w+): (.*?)(?=\n\n|\n\s+at |\n\s*JVM stacktrace|\Z)", re.DOTALL)
-"""An error of ours in Spark's account of a failed task; it ends where Java's stack begins."""
+"""An error of ours in Spark's report of a failed task; it ends where Java's stack begins."""
 
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Let Spark say of an error of ours its class and text alone; in a process that is no worker of Spark's, as is."""
+    """Have Spark report only class and text of an error of ours; has no effect outside of Spark's workers."""
     try:
         yield
     except LanceError:
@@ -45,7 +45,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def own_error(error: BaseException) -> BaseException:
-    """The error of ours that made a job fail, with Spark's account of it in the log; the error itself without one."""
+    """The error of ours that made a job fail, with Spark's report in the log; the given error if there is none."""
     if isinstance(error, LanceError) or not isinstance(error, Exception):
         return error
     found = _OWN.findall(str(error))

@@ -1,11 +1,11 @@
-"""One Spark job that can be cut short: whatever ends the wait for it also ends its tasks, before anybody cleans up.
+"""Interruptible Spark jobs: when the wait for a job ends, its tasks are ended too, before files are cleaned up.
 
     caller    wait ------------------ Ctrl-C: cancel by tag, wait for the thread, then for the tasks, raise
     thread    tag, job -------------- ends with the job's result or error
 
 The job runs in a thread of its own, so that an interruption reaches Python code of ours and not the middle of a call
 into the JVM, whose connection would be of no more use. A job that failed is over for its caller while other tasks of it
-still run for some seconds: they would write files behind the back of whoever deletes the files of the write.
+still run for some seconds: they would write files while those of the write are deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger("pyspark_lance")
 
 _POLL_SECONDS: Final = 0.1
 _STILL_POLLS: Final = 3
-"""What the status store says lags behind by one poll: so many in a row must see no task."""
+"""The status store lags behind by one poll: so many polls in a row must see no task."""
 _LONGEST_WAIT: Final = 60.0
 """Seconds after which tasks that do not end are left alone."""
 
@@ -42,14 +42,14 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
-    """Run something that starts Spark jobs, and leave none of its tasks behind.
+    """Run a function that starts Spark jobs, and leave none of their tasks behind.
 
     Args:
         session: The session that the jobs run in.
         call: What to run; it is run once, in another thread that has this thread's local properties.
 
     Returns:
-        What it returned.
+        Its result.
 
     Raises:
         LanceError: A task raised it.
@@ -68,7 +68,7 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         job.wait_for_tasks()
         found = own_error(job.error)
         if found is not job.error:
-            raise found from None  # what Spark says of it is in the log
+            raise found from None  # Spark's report is in the log
         raise job.error
     return job.result
 

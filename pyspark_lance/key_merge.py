@@ -45,8 +45,8 @@ class KeyMergeTask:
 
     Attributes:
         version: Version of the table that keys are looked up in.
-        change: What writes the rows.
-        storage_options: Settings of the storage.
+        change: The task that writes the rows.
+        storage_options: Options of the storage.
     """
 
     version: int
@@ -77,7 +77,7 @@ class KeyMergeTask:
         return pa.Table.from_batches(keys, schema=schema)
 
     def _look_up(self, keys: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """Where the row with the key of each row is, -1 for nowhere; and its id, if rows have ids that stay."""
+        """The address of the table's row with the key of each row, -1 for none; and its id, if rows have one."""
         dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
         addresses = np.full(keys.num_rows, -1, np.int64)
         ids = np.zeros(keys.num_rows, np.int64) if self.change.stable else None
@@ -92,11 +92,11 @@ class KeyMergeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMergeJob:
-    """A write with `merge_on` into a table that is there; it can be pickled. The same methods as `WriteJob`.
+    """A write with `merge_on` into an existing table; it can be pickled. The same methods as `WriteJob`.
 
     Attributes:
         write: The write, as it was prepared and checked.
-        stable: Whether rows of the table have ids that stay.
+        stable: Whether rows of the table have stable ids.
     """
 
     write: WriteJob

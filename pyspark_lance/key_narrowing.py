@@ -1,4 +1,4 @@
-"""What the keys of a merge's source tell of the rows of the table that can have them, where an index can use it.
+"""Conditions on the table's rows from the keys of a merge's source, for an index to use.
 
     few keys    key IN (...)              many    key BETWEEN least AND greatest
                  |                                 |
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["narrowed_by_frame", "narrowed_by_keys"]
 
 _FEW: Final = 10_000
-"""Keys that are looked up one by one; of more, the least and the greatest are."""
+"""Most keys that are looked up one by one; of more keys only the range is used."""
 _INDICES: Final = ("BTree", "Bitmap", "ZoneMap")
 
 
 def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | None:
-    """A condition that all rows meet which have one of some keys; None if no index could use it.
+    """A condition that is true for all rows with one of some keys; None if no index can use it.
 
     Args:
         dataset: The version.
@@ -80,7 +80,7 @@ def _indexed(dataset: LanceDataset, on: Sequence[str]) -> list[str]:
 
 
 def _kind(kind: pa.DataType) -> str | None:
-    """What values are compared as; None for types that are not looked up."""
+    """The kind of values for comparison; None for types that are not looked up."""
     types = pa.types
     if types.is_integer(kind) and kind != pa.uint64():
         return "integer"

@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("pyspark_lance")
 def delete_leftovers(
     uri: str, job: str, keep: Iterable[FragmentMetadata], storage_options: Mapping[str, str] | None
 ) -> None:
-    """Delete the data files of a job that belong to none of some fragments, such as those of attempts that failed.
+    """Delete the data files of a job, for example of failed attempts, except those of some fragments.
 
     A failure is logged and not raised: such files harm nobody, and a later cleanup of the table removes them.
 

@@ -41,7 +41,7 @@ class MergeFrames:
     Attributes:
         source: The rows that are merged.
         keys: Columns that make up the key.
-        matched: What becomes of rows in both: UPDATE, DELETE, or None for nothing.
+        matched: What happens to rows in both: UPDATE, DELETE, or None for nothing.
         inserts: Whether rows only in the source are inserted.
         deletes_others: Whether rows only in the table are deleted.
         condition: Spark SQL over `source` and `target`: which rows in both are touched.
@@ -91,7 +91,7 @@ class MergeFrames:
         return lacking
 
     def _pairs(self, target: DataFrame, old: list[str], about: Mapping[str, str]) -> DataFrame:
-        """Rows in both: the key, where the row is, old values, and whether the condition holds."""
+        """Rows in both: the key, the row's address, old values, and whether the condition holds."""
         from pyspark.sql import functions
 
         columns = {f"target.{quoted(name)}": f"{_KEY}{i}" for i, name in enumerate(self.keys)}
@@ -104,7 +104,7 @@ class MergeFrames:
         return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], flag.alias(KIND))
 
     def _found(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
-        """Rows of the source with what becomes of them."""
+        """Rows of the source, each with its kind of change."""
         from pyspark.sql import functions
 
         same = [_is_same(f"source.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)]
@@ -164,14 +164,14 @@ def renamed(name: str, to: str) -> Column:
 
 
 def kind_of(kind: int) -> Column:
-    """The column that tells what becomes of the rows."""
+    """The column with the kind of change of the rows."""
     from pyspark.sql import functions
 
     return functions.lit(kind).cast("tinyint").alias(KIND)
 
 
 def row_columns(base: LanceDataset) -> dict[str, str]:
-    """What is read of a row to find it again, and what a change calls it."""
+    """The row columns that identify a row, with their names in a change."""
     ids = {"_rowid": ROW_ID} if base.source.manifest.uses_stable_row_ids else {}
     return {"_rowaddr": ADDRESS, **ids}
 

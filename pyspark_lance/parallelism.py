@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["parallelism_of"]
 
 _UNKNOWN: Final = 8
-"""Assumed if Spark does not tell."""
+"""Parallelism that is assumed if Spark does not report it."""
 
 
 def parallelism_of(spark: SparkSession) -> int:
@@ -24,7 +24,7 @@ def parallelism_of(spark: SparkSession) -> int:
 
 @lru_cache(maxsize=8)
 def _connect_parallelism(spark: SparkSession) -> int:
-    """The parts that a range of numbers would be cut into: a Connect session tells in no other way."""
+    """The number of partitions of a range: a Connect session has no other way to find out."""
     plan = spark.sql("explain select * from range(1)").collect()[0][0]
     found = re.search(r"splits=(?:Some\()?(\d+)", plan)
     return int(found.group(1)) if found else _UNKNOWN

@@ -1,4 +1,4 @@
-"""What a write is going to store, decided from the schemas alone, before any task runs.
+"""The plan of a write, made from the schemas alone, before any task runs.
 
     schema_mode   table exists, mode is append, replace or overwrite          mode is overwrite
     -----------   ---------------------------------------------------------   --------------------------------
@@ -33,7 +33,7 @@ _NO_VECTORS: Final[Mapping[str, int]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """What is written, and what the table looks like afterwards.
+    """The schemas of a write.
 
     Attributes:
         source: Schema of the batches that Spark hands over.
@@ -58,9 +58,9 @@ def plan_write(
     """Check a write against the table and decide how each column is stored.
 
     Args:
-        source: What Spark hands over (`spark_types.handed_over`).
+        source: The schema that Spark hands over (`spark_types.handed_over`).
         table: Schema of the table, None if there is none yet.
-        mode: What the write does to the rows that are there.
+        mode: What the write does to existing rows.
         schema_mode: How the schemas may differ, see above.
         vector_columns: Columns that hold vectors, with the number of their items.
         slices: The slices that the rows lie in.
@@ -206,7 +206,7 @@ def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether each value of a number's type has its place in another one."""
+    """Whether a numeric type can hold each value of another one."""
     types = pa.types
     if types.is_decimal(wanted):
         digits = _DIGITS.get(given) if types.is_integer(given) else None

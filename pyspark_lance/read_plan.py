@@ -1,4 +1,4 @@
-"""What a read is going to do: one version, some columns, some rows, cut into tasks.
+"""The plan of a read: one version, some columns, some rows, cut into tasks.
 
     fragments   0: 40k   1: 3,000k rows                      2: 700k           3: 60k
     tasks       |----------- 950k --|-- 950k --|-- 950k --|----------- 950k -------|
@@ -37,9 +37,9 @@ _TASK_ROWS: Final = 1 << 22
 _TASK_BYTES: Final = 256 << 20
 _LEAST_ROWS: Final = 1 << 16
 _LEAST_BYTES: Final = 4 << 20
-"""Rows and bytes below both of which a task is not worth its start."""
+"""A task with fewer rows and fewer bytes than these is not worth its start."""
 _SLIVER: Final = 0.02
-"""Part of a fragment that rather goes to the neighbouring task."""
+"""Part of a fragment that is too small for another task to read."""
 _TEXT_BYTES: Final = 20
 """Spark's own estimate of a text."""
 _BATCH_ROWS: Final = 1 << 16
@@ -71,11 +71,12 @@ class ReadPlan:
     Attributes:
         uri: The table.
         version: The version that is read.
-        written_at: When it was committed; tells it from a version of that number of a table that was there before.
+        written_at: When it was committed, which distinguishes it from the same version of an earlier table in the same
+            place.
         columns: Names of the columns, in the order of `expected`.
         expected: Arrow schema of the batches that Spark wants.
         filter: Condition on the rows; None for all of them.
-        storage_options: Credentials and settings of the storage.
+        storage_options: Credentials and options of the storage.
     """
 
     uri: str
@@ -129,10 +130,10 @@ def plan_read(
         dataset: The table at the version that is to be read.
         schema: The columns, in Spark's types.
         filter: Condition on the rows.
-        storage_options: Credentials and settings of the storage.
+        storage_options: Credentials and options of the storage.
 
     Raises:
-        SchemaError: The table has no such column, or none that can become what Spark wants.
+        SchemaError: The table has no such column, or it cannot be converted to Spark's type.
         InvalidInputError: The filter does not fit the columns.
     """
     expected = to_arrow(schema)
@@ -155,7 +156,7 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
 
     Args:
         dataset: The version of the plan.
-        plan: What is read of it.
+        plan: The plan.
         parallelism: Tasks that Spark runs at once.
     """
     possible = None if plan.filter is None else set(dataset.scanner(filter=plan.filter).fragment_ids())
@@ -174,7 +175,7 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
 def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
     """Bytes that some columns of a version take in Spark, about; filters are not regarded.
 
-    Columns of a fixed width are counted as they are; what is left of the files belongs to the others, in equal parts.
+    Columns of a fixed width are counted exactly; the rest of the files is divided equally among the others.
     """
     metadata = [fragment.metadata for fragment in dataset.get_fragments()]
     rows = sum(one.num_rows for one in metadata)
@@ -226,7 +227,7 @@ def table_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> Struct
 
 
 _ABOUT_ROWS: Final = {name: pa.field(name, pa.int64()) for name in ("_rowid", "_rowaddr", "_rowoffset")}
-"""Columns about rows, which no schema lists. They are unsigned in Lance, but never so large that Spark could not."""
+"""Row columns, which no schema lists. They are unsigned in Lance, but always fit into Spark's bigint."""
 
 
 def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = False) -> Iterator[tuple[Piece, ...]]:
@@ -235,7 +236,7 @@ def cut(sizes: Sequence[FragmentSize], *, parallelism: int = 1, whole: bool = Fa
     Args:
         sizes: The fragments.
         parallelism: Tasks that run at once.
-        whole: Whether a fragment must not be cut: rows are then counted after a filter, which nobody can foresee.
+        whole: Whether fragments must not be cut, because rows are counted after a filter.
 
     Yields:
         The rows of each task, at least one.
@@ -293,7 +294,7 @@ def _project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices that the JVM can hold beside each other."""
+    """The batch in parts that the JVM can hold at the same time."""
     per_row = max(1, batch.nbytes // max(1, batch.num_rows))
     rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
     for start in range(0, batch.num_rows, rows):

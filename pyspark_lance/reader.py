@@ -27,7 +27,9 @@ _NAMED: Final = 16
 """Columns that `explain` names."""
 _NUMBER_BYTES: Final = 8
 _MOST_NUMBERS: Final = 1 << 28
-"""Numbers that a frame is estimated by, at most: 2 GB, which no join broadcasts, in a second of processor time."""
+"""Most numbers in the range that a frame's size is estimated by: 2 GB, which no join broadcasts, in a second of
+processor time.
+"""
 
 
 def read(
@@ -52,7 +54,7 @@ def read(
         asof: Take the version that was the latest at this time instead.
         columns: Names of the columns; None for all of them.
         filter: SQL text, or an Arrow expression, over columns of the table, which need not be among `columns`.
-        storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
+        storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
 
     Returns:
@@ -75,10 +77,10 @@ def read(
 
 
 def read_frame(spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schema: StructType) -> DataFrame:
-    """The frame of a plan, which Spark takes for as large as it is.
+    """The frame of a plan, whose size Spark estimates rightly.
 
-    Spark estimates a range of numbers by their count, and what a function makes of it as just as large. One number of
-    many stands for a task; the others are there to be counted, and cost next to nothing.
+    Spark estimates a range by the count of its numbers, and the result of a function on it as just as large. One number
+    in many stands for a task; the others only make up the count, and cost next to nothing.
     """
     tasks = plan_tasks(dataset, plan, parallelism=parallelism_of(spark))
     if not tasks:
@@ -91,7 +93,7 @@ def read_frame(spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schem
 
 
 class _ReadTasks:
-    """The function that reads; the input says which of the tasks. Its name is what `explain` shows."""
+    """The function that reads; its input is the numbers of the tasks. `explain` shows its name."""
 
     def __init__(self, plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""What a task of a write checks and notes of its rows, beyond their types.
+"""Rules for rows that tasks of a write check, and facts about rows that they report.
 
 condition      every row must meet it                          replaceWhere: nothing else is replaced
 partition_by   files hold rows of one value of these columns   the values are reported
@@ -30,7 +30,7 @@ class RowRules:
     """The rules of a write; they are pickled.
 
     Attributes:
-        condition: What every row must meet.
+        condition: A condition that every row must meet.
         text: The condition as the user wrote it.
         partition_by: Columns of which no file holds two values.
         keys: Columns that make up a key.
@@ -58,7 +58,7 @@ class RowRules:
 
 
 class PartitionValues:
-    """The values of some columns that a task has met, in the order in which it met them.
+    """The distinct values of some columns in a task's rows, in order of their first occurrence.
 
     Args:
         columns: The columns.
@@ -97,7 +97,7 @@ class PartitionValues:
 
 
 def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | None:
-    """A slice for each of the values that tasks have met; None if there is none."""
+    """A slice for each of the values that tasks reported; None if there is none."""
     found = {tuple(row[name] for name in columns) for table in tables for row in table.to_pylist()}
     if not found:
         return None

@@ -2,7 +2,7 @@
 
 tasks    new files
 driver   which rows of the table go: a scan of the condition's columns
-         Update(rows that go, fragments that come); worked out anew on the latest version after a conflict
+         Update(removed rows, new fragments); done again on the latest version after a conflict
 
 Each attempt looks for `once` and for other tries from the version on that the write began with.
 """
@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 10
 
 
 def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
-    """What tasks check and note of the rows.
+    """The rules for a write.
 
     Raises:
         SchemaError: A column is not there.
@@ -43,7 +43,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
             raise SchemaError(f"{what}: there are no columns {missing}; the columns are {stored.names}")
     condition = None
     if options.replace_where is not None:
-        # A table without a row, in memory, knows what SQL means over such columns.
+        # An empty table in memory parses SQL over such columns.
         place = f"memory://lance-replace-where/{uuid.uuid4().hex}"
         empty = lance_core.write_dataset(stored.empty_table(), place)
         condition = empty.parse_filter(options.replace_where)

@@ -1,4 +1,4 @@
-"""What a Spark session needs from the machine: a Java, and workers that run the Python of this process.
+"""Requirements of a Spark session on the machine: a Java, and workers that run the Python of this process.
 
 Workers of a local session run `python3` from the PATH unless the environment variable `PYSPARK_PYTHON` was set before
 the session started; the settings `spark.pyspark.python` and `spark.pyspark.driver.python` do not change that. In a
@@ -64,7 +64,7 @@ def ensure_java() -> Path:
 
 
 def ensure_python() -> None:
-    """Make workers of sessions that start from now on run this Python, unless PYSPARK_PYTHON says otherwise."""
+    """Have workers of new sessions run this Python, unless PYSPARK_PYTHON is set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -82,7 +82,7 @@ _SECRETS: Final = {
     "spark.redaction.regex": r"(?i)secret|password|token|credential|(access|account)[._]?key|connection[._]?string"
     r"|manifest_store|sas|^storage\."
 }
-"""Spark shows the options of a data source in its UI, its REST interface and its event log, but for those."""
+"""Patterns of option names whose values Spark hides in its UI, its REST interface and its event log."""
 
 
 def local_session(
@@ -92,7 +92,7 @@ def local_session(
     config: Mapping[str, str] | None = None,
     connect: bool = False,
 ) -> SparkSession:
-    """A Spark session on this machine, or the one that is already there.
+    """A Spark session on this machine, or the existing one.
 
     Args:
         master: `local[n]` for n threads, `local[*]` for one per core.

@@ -23,7 +23,7 @@
     max_rows_per_file, max_bytes_per_file, data_storage_version: as in `write`
     transaction_properties                  x      w  a JSON object of texts
     transaction.<key>                       x      w  one of them; Spark makes the key lower case
-    storage.<key>                     x     x      x  settings of the storage, by object_store's names
+    storage.<key>                     x     x      x  options of the storage, by object_store's names
 
 Names are looked up without regard to case, as Spark does.
 """
@@ -71,7 +71,7 @@ _PUSHDOWN: Final = (
 
 
 class SourceOptions:
-    """What the user gave to `option`.
+    """The options that the user gave.
 
     Raises:
         InvalidInputError: An option is not known.
@@ -91,7 +91,7 @@ class SourceOptions:
 
     @property
     def storage(self) -> dict[str, str] | None:
-        """Settings of the storage."""
+        """Options of the storage."""
         return self._with_prefix("storage.")
 
     @property
@@ -178,7 +178,7 @@ class SourceOptions:
         return None if value is None else int(value)
 
     def boolean(self, name: str) -> bool:
-        """True or false, which it is if it was not given."""
+        """True or false; false if it was not given."""
         value = (self.text(name) or "false").lower()
         if value not in ("true", "false"):
             raise InvalidInputError(f"option {name} must be true or false, not {value!r}")

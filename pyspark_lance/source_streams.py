@@ -11,8 +11,8 @@
     compacts, builds indices, sets configuration, adds columns     nothing
     deletes, updates, overwrites, restores     an error that names it; with ignoreChanges the rows of its new files
 
-Where the parts run: tasks and commit have writers of their own, made from the same options. What a task knows must
-travel in its message: the id of the query too, which only tasks are told.
+Where the parts run: tasks and commit have writers of their own, made from the same options. All that a task knows must
+be in its message: the id of the query too, which only tasks get.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Partition(InputPartition):
-    """What one task reads, of which version."""
+    """The rows that one task reads, and their version."""
 
     def __init__(self, plan: ReadPlan, pieces: tuple[Piece, ...]) -> None:
         super().__init__(pieces)
@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new query begins: before the first version that it reads."""
+        """The offset at which a new query begins: before the first version that it reads."""
         if self._starting is None:
             return {"version": 0}
         if self._starting == "latest":
@@ -191,18 +191,18 @@ class StreamReader(DataSourceStreamReader):
         return {"version": self._last}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - the same
-        """How much a batch takes unless the trigger says otherwise: what Spark calls files are versions here."""
+        """The default limit of a batch; Spark's limit of files counts versions here."""
         from pyspark.sql.streaming import datasource
 
         return datasource.ReadAllAvailable() if self._most is None else datasource.ReadMaxFiles(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the same
-        """Note what there is when the query starts: it ends there, in as many batches as it takes."""
+        """Take note of the latest version when the query starts: the query ends there, in as many batches as needed."""
         self._end = self._latest()
 
     @plain_errors()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """What tasks read for the versions after `start`, up to `end`."""
+        """The partitions for the versions after `start`, up to `end`."""
         first, last = start["version"], end["version"]
         if last <= first:
             return []
@@ -220,10 +220,10 @@ class StreamReader(DataSourceStreamReader):
         return 0 if dataset is None else dataset.version
 
     def _added(self, version: int) -> list[InputPartition]:
-        """What a version added.
+        """The fragments that a version added.
 
         Raises:
-            LanceError: It did more than that, or is not there any more.
+            LanceError: It did more than that, or was cleaned up.
         """
         try:
             dataset = self._options.open(version)
@@ -264,7 +264,7 @@ class StreamReader(DataSourceStreamReader):
         return [_Partition(plan, part) for part in pieces]
 
 
-with contextlib.suppress(ImportError):  # before Spark 4.2, which takes all that there is as one batch
+with contextlib.suppress(ImportError):  # before Spark 4.2, which reads everything in one batch
     from pyspark.sql.streaming.datasource import (
         SupportsTriggerAvailableNow,
     )

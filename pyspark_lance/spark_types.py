@@ -75,7 +75,7 @@ def handed_over(schema: StructType) -> pa.Schema:
 
 
 def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:
-    """Make sure that Spark, Lance and the reference library can all tell the columns apart by these names.
+    """Make sure that Spark, Lance and the reference library all accept these names of columns as distinct.
 
     Args:
         names: The names of the columns, or of the fields of a struct.
@@ -101,7 +101,7 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
 
 
 def _check_type(kind: DataType, path: str) -> None:
-    """Refuse what has no Arrow form that can be stored, also inside of nested types."""
+    """Refuse types that cannot be stored, also inside of nested types."""
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):
@@ -123,7 +123,7 @@ def _check_type(kind: DataType, path: str) -> None:
 
 
 def _check_items(kind: DataType, path: str) -> None:
-    """Items of arrays and maps have no metadata that could say what Arrow's type does not."""
+    """Items of arrays and maps have no metadata for facts that Arrow's type lacks."""
     if (name := full_type(kind)) is not None:
         plain = "string collate UTF8_BINARY" if name.startswith("string") else "time(6)"
         raise UnsupportedError(
@@ -132,7 +132,7 @@ def _check_items(kind: DataType, path: str) -> None:
 
 
 def stored_field(field: pa.Field, width: int | None = None, path: str = "") -> pa.Field:
-    """How a column that Spark hands over is stored in a new table.
+    """The field of a new table for a column that Spark hands over.
 
     Args:
         field: Field of `handed_over`.
@@ -149,10 +149,10 @@ def stored_field(field: pa.Field, width: int | None = None, path: str = "") -> p
 
 
 def vector_width(field: pa.Field, path: str) -> int | None:
-    """The number of items that the column's metadata says its vectors have; None if it says nothing.
+    """The number of items of a column's vectors, from its metadata; None if that has none.
 
     Raises:
-        SchemaError: What it says is not a positive number.
+        SchemaError: The number is not positive.
     """
     width = _spark_metadata(field).get(VECTOR_WIDTH)
     if width is None:
@@ -226,10 +226,10 @@ _VIEW: Final = {
 
 
 def spark_view(kind: pa.DataType, path: str) -> pa.DataType:
-    """The Arrow type that Spark takes for a stored type, which is also what it hands over to write such a column.
+    """Spark's Arrow type for a stored type, in which it also hands over such a column.
 
     Raises:
-        UnsupportedError: Spark has nothing for it; the message names the column.
+        UnsupportedError: Spark has no type for it; the message names the column.
     """
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):

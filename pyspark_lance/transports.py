@@ -1,4 +1,4 @@
-"""How batches get from Spark's rows into a Python function, one call per partition, and its answers back.
+"""Transports: batches of Spark's rows into a Python function, one call per partition, and its answers back.
 
     arrow_rdd      executor JVM: rows -> Arrow IPC messages -> RDD of bytes -> Python worker -> one answer
                    The way in which Spark serves `toArrow` (`arrow_rdd`): classic sessions only, a third of the time.
@@ -41,7 +41,7 @@ _ANSWER_SCHEMA: Final = pa.schema(
     [pa.field("partition", pa.int32(), nullable=False), pa.field("message", pa.binary(), nullable=False)]
 )
 _BATCH_BYTES: Final = 64 << 20
-"""What a batch of the fast path may take; as Spark's own default where it counts bytes."""
+"""Most bytes of a batch of the fast path; Spark's own default where it counts bytes."""
 _TEXT_BYTES: Final = 64
 _ROWS_WITH_TEXT: Final = 2048
 """Texts can be longer than they mostly are: so many of a megabyte each still fit into one batch of Arrow."""
@@ -51,14 +51,14 @@ _LEAST_ROWS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the function gave for one partition."""
+    """The function's result for one partition."""
 
     partition: int
     message: bytes
 
 
 def rows_per_batch(schema: pa.Schema) -> int | None:
-    """Rows that surely make no batch that is too large; None if rows can be of any size.
+    """Rows that are certain to fit into a batch; None if rows can be of any size.
 
     Args:
         schema: Types of the columns as they are stored, so that vectors have a width.
@@ -70,7 +70,7 @@ def rows_per_batch(schema: pa.Schema) -> int | None:
 
 
 def _width(kind: pa.DataType) -> int | None:
-    """Bytes that a value takes, about; None if there is no telling."""
+    """Approximate bytes of a value; None if they are not known."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return None
@@ -104,13 +104,13 @@ def run_on_partitions(
 ) -> list[Answer]:
     """Run a function on each partition of a DataFrame, once, and collect the answers.
 
-    Whatever ends this early, a failure or an interruption, has ended the tasks before it is raised.
+    After a failure or an interruption, the tasks are ended before the error is raised.
 
     Args:
         frame: The DataFrame; it is computed once.
         function: What to run; it is pickled and must be importable where the tasks run. Its batches have the types
             that Spark has for the columns, with any zone, and with large strings if the session says so.
-        stored: What the columns are stored as, which tells how large a row is.
+        stored: The stored types of the columns, which give the size of a row.
         transport: Which way to take; "auto" takes the faster one where it exists and rows are small.
 
     Returns:

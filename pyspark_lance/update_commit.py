@@ -1,4 +1,4 @@
-"""One `Update` of fragments that come and rows that go: deletion vectors first, then the commit."""
+"""Commits of an `Update` with new fragments and removed rows: deletion vectors first, then the commit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _COMMIT_MESSAGE: Final = "__lance_commit_message"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updated:
-    """What a commit of rows that come and rows that go led to.
+    """The result of the commit of an `Update`.
 
     Attributes:
         dataset: The new version, or the one that carries `once` already.
-        transaction: What made it.
+        transaction: Its transaction.
         adopted: Whether an earlier commit carries `once`, and nothing was committed.
     """
 
@@ -53,16 +53,16 @@ def commit_update(
     """Commit new fragments, and a version without some rows.
 
     Args:
-        dataset: The version that the change was worked out from.
+        dataset: The version that the change is based on.
         made: The new fragments.
         gone: Offsets of the rows that go, by fragment id.
-        inserted: Keys that are inserted, as `lance_core.key_filter` gives them: whoever inserts one of them at the same
-            time begins again.
+        inserted: Inserted keys, as `lance_core.key_filter` gives them: concurrent inserts of one of them conflict.
         properties: Texts for the history.
         message: A text for the history.
         once: A transaction property that at most one commit may carry.
-        write_try: Which try of which write this is.
-        looked_until: Version up to which somebody has looked for `once` and other tries; None for that of `dataset`.
+        write_try: The write and the number of the try.
+        looked_until: Version up to which the history was searched for `once` and other tries; None for that of
+            `dataset`.
 
     Raises:
         RetryableConflictError: Others changed the same rows meanwhile.

@@ -53,7 +53,7 @@ def list_to_fixed(lists: pa.Array, target: pa.DataType, column: str) -> pa.Array
 
 
 def fixed_to_list(vectors: pa.Array, target: pa.DataType) -> pa.Array:
-    """The same vectors as a `list` array of type `target`, whose items are the very items of `vectors`.
+    """The same vectors as a `list` array of type `target`, which shares the items of `vectors`.
 
     Args:
         vectors: Fixed-size list array of fewer than 2**31 items.

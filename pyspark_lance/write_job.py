@@ -1,11 +1,11 @@
-"""One write, from its preparation to its commit, whoever runs its tasks.
+"""One write, from its preparation to its commit; its tasks run anywhere.
 
     prepare_write   in the caller      the table's version and schema are looked up and the write is checked
     WriteJob.task   for the executors  a picklable function for each partition
     WriteJob.finish once, afterwards   the reports of all partitions become one commit
     WriteJob.clean  at the end         files that no version uses are deleted, as far as that is known
 
-Between preparation and commit nothing of the table changes. Whatever goes wrong before the commit leaves it as it was.
+The table changes only by the commit. A failure before leaves it unchanged.
 A commit whose outcome is not known keeps its files: a version may use them.
 """
 
@@ -52,12 +52,13 @@ class WriteJob:
     Attributes:
         uri: The table.
         job: Id of the write, with which the names of its files begin.
-        plan: What is stored.
-        options: The caller's.
+        plan: The schemas of the write.
+        options: The caller's options.
         base_version: Version of the table that the write is based on; 0 if there is no table.
-        base_identity: Tells that version from one of a table that is made again; None if there is no table.
+        base_identity: Identity of that version, which detects a table that is dropped and made again; None if there is
+            no table.
         dataset_schema: The table's schema with its field ids if fragments are added to it, as bytes.
-        rules: What tasks check and note of the rows.
+        rules: Rules for rows that tasks check.
     """
 
     uri: str
@@ -97,7 +98,7 @@ class WriteJob:
             messages: The report of each partition that gave one.
 
         Returns:
-            What was done; None if there was no row, and none is to be written (`empty="skip"`).
+            The result; None if there was no row, and nothing is to be written then (`empty="skip"`).
 
         Raises:
             InvalidInputError: A task found data that cannot be written, or there was no row and that is an error.
@@ -140,11 +141,11 @@ class WriteJob:
         return self._commit_fragments(fragments, "create" if mode == "error" else mode, slices)
 
     def _create(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
-        """Make the table of a write that would have replaced some of its rows.
+        """Create the table for a write that replaces some rows.
 
         Raises:
-            RetryableConflictError: Somebody else has made it: the write is neither to replace all rows, nor to add to
-                those that it would have replaced.
+            RetryableConflictError: Somebody else has created it meanwhile, so that the rows to replace have to be found
+                again.
         """
         if self.options.merge_on is not None:
             check_keys(reports, self.options.merge_on)
@@ -190,7 +191,7 @@ class WriteJob:
 
 
 def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
-    """The fragments of a version, which an earlier attempt, or this one before its answer was lost, committed."""
+    """The fragments of a version that an earlier attempt committed, or this one before its answer was lost."""
     return [fragment.metadata for fragment in dataset.get_fragments()]
 
 
@@ -209,12 +210,12 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], options: Wri
 def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
     """Look for an earlier write with the same `once`.
 
-    The history is walked back, newest first, to `once_since` or to its beginning. With `read_version` the caller says
-    that it has looked up to there.
+    The history is searched, newest version first, down to `once_since` or to its beginning. With `read_version` the
+    caller asserts that it has searched up to that version.
 
     Returns:
-        What that write did, None if there was none; and the options to write with: based on the version from which on
-        nobody has looked, so that the commit looks at the versions that come between.
+        The result of that write, None if there was none; and the options for the write, based on the version up to
+        which the history was searched, so that the commit searches the versions after it.
     """
     if options.once is None or options.read_version is not None:
         return None, options

@@ -1,4 +1,4 @@
-"""The arguments of a write, and which of them go together."""
+"""The arguments of a write, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WriteOptions:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows that are there stay, some of them at least."""
+        """Whether some existing rows stay."""
         return self.mode in ("append", "replace") or self.replace_where is not None or self.is_dynamic
 
     @property
@@ -69,7 +69,7 @@ class WriteOptions:
 
 
 def check_together(options: WriteOptions) -> None:
-    """Make sure that what was asked for goes together.
+    """Make sure that the arguments go together.
 
     Raises:
         InvalidInputError: It does not.

@@ -1,4 +1,4 @@
-"""What a task of a write does: batches in, data files out, and a report to the calling process.
+"""The tasks of a write: batches in, data files out, and a report to the calling process.
 
     batch -> BatchConverter -> Slices.assign -> one FragmentWriter per slice -> files  <job>-<partition>-<attempt>-...
                                    |
@@ -6,7 +6,7 @@
 
 Batches are passed on as they come, so that a task needs as much memory for a large partition as for a small one.
 Data that cannot be written is reported, not raised: trying again would not help, and the caller gets the error itself
-in place of Spark's account of a failed stage. Files of such an attempt are deleted on the spot.
+in place of Spark's report of a failed stage. Files of such an attempt are deleted on the spot.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ REPORTED: Final[dict[str, type[LanceError]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What one task wrote.
+    """The report of one task.
 
     Attributes:
         fragments: The fragments, as `FragmentMetadata.to_json` gives them.
         slice_rows: Rows written by position of their slice, -1 for rows outside of all; empty without slices.
         rows: Rows written.
         values: Values of the columns that the table is partitioned by, by position; None without such.
-        keys: Hashes of the keys of the rows, where these were to be looked at.
-        error: Code and message of what is wrong with the data, if something is; then nothing was written.
+        keys: Hashes of the keys of the rows, if keys are checked.
+        error: Code and message of an error of the data, if there is one; then nothing was written.
     """
 
     fragments: tuple[dict[str, Any], ...] = ()
@@ -71,7 +71,7 @@ class TaskReport:
         """The report that `to_bytes` wrote.
 
         Raises:
-            LanceError: It says that the data could not be written; of the class that the task met.
+            LanceError: It has an error of the data, which is raised with its class.
         """
         found: dict[str, Any] = json.loads(data)
         if found["error"] is not None:
@@ -100,9 +100,9 @@ class WriteTask:
         stored: Schema of the fragments.
         slices: The slices that fragments must not mix.
         allow_outside: Whether rows outside of all slices are written, too.
-        rules: What else is checked and noted of the rows.
-        max_open: Slices that are written to at once; the one that was longest without a row is finished for another.
-            None: any number.
+        rules: Further rules for the rows.
+        max_open: Most slices that are written to at once; the least recently used one is finished first. None: no
+            limit.
         options: Further arguments of `FragmentWriter`.
     """
 
@@ -155,7 +155,7 @@ class WriteTask:
 
 
 class _Output:
-    """What a task writes, and notes of it."""
+    """The output of a task."""
 
     def __init__(self, task: WriteTask, prefix: str) -> None:
         self._rules = task.rules or RowRules()
@@ -194,7 +194,7 @@ class _Output:
 
 
 def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, with a copy of each column that is much smaller than the message of Spark's that it is a part of.
+    """The batch, with a copy of each column that is much smaller than Spark's message that it is a part of.
 
     Columns wait until they make a page. Those that are narrow wait for long, and would keep the whole of each message
     in memory, the wide columns in it too, which have long been written.

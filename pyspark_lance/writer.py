@@ -56,8 +56,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     Args:
         df: What to write.
         uri: The table: a path or a URI.
-        mode: "append"; "overwrite" replaces all rows; "create", or "error" as Spark calls it, wants no table to be
-            there; "replace" replaces the rows of `slices`. All but the last but one also create the table.
+        mode: "append"; "overwrite" replaces all rows; "create", or "error" as Spark calls it, requires that there is no
+            table; "replace" replaces the rows of `slices`. All but the last but one also create the table.
         slices: The slices that the rows lie in. No data file then holds rows of two of them.
         cluster: Whether to bring the rows of a slice together first, by a shuffle. Without it each task keeps a file
             open for each slice that it meets, and writes one for each.
@@ -75,23 +75,23 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             version will have it. All versions are opened for that, newest first, unless `once_since` is given.
         once_since: A version that is known to be no newer than any write with the same `once`, such as the one that the
             job found when it began: neither it nor older ones are opened.
-        write_try: Which try of which write this is, if it may be tried several times: what earlier tries committed is
-            replaced, and a later one that has committed stops this one.
+        write_try: The write and the number of the try, if it may be tried several times: rows that earlier tries
+            committed are replaced, and the write fails if a later try has committed.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
         table_config: Configuration of the table to set in the same commit.
-        storage_options: Credentials and settings of the storage, by object_store's names. They are sent to the
+        storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
         max_rows_per_file: Rows after which a task begins another file.
         max_bytes_per_file: Bytes after which a task begins another file.
         data_storage_version: Version of the file format for a new table, such as "2.2".
         replace_where: With mode "overwrite": SQL that says which rows are replaced. Every row that is written must
             meet it.
-        partition_by: Columns of which no data file holds two values. Lance has no partitions: it is a way to lay rows
-            out, which reads and replacements profit from, and nothing that the table keeps.
+        partition_by: Columns of which no data file holds two values. Lance has no partitions: it only lays out the rows
+            so that reads and replacements are faster, and is not recorded in the table.
         partition_overwrite: "dynamic": mode "overwrite" replaces the partitions that have rows, and no others.
 
     Returns:
-        What was done; None only with `empty="skip"` if there was no row.
+        The result; None only with `empty="skip"` if there was no row.
 
     Raises:
         SchemaError: The schema cannot be stored, or does not fit the table's; the message names the column. No task

@@ -94,6 +94,6 @@ def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _I
     if deletions is None:
         return rows
     deleted = deletions.to_array().astype(np.int64)
-    # Live rows before each deleted one: a row at a position lies behind the deleted rows with no more before them.
+    # The number of live rows before each deleted row; it decides which deleted rows come before a live one.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")
