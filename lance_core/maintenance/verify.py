@@ -101,7 +101,7 @@ def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()
-        check_columns(file, reader)
+        check_columns(file, reader, source.manifest.schema)
     except ObjectNotFoundError:
         yield "is missing"
         return

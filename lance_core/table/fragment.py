@@ -16,11 +16,13 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
+from lance_core.encoding.paths import column_fields
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+from lance_core.schema import Schema
 from lance_core.table.deletion import DeletionFile
 from lance_core.table.sizes import fragment_sizes
 
-__all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version"]
+__all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "data_file_version", "fields_with_columns"]
 
 TOMBSTONE = -2
 """Stands in a data file's fields for a column that a later file replaces."""
@@ -131,6 +133,32 @@ class DataFile:
             double = next(index for index in named if named.count(index) > 1)
             raise CorruptFileError(f"data file {self.path}: column_indices names column {double} twice")
         return list(zip(self.fields, self.column_indices, strict=True))
+
+    def check_columns(self, has_column: Mapping[int, bool]) -> None:
+        """Make sure that the fields of a schema which have columns have one in the file, and no others.
+
+        Args:
+            has_column: The fields of the schema (`fields_with_columns`).
+
+        Raises:
+            CorruptFileError: One is otherwise, or what `columns` raises.
+        """
+        pairs = self.columns()
+        if self.version in ("0.1", "2.0"):
+            return
+        for field_id, index in pairs:
+            if has_column.get(field_id, index >= 0) != (index >= 0):
+                said = f"column {index} for field {field_id}, which is made of others"
+                raise CorruptFileError(
+                    f"data file {self.path}: column_indices has {said if index >= 0 else f'none for field {field_id}'}"
+                )
+
+
+def fields_with_columns(schema: Schema) -> dict[int, bool]:
+    """Which fields of a schema have a column in files of version 2.1 and later; the others are made of these."""
+    found = dict.fromkeys((field.id for field, _ in schema.walk()), False)
+    found.update((field.id, True) for field in column_fields(schema))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def test_column_indices_that_cannot_be_meant_are_refused_by_name(tmp_path, colum
     assert latest_message(uri).version == 1
 
 
-@pytest.mark.parametrize("columns", [[0, 0], [], [0]])
+@pytest.mark.parametrize("columns", [[0, 0], [], [0], [0, -1]])
 def test_fragments_with_such_columns_are_not_committed(tmp_path, columns):
     uri = str(tmp_path)
     lance_core.write_dataset(ROWS, uri)
@@ -89,6 +89,21 @@ def test_no_column_is_null_in_the_second_format_and_refused_later(tmp_path):
     for library in (lance, lance_core):
         with pytest.raises(ValueError, match=r"column_index=-1|not in the file"):
             library.dataset(str(tmp_path / "2.2")).to_table()
+        with pytest.raises((ValueError, CorruptFileError), match=r"column_index=-1|has none for field 1"):
+            library.dataset(str(tmp_path / "2.2")).validate()
+    assert [problem.message for problem in verify(lance_core.dataset(str(tmp_path / "2.2")))] != []
+    assert verify(lance_core.dataset(uri)) == []
+
+
+@pytest.mark.parametrize("library", [lance, lance_core])
+def test_a_column_for_what_is_made_of_others_is_not_committed(tmp_path, library):
+    uri = str(tmp_path)
+    data = pa.table({"s": [{"x": 1}]})
+    library.write_dataset(data, uri)
+    (fragment,) = library.fragment.write_fragments(data, uri, mode="append")
+    fragment.files[0].fields, fragment.files[0].column_indices = [0, 1], [0, 1]
+    with pytest.raises((OSError, CorruptFileError), match=r"Non-leaf|made of others"):
+        library.LanceDataset.commit(uri, library.LanceOperation.Append([fragment]), read_version=1)
 
 
 def test_a_field_that_stands_twice_in_a_file_is_no_sound_dataset(tmp_path):

@@ -9,7 +9,8 @@ from pyroaring import BitMap
 from lance_core.errors import CorruptFileError
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import FileVersion
-from lance_core.table.fragment import DataFile, Fragment
+from lance_core.schema import Schema
+from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata
 from lance_core.table.rowids import row_record_problems
 from lance_core.verbs.version.source import Source
@@ -69,7 +70,7 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
         store, key = source.data_file(file)
         reader = DataFileReader.open(store, key, size=file.file_size_bytes or None)
         reader.check()
-        check_columns(file, reader)
+        check_columns(file, reader, source.manifest.schema)
         if rows is not None and reader.num_rows != rows:
             raise CorruptFileError(f"Fragment {fragment.id}: its data files have {rows} and {reader.num_rows} rows")
         rows = reader.num_rows
@@ -87,16 +88,16 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
         raise CorruptFileError(f"Fragment {fragment.id}: deletion vector contains an offset that is out of range")
 
 
-def check_columns(file: DataFile, reader: DataFileReader) -> None:
+def check_columns(file: DataFile, reader: DataFileReader, schema: Schema) -> None:
     """Check that the columns that a manifest names are in the file.
 
     Raises:
         CorruptFileError: One is not, or they are misnamed.
     """
-    pairs = file.columns()
+    file.check_columns(fields_with_columns(schema))
     if reader.version is FileVersion.V0_1:
         return
     count = len(reader.metadata.columns)
-    for field_id, index in pairs:
+    for field_id, index in file.columns():
         if index >= count:
             raise CorruptFileError(f"data file {file.path}: field {field_id} is said to be column {index} of {count}")
