@@ -160,3 +160,15 @@ OPERATIONS = {
     "data_overlay": {},
 }
 """By the name of the operation in a Transaction; an overlay is an unknown operation, whole."""
+
+OTHERWISE = {
+    "shallow clone": {("Manifest", "branch"): "a clone is a dataset of its own"},
+    "deep clone": {
+        ("Manifest", "branch"): "the same",
+        ("Manifest", "base_paths"): "all files are copied below its own root",
+        ("DataFile", "base_id"): "the same",
+        ("DeletionFile", "base_id"): "the same",
+        ("IndexMetadata", "base_id"): "the same",
+    },
+}
+"""What is kept elsewhere and not by these verbs, with the reason; pylance does so as well."""
