@@ -11,6 +11,7 @@ import pytest
 import lance_core
 from lance_core.errors import DatasetExistsError, InvalidInputError, VersionNotFoundError
 from lance_core.store.local import LocalStore
+from tests.interop.wire import edit_manifest, manifest_paths
 
 LIBRARIES = {"ours": lance_core, "theirs": lance}
 
@@ -356,3 +357,33 @@ class TestBases:
         with pytest.raises(InvalidInputError, match="together"):
             dataset.insert(pa.table({"a": [1]}), target_bases=["b"], target_all_bases=True)
         assert dataset.latest_version == 4
+
+    def test_bases_that_moved_are_found_once_the_manifest_says_so(self, maker, other, tmp_path):
+        """A dataset and its bases are copied, and the base paths edited: nothing else names the old places."""
+        old, new = tmp_path / "old", tmp_path / "new"
+        maker.write_dataset(
+            pa.table({"a": range(4)}),
+            str(old / "t"),
+            initial_bases=[
+                maker.DatasetBasePath(str(old / "plain"), name="plain"),
+                maker.DatasetBasePath(str(old / "rooted"), name="rooted", is_dataset_root=True),
+            ],
+            target_bases=["plain"],
+        )
+        dataset = maker.dataset(str(old / "t"))
+        for base, start in (("rooted", 4), (None, 8)):
+            targets = {} if base is None else {"target_bases": [base]}
+            dataset.insert(pa.table({"a": range(start, start + 4)}), **targets)
+        shutil.copytree(old, new)
+
+        def moved(message):
+            for base in message.base_paths:
+                base.path = base.path.replace(str(old).lstrip("/"), str(new).lstrip("/"))
+
+        for path in manifest_paths(new / "t"):
+            edit_manifest(path, moved)
+        shutil.rmtree(old)
+        for library in (maker, other):
+            assert rows(library.dataset(str(new / "t"))) == list(range(12))
+        other.dataset(str(new / "t")).delete("a = 5")
+        assert rows(maker.dataset(str(new / "t"))) == [0, 1, 2, 3, 4, *range(6, 12)]

@@ -197,6 +197,36 @@ def test_the_fragment_reuse_index_is_read_and_kept(tmp_path):
     assert sorted(found) == [41, 43, 350, 1050]
 
 
+@pytest.mark.parametrize("first", [lance, lance_core], ids=lambda library: library.__name__)
+@pytest.mark.parametrize("second", [lance, lance_core], ids=lambda library: library.__name__)
+def test_concurrent_compactions_add_up_in_the_fragment_reuse_index(tmp_path, first, second):
+    """As the specification says; pylance wants the later one to be done again, and this library not."""
+    path = str(tmp_path / "t")
+    write(path, [100, 100, 100, 100]).create_scalar_index("id", "BTREE")
+    options = {"target_rows_per_fragment": 200, "defer_index_remap": True}
+    halves = []
+    for library, half in ((first, 0), (second, 1)):
+        dataset, tasks = library.dataset(path), library.optimize.Compaction
+        results = [task.execute(dataset) for task in tasks.plan(dataset, options).tasks]
+        assert len(results) == 2
+        halves.append((tasks, dataset, [results[half]]))
+    halves[0][0].commit(*halves[0][1:], options)
+    if second is lance:
+        with pytest.raises(OSError, match="replaces the fragment reuse index"):
+            halves[1][0].commit(*halves[1][1:], options)
+        lance.dataset(path).optimize.compact_files(**options)
+    else:
+        halves[1][0].commit(*halves[1][1:], options)
+    for library in (lance, lance_core):
+        dataset = library.dataset(path)
+        assert len(dataset.get_fragments()) == 2
+        assert dataset.stats.index_stats("__lance_frag_reuse") == {"num_versions": 2}
+        assert dataset.stats.index_stats("id_idx")["num_unindexed_rows"] == 0
+        found = dataset.to_table(filter="id IN (5, 105, 205, 305)", columns=["id"])["id"].to_pylist()
+        assert sorted(found) == [5, 105, 205, 305]
+    lance.dataset(path).validate()
+
+
 def test_deletions_only_rewrites_each_fragment_over_the_threshold_alone(tmp_path):
     path = str(tmp_path / "t")
     dataset = write(path, [100, 100, 100, 100])

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -113,6 +114,30 @@ def test_a_field_that_stands_twice_in_a_file_is_no_sound_dataset(tmp_path):
     for library in (lance, lance_core):
         with pytest.raises((OSError, CorruptFileError)):
             library.dataset(uri).validate()
+
+
+@pytest.mark.parametrize("library", [lance, lance_core])
+def test_a_base_that_the_manifest_does_not_know_is_an_error(tmp_path, library):
+    uri = str(tmp_path)
+    lance.write_dataset(ROWS, uri)
+    edit_latest(uri, lambda message: setattr(message.fragments[0].files[0], "base_id", 9))
+    with pytest.raises((OSError, ValueError, CorruptFileError), match=r"(?i)base.* 9|9.*base"):
+        library.dataset(uri).to_table()
+
+
+def test_row_ids_stay_in_the_manifest_however_many_there_are(tmp_path):
+    """The specification puts more than 200 KB into a file of their own; pylance reads none of these."""
+    uri = str(tmp_path)
+    count = 150_000
+    lance.write_dataset(pa.table({"a": range(count), "b": range(count)}), uri, enable_stable_row_ids=True)
+    order = np.random.default_rng(0).permutation(count)[: count - 10_000]
+    changed = pa.table({"a": order, "b": -order})
+    lance.dataset(uri).merge_insert("a").when_matched_update_all().execute(changed)
+    lance_core.dataset(uri).update({"b": "0"}, where="a % 1000 = 7")
+    assert max(len(f.inline_row_ids) for f in latest_message(uri).fragments) > 200 * 1024
+    for reader in (lance, lance_core):
+        rows = reader.dataset(uri).to_table(with_row_id=True)
+        assert rows["_rowid"].equals(rows["a"].cast(pa.uint64()))
 
 
 # Transactions that cannot be read as what they are.

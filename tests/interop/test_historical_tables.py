@@ -282,3 +282,22 @@ def test_tables_without_row_counts_of_0_5_9(table, change):
     assert lance.dataset(uri).to_table()["id"].to_pylist() == expected
     assert lance_core.dataset(uri).to_table()["id"].to_pylist() == expected
     assert lance.dataset(uri).validate() is None
+
+
+@pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
+def test_the_latest_version_is_what_is_listed_and_never_a_manifest_beside_the_folder(table, tmp_path, library):
+    """Versions of 2023 kept a copy of the latest manifest as `_latest.manifest`."""
+    uri = table("with_deletions")
+    copy = Path(uri, "_latest.manifest")
+    older = copy.read_bytes()
+    library.write_dataset(library.dataset(uri).to_table(), uri, mode="append")
+    count = library.dataset(uri).latest_version
+    assert copy.read_bytes() == older
+    for content in (b"", b"no manifest"):
+        copy.write_bytes(content)
+        assert library.dataset(uri).latest_version == library.dataset(uri).version == count
+    copy.unlink()
+    library.dataset(uri).delete("true")
+    assert library.dataset(uri).version == count + 1
+    library.write_dataset(pa.table({"a": [1]}), tmp_path / "new")
+    assert not list(tmp_path.rglob("*latest.manifest"))

@@ -66,6 +66,28 @@ def test_versions_are_decided_by_the_database(sqlite_store):
     assert not [found.key for found in sqlite_store.list("_versions/") if not found.key.endswith(".manifest")]
 
 
+@pytest.mark.parametrize("library", [lance, lance_core], ids=lambda library: library.__name__)
+def test_a_reader_without_the_database_is_one_version_behind_at_most(tmp_path, monkeypatch, library):
+    options = {"manifest_store": f"sqlite://{tmp_path}/index.db"}
+    uri = str(tmp_path / "t")
+    lance_core.write_dataset(pa.table({"a": [1]}), uri, storage_options=options)
+    assert library.dataset(uri).version == 1
+
+    put = LocalStore.put
+
+    def killed(self, key, data):
+        if key.endswith(".manifest"):
+            raise StoreError("injected")
+        return put(self, key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put", killed)
+        lance_core.write_dataset(pa.table({"a": [2]}), uri, mode="append", storage_options=options)
+    assert library.dataset(uri).version == 1
+    assert lance_core.dataset(uri, storage_options=options).version == 2
+    assert library.dataset(uri).version == 2
+
+
 def test_rows_go_with_their_versions_in_sqlite(tmp_path):
     options = {"manifest_store": f"sqlite://{tmp_path}/index.db"}
     uri = str(tmp_path / "t")
