@@ -8,7 +8,6 @@ columns   `columns`, in that order
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -26,7 +25,7 @@ from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
-from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, plain_metadata
+from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
 
 __all__ = ["read_requests"]
 
@@ -105,10 +104,8 @@ def _open(
             return lance_core.dataset(location.uri, version=version, storage_options=options)
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
-            return lance_core.dataset(location.uri, asof=_moment(value, where), storage_options=options)
-        wanted = int if pins[0] == "lance/version" else str
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {pins[0]} is not {wanted.__name__}: {value!r}")
+            return lance_core.dataset(location.uri, asof=moment_of(value, where), storage_options=options)
+        assert isinstance(value, int | str)  # as check_input has seen to
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
         raise DatasetNotFoundError(f"{where} has no table at {location.uri}; materialize it first") from error
@@ -130,26 +127,10 @@ def _materialized_version(context: dg.InputContext) -> int | None:
     return None
 
 
-def _moment(value: object, where: str) -> datetime:
-    """`lance/as_of`: a time, or its ISO form; without a zone it is in UTC, as everything in the table is."""
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata lance/as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}"
-        ) from error
-    if isinstance(moment, int | float) and not isinstance(moment, bool):
-        moment = datetime.fromtimestamp(moment, UTC)  # how Dagster's timestamp metadata holds it
-    if not isinstance(moment, datetime):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/as_of is not a time: {value!r}")
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
 def _columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
     if value is None:
         return None
-    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) for name in value):
-        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata columns must be a list of names, not {value!r}")
+    assert isinstance(value, list | tuple)  # as check_input has seen to
     missing = [name for name in value if name not in schema.names]
     if missing:
         raise SchemaError(f"{where}: columns {missing} are not among the table's columns {schema.names}")
@@ -185,10 +166,7 @@ def _filter(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.E
             return pq.filters_to_expression(_as_tuples(value))
         except (ValueError, TypeError) as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/filter: {error}") from error
-    raise dg.DagsterInvalidDefinitionError(
-        f"{where}: metadata lance/filter must be SQL text, lance_filter(expression) of a pyarrow expression, or a list "
-        f'of [column, operator, value] such as [["carrier", "==", "UA"]], not {value!r}'
-    )
+    raise AssertionError("check_input has let through what is none of these")
 
 
 def _as_tuples(terms: Any) -> Any:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import dagster as dg
@@ -49,6 +50,7 @@ __all__ = [
     "TableSettings",
     "WriteMode",
     "check_input",
+    "moment_of",
     "plain_metadata",
     "refuse_unknown",
 ]
@@ -224,7 +226,7 @@ INPUT_KEYS = {*INPUT_PINS, "lance/filter"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
-    """Refuse entries of an input's metadata that nothing reads, or that exclude each other.
+    """Refuse entries of an input's metadata that nothing reads, that exclude each other, or whose value is of no use.
 
     Raises:
         DagsterInvalidDefinitionError: there is one.
@@ -234,6 +236,42 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
+    given = {key: plain_metadata(metadata.get(key)) for key in ("columns", *INPUT_KEYS)}
+    columns, version, tag = given["columns"], given["lance/version"], given["lance/tag"]
+    if columns is not None and not (
+        isinstance(columns, list | tuple) and columns and all(isinstance(name, str) for name in columns)
+    ):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata columns must be a list of names, not {columns!r}")
+    if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/version is not int: {version!r}")
+    if tag is not None and not isinstance(tag, str):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/tag is not str: {tag!r}")
+    if given["lance/as_of"] is not None:
+        moment_of(given["lance/as_of"], where)
+    if given["lance/filter"] is not None and not isinstance(given["lance/filter"], str | list | tuple):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/filter must be SQL text, lance_filter(expression) of a pyarrow expression, or a "
+            f'list of [column, operator, value] such as [["carrier", "==", "UA"]], not {given["lance/filter"]!r}'
+        )
+
+
+def moment_of(value: object, where: str) -> datetime:
+    """`lance/as_of`: a time, or its ISO form; without a zone it is in UTC, as everything in the table is.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}"
+        ) from error
+    if isinstance(moment, int | float) and not isinstance(moment, bool):
+        moment = datetime.fromtimestamp(moment, UTC)  # how Dagster's timestamp metadata holds it
+    if not isinstance(moment, datetime):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/as_of is not a time: {value!r}")
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def refuse_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:

@@ -13,8 +13,10 @@ from typing import Final
 
 import dagster as dg
 
+from lance_dagster.column_lineage import column_lineage
 from lance_dagster.io_manager import LanceIOManager
 from lance_dagster.location import locate_table
+from lance_dagster.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.settings import check_input, plain_metadata
 
 __all__ = ["stamp_lance_metadata"]
@@ -95,6 +97,12 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
     asset = spec.key.to_user_string()
     settings = manager.settings().output.overridden(spec.metadata, asset=asset, strict=True)
     settings.check(asset=asset, partitioned=spec.partitions_def is not None)
+    column_lineage(spec.metadata, where=f"asset {asset}")
+    policy_of(LanceMaintenancePolicy(), spec.metadata, where=f"asset {asset}")
+    if "lance/schema" in spec.metadata:
+        from lance_dagster.handlers.arrow_schema import known_schema  # noqa: PLC0415 - loads pyarrow
+
+        known_schema(spec.metadata, f"asset {asset}")
     columns = plain_metadata(spec.metadata.get("partition_expr"))
     if isinstance(spec.partitions_def, dg.MultiPartitionsDefinition):
         names = {part.name for part in spec.partitions_def.partitions_defs}
@@ -103,6 +111,12 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset} has the partition dimensions {sorted(names)}, so its metadata must name their columns, "
                 f'metadata={{"partition_expr": {example}}}, not {columns!r}'
+            )
+        wrong = {name: column for name, column in columns.items() if not (isinstance(column, str) and column)}
+        if wrong or len(set(columns.values())) < len(columns):
+            raise dg.DagsterInvalidDefinitionError(
+                f"asset {asset}: metadata partition_expr must name a column of its own for each dimension, not "
+                f"{wrong or columns!r}"
             )
     elif spec.partitions_def is not None and not (isinstance(columns, str) and columns):
         raise dg.DagsterInvalidDefinitionError(
