@@ -7,6 +7,9 @@ while the run, or one that re-executes it or is re-executed with it, is not fini
     least, was killed, and stays unfinished for ever
 while less than the age has gone by since the run ended; for a run that the instance does not know, and one whose
     end it does not know, since its newest output
+
+What was begun and never committed, by an op that was killed, goes with the outputs of its run; for a run that the
+instance does not know it stays, as its writer may be at work.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
@@ -69,6 +73,9 @@ def clean_op_outputs(
         return done
     folder = below_root(root.root_uri, FOLDER)
     names = _by_run(lance_core.list_tables(folder, storage_options=root.options))
+    begun = _by_run(lance_core.list_tables(folder, storage_options=root.options, unfinished=True))
+    for run in begun:
+        names.setdefault(run, [])
     records = _records(instance, [_plain(run) for run in names])
     busy = _busy_roots(instance, max(age, _SILENT))
     before = datetime.now(UTC) - age
@@ -79,16 +86,28 @@ def clean_op_outputs(
             continue
         uris = [below_root(root.root_uri, f"{FOLDER}/{table}") for table in tables]
         found = list(_open(uris, root))
-        ended = None if record is None or record.end_time is None else datetime.fromtimestamp(record.end_time, UTC)
-        if (ended or max((one.timestamp for one in found), default=before)) > before:
+        if (record is None and run in begun) or _ended(record, found) > before:
             done.kept_runs += 1
             continue
-        done.runs += bool(found)
-        done.tables += len(found)
+        left = [below_root(root.root_uri, f"{FOLDER}/{table}") for table in begun.get(run, ())]
+        done.runs += bool(found or left)
+        done.tables += len(found) + len(left)
         done.bytes += sum(one.total_bytes for one in found)
         if not dry_run:
+            # With a version it is a table, which can be dropped like the others.
+            nothing = pa.table({"nothing": pa.nulls(0)})
+            found += [lance_core.write_dataset(nothing, uri, storage_options=root.options) for uri in left]
             _remove(found, below_root(root.root_uri, f"{FOLDER}/{run}"), root)
     return done
+
+
+def _ended(record: dg.RunRecord | None, found: Sequence[lance_core.LanceDataset]) -> datetime:
+    """When a run ended, as far as that is known; the far past if nothing is left that could tell."""
+    if record is not None and record.end_time is not None:
+        return datetime.fromtimestamp(record.end_time, UTC)
+    if found:
+        return max(one.timestamp for one in found)
+    return datetime.min.replace(tzinfo=UTC) if record is None else record.update_timestamp.replace(tzinfo=UTC)
 
 
 def _by_run(tables: Sequence[str]) -> dict[str, list[str]]:

@@ -2,6 +2,9 @@
 
     {root_uri}/_ops/{run}/{step}/{output}.lance      {output}.{mapping key}.lance of a dynamic output
 
+    a frame            its rows
+    anything else      one row with its pickle, as Dagster's own IO managers keep it
+
 A table each, which a retry of the step writes again; maintenance removes those of runs that are long over
 (`op_cleanup`). What a name has that no folder can have is written as "=" and two
 hexadecimal digits of each byte.
@@ -9,14 +12,17 @@ hexadecimal digits of each byte.
 
 from __future__ import annotations
 
+import pickle
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import dagster as dg
+import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
-from lance_dagster.handlers import Loading, handler_for_value
+from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
 from lance_dagster.location import checked_root
 from lance_dagster.settings import OutputSettings, TableSettings
@@ -24,22 +30,20 @@ from lance_dagster.settings import OutputSettings, TableSettings
 __all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]
 
 FOLDER: Final = "_ops"
+_PICKLED: Final = "__lance_dagster_pickle"
+"""The only column of a table that holds a pickle."""
 
 
 def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings) -> None:
-    """Write a frame that an op gave.
+    """Write what an op gave.
 
     Raises:
-        DagsterInvariantViolationError: the value is no frame.
+        DagsterInvariantViolationError: the value is no frame, and cannot be pickled.
     """
     where = f"output {context.name!r} of {context.step_key!r}"
-    try:
-        handler = handler_for_value(obj, where=where, own=settings.type_handlers)
-    except dg.DagsterInvariantViolationError as error:
-        raise dg.DagsterInvariantViolationError(
-            f"{error}. It belongs to no asset, so give it another IO manager, dg.Out(io_manager_key=...), or the job "
-            'its own: resource_defs={"io_manager": dg.fs_io_manager}.'
-        ) from error
+    handler = _handler(obj, where, settings)
+    if handler is None:
+        obj, handler = _pickled(obj, where), handler_for_value(_EMPTY, where=where)
     uri = _uri(context, settings)
     request = WriteRequest(
         uri=uri,
@@ -57,13 +61,43 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     context.add_output_metadata({"dagster/row_count": rows, "dagster/uri": uri})
 
 
-def load_op_output(context: dg.OutputContext, settings: TableSettings, loading: Loading, where: str) -> Any:
+_EMPTY: Final = pa.table({})
+
+
+def _handler(obj: Any, where: str, settings: TableSettings) -> LanceTypeHandler | None:
+    """What writes a value as rows; None for what is no frame."""
+    try:
+        return handler_for_value(obj, where=where, own=settings.type_handlers)
+    except dg.DagsterInvariantViolationError:
+        return None
+
+
+def _pickled(obj: Any, where: str) -> pa.Table:
+    """A value as a table of one row.
+
+    Raises:
+        DagsterInvariantViolationError: it cannot be pickled.
+    """
+    try:
+        data = pickle.dumps(obj)
+    except Exception as error:
+        raise dg.DagsterInvariantViolationError(
+            f"{where} is a {type(obj).__module__}.{type(obj).__qualname__}: no frame that LanceIOManager stores, and "
+            f"it cannot be pickled: {error}. Give it another IO manager, dg.Out(io_manager_key=...), or hand on what "
+            "it is made from"
+        ) from error
+    return pa.table({_PICKLED: pa.array([data], pa.large_binary())})
+
+
+def load_op_output(
+    context: dg.OutputContext, settings: TableSettings, loading: Callable[[], Loading], where: str
+) -> Any:
     """Load what an op gave.
 
     Args:
         context: The output that is loaded.
         settings: The IO manager's.
-        loading: What the input is to be.
+        loading: Finds what the input is to be; asked for rows only.
         where: The input, for messages.
 
     Raises:
@@ -73,8 +107,12 @@ def load_op_output(context: dg.OutputContext, settings: TableSettings, loading: 
     dataset = _open(uri, settings)
     if dataset is None:
         raise DatasetNotFoundError(f"{where}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
-    request = ReadRequest(dataset=dataset, columns=None, filter=None, table=settings, load_as=loading.load_as)
-    return loading.handler.load(request)
+    if dataset.schema.names == [_PICKLED]:
+        (data,) = dataset.to_table().column(_PICKLED).to_pylist()
+        return pickle.loads(data)  # noqa: S301 - what the run itself has stored, as with Dagster's own IO managers
+    wanted = loading()
+    request = ReadRequest(dataset=dataset, columns=None, filter=None, table=settings, load_as=wanted.load_as)
+    return wanted.handler.load(request)
 
 
 def _uri(context: dg.OutputContext, settings: TableSettings) -> str:

@@ -39,7 +39,7 @@ from lance_dagster.commits import (
     refuse_missing,
 )
 from lance_dagster.consumers import consumers
-from lance_dagster.handlers import LanceTypeHandler, handler_for_load, handler_for_value
+from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_load, handler_for_value
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.merging import may_insert
@@ -171,13 +171,17 @@ class LanceTableIOManager(dg.IOManager):
         asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
         where = f"input {_input_name(context)} ({asset})"
         own = self._settings.type_handlers
-        loading = handler_for_load(input_annotation(context), self._settings.default_load_type, where=where, own=own)
+
+        def find_loading() -> Loading:
+            return handler_for_load(input_annotation(context), self._settings.default_load_type, where=where, own=own)
+
         if not context.has_asset_key:
             if context.upstream_output is None:
                 raise dg.DagsterInvariantViolationError(
                     f"{where} comes from no output, and LanceIOManager loads outputs only"
                 )
-            return load_op_output(context.upstream_output, self._settings, loading, where)
+            return load_op_output(context.upstream_output, self._settings, find_loading, where)
+        loading = find_loading()
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
         requests = read_requests(context, location, self._settings, loading, where=where, upstream=upstream)

@@ -295,3 +295,38 @@ def test_outputs_of_ops_lie_beside_the_tables(lake):
     assert lance_core.dataset(f"{lake.root}/_ops/{result.run_id}/make/rows.lance").count_rows() == 2
     lake.run(numbers)
     assert lake.table("numbers").count_rows() == 2
+
+
+@pytest.mark.parametrize("value", [5, None, {"a": [1, "x"]}, {"frame": pd.DataFrame({"a": [1]})}])
+def test_outputs_of_ops_that_are_no_frames_are_pickled(lake, value):
+    seen = []
+
+    @dg.op
+    def make():
+        return value
+
+    @dg.op
+    def take(given) -> None:
+        seen.append(given)
+
+    @dg.job(resource_defs={"io_manager": lake.manager()})
+    def plain():
+        take(make())
+
+    plain.execute_in_process(instance=lake.instance)
+    assert repr(seen) == repr([value])
+
+
+def test_an_output_of_an_op_that_cannot_be_kept_says_so(lake):
+    @dg.op
+    def make():
+        return lambda: None
+
+    @dg.job(resource_defs={"io_manager": lake.manager()})
+    def plain():
+        make()
+
+    said = errors(plain.execute_in_process(instance=lake.instance, raise_on_error=False))
+    assert (
+        "output 'result' of 'make' is a builtins.function: no frame that LanceIOManager stores, and it cannot" in said
+    )

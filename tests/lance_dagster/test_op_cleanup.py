@@ -112,6 +112,22 @@ def test_outputs_of_a_killed_run_go_in_the_end(lake, monkeypatch):
     assert clean(lake, policy)["op_output_runs_removed"] == 1
 
 
+def test_what_a_killed_op_began_goes_with_its_run(lake):
+    """Files without a version: of a run that ended, of one that the instance does not know, of one at work."""
+    ended, at_work = make_outputs(lake), "00000000-0000-0000-0000-000000000001"
+    add_run(lake, at_work, dg.DagsterRunStatus.STARTED)
+    for run_id in (ended, at_work, "unknown"):
+        lance_core.write_fragments(pa.table({"n": [1]}), f"{lake.root}/_ops/{run_id}/killed/result.lance")
+    found = clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))
+    assert (found["op_output_runs_removed"], found["op_output_tables_removed"]) == (1, 3)
+    assert found["op_output_runs_kept"] == 2
+    assert sorted(path.name for path in Path(f"{lake.root}/_ops").iterdir()) == [at_work, "unknown"]
+    assert lance_core.list_tables(f"{lake.root}/_ops", unfinished=True) == [
+        f"{run_id}/killed/result.lance" for run_id in (at_work, "unknown")
+    ]
+    assert outputs(lake) == []
+
+
 def test_outputs_of_unknown_runs_go_by_their_own_age(lake):
     lance_core.write_dataset(pa.table({"n": [1]}), f"{lake.root}/_ops/who=20knows/begin/result.lance")
     assert clean(lake, LanceMaintenancePolicy())["op_output_runs_kept"] == 1

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from tests.lance_dagster.lake import QUIET, errors
+from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
@@ -531,19 +531,6 @@ class TestWithoutARun:
 
 
 class TestRefusals:
-    def test_outputs_of_ops_are_refused_with_the_way_out(self, lake):
-        @dg.op
-        def number():
-            return 1
-
-        @dg.job(resource_defs={"io_manager": lake.manager()})
-        def plain():
-            number()
-
-        result = plain.execute_in_process(instance=lake.instance, raise_on_error=False, run_config=QUIET)
-        assert "belongs to no asset" in errors(result)
-        assert "fs_io_manager" in errors(result)
-
     def test_values_that_are_no_frames_are_refused(self, lake):
         @dg.asset
         def number():
