@@ -7,6 +7,7 @@ lance.dataset("flights.lance").to_table(columns=["carrier", "delay"])
 """
 
 from lance_core import dataset as _dataset_module  # noqa: F401 - now, so that the function takes its name below
+from lance_core import debug as debug
 from lance_core import file as file
 from lance_core import fragment as fragment
 from lance_core import progress as progress
@@ -17,7 +18,8 @@ from lance_core.commit import WriteTry
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.dataset.lance_dataset import LanceDataset, dataset
 from lance_core.dataset.writing import CommitResult, WriteResult, commit_fragments, write_dataset
-from lance_core.store import canonical_uri
+from lance_core.schema import json_to_schema, schema_to_json
+from lance_core.store import bytes_read_counter, canonical_uri, iops_counter
 from lance_core.table.manifest import WRITER
 from lance_core.verbs.columns.batch_udf import BatchUDF, batch_udf
 from lance_core.verbs.files.fragment_writer import FragmentWriter
@@ -35,6 +37,7 @@ from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take_blobs import BlobFile
 from lance_core.verbs.version.bases import DatasetBasePath
+from lance_core.verbs.version.session import Session
 from lance_core.verbs.write.write_fragments import write_fragments
 
 __version__ = WRITER.version
@@ -61,6 +64,7 @@ __all__ = [
     "LanceOperation",
     "LanceScanner",
     "MergeInsertBuilder",
+    "Session",
     "Slice",
     "SliceWriter",
     "Slices",
@@ -68,13 +72,17 @@ __all__ = [
     "WriteResult",
     "WriteTry",
     "batch_udf",
+    "bytes_read_counter",
     "canonical_uri",
     "commit_fragments",
     "dataset",
     "delete_uncommitted_files",
+    "iops_counter",
+    "json_to_schema",
     "key_filter",
     "key_hashes",
     "list_tables",
+    "schema_to_json",
     "write_dataset",
     "write_fragments",
 ]

@@ -1,8 +1,8 @@
 """The errors of lance_core, by what a caller can do about them.
 
     LanceError                          base; `.code` is a stable, append-only identifier
-    |-- InvalidInputError (ValueError)          an argument or the data is wrong: change the call
-    |   `-- SchemaError (OSError)               ... the schema: names the column
+    |-- InvalidInputError (ValueError, OSError) an argument or the data is wrong: change the call
+    |   `-- SchemaError                         ... the schema: names the column
     |-- UnsupportedError (NotImplementedError)  the format or the library does not do this: names what is missing
     |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
     |   |-- DatasetNotFoundError
@@ -58,14 +58,18 @@ class LanceError(Exception):
 
     code: ClassVar[str] = "lance"
 
+    def __str__(self) -> str:
+        """What is wrong; an error that says nothing gives its name at least."""
+        return super().__str__() or type(self).__name__
 
-class InvalidInputError(LanceError, ValueError):
-    """An argument, or the data handed in, cannot be used."""
+
+class InvalidInputError(LanceError, ValueError, OSError):
+    """An argument, or the data handed in, cannot be used; pylance raises now the one builtin, now the other."""
 
     code = "invalid-input"
 
 
-class SchemaError(InvalidInputError, OSError):
+class SchemaError(InvalidInputError):
     """The data does not fit the schema, or the schema cannot be stored."""
 
     code = "schema"

@@ -60,7 +60,7 @@ ALIAS = '''
 import importlib, importlib.abc, importlib.machinery, sys, types
 
 # Private places of pylance that its tests look into.
-PLACES = {"lance._dataset.sharded_batch_iterator": "lance_core.sampler", "lance.lance": "lance_core.optimize"}
+PLACES = {"lance._dataset.sharded_batch_iterator": "lance_core.sampler"}
 
 class Missing:
     """A name that is imported at the head of a test file, and that there is not."""

@@ -17,8 +17,8 @@ NAMES = {
     lance_core: [
         "BatchUDF", "Between", "BlobColumn", "BlobFile", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
         "FieldStatistics", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
-        "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteTry", "batch_udf",
-        "canonical_uri", "commit_fragments", "dataset", "delete_uncommitted_files", "key_filter", "key_hashes", "list_tables", "write_dataset",
+        "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteTry", "batch_udf",
+        "bytes_read_counter", "canonical_uri", "commit_fragments", "dataset", "delete_uncommitted_files", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "schema_to_json", "write_dataset",
         "write_fragments",
     ],
     lance_core.maintenance: [

@@ -9,13 +9,38 @@ import pyarrow as pa
 
 from lance_core.dataset.fragment_changes import FragmentChanges
 from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.table.fragment import Fragment
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
-from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
+from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, scan_options
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
+from lance_core.verbs.version.source import Source
 
-__all__ = ["LanceFragment"]
+__all__ = ["FragmentSession", "LanceFragment"]
+
+
+class FragmentSession:
+    """Takes rows of one fragment; made by `LanceFragment.open_session`.
+
+    Args:
+        source: The version.
+        record: The fragment.
+        options: What to give of the rows.
+    """
+
+    def __init__(self, source: Source, record: Fragment, options: ScanOptions) -> None:
+        self._source = source
+        self._record = record
+        self._options = options
+
+    def take(self, indices: Sequence[int] | pa.Array) -> pa.Table:
+        """Rows by position among those of the fragment that are alive, in the order asked for.
+
+        Raises:
+            InvalidInputError: A position lies outside.
+        """
+        return take_rows(self._source, [self._record], indices, self._options)
 
 
 class LanceFragment(FragmentChanges):
@@ -96,6 +121,18 @@ class LanceFragment(FragmentChanges):
     def head(self, num_rows: int) -> pa.Table:
         """Its first rows."""
         return self.scanner(limit=num_rows).to_table()
+
+    def open_session(self, columns: Columns = None, with_row_address: bool | None = None) -> FragmentSession:
+        """What takes rows of the same columns again and again: files are opened once.
+
+        Args:
+            columns: What to read, as for `take`.
+            with_row_address: Add a column `_rowaddr`.
+        """
+        options = scan_options(
+            self._source.manifest.schema, columns, flatten=False, with_row_address=with_row_address or None
+        )
+        return FragmentSession(self._source, self.record, options)
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
         """Rows by position among the live rows of the fragment, in the order of the positions.

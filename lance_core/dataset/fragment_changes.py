@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -23,11 +24,13 @@ from lance_core.verbs.files.column_files import live_batches, replaced_columns, 
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.inspect.validation import validate_fragment
-from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.records.data_files import described_file
+from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.rows.removal import bitmap_of, matching_rows, with_deletions
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import staged
 from lance_core.verbs.version.unsupported import refuse
@@ -36,6 +39,22 @@ from lance_core.verbs.write.write_fragments import write_fragments
 __all__ = ["FragmentChanges"]
 
 _WHOLE = (1 << 63) - 1
+
+
+class _Numbered(FragmentWriteProgress):
+    """Tells of the one fragment of a write under the id that it will have."""
+
+    def __init__(self, progress: FragmentWriteProgress, fragment_id: int) -> None:
+        self._progress = progress
+        self._id = fragment_id
+
+    def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Pass it on."""
+        self._progress.begin(replace(fragment, id=self._id), **kwargs)
+
+    def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Pass it on."""
+        self._progress.complete(replace(fragment, id=self._id), **kwargs)
 
 
 class FragmentChanges:
@@ -93,7 +112,7 @@ class FragmentChanges:
             max_rows_per_file=_WHOLE,
             max_rows_per_group=max_rows_per_group,
             max_bytes_per_file=max(MAX_BYTES_PER_FILE, _WHOLE),
-            progress=progress,
+            progress=None if progress is None else _Numbered(progress, fragment_id or 0),
             data_storage_version=data_storage_version,
             use_legacy_format=use_legacy_format,
             storage_options=storage_options,
@@ -102,6 +121,22 @@ class FragmentChanges:
             raise InvalidInputError("a fragment needs at least one row")
         made[0].id = fragment_id or 0
         return made[0]
+
+    @staticmethod
+    def create_from_file(filename: str, dataset: Handle, fragment_id: int) -> FragmentMetadata:
+        """Describe a data file that was written by itself as a fragment, to be committed.
+
+        Args:
+            filename: Its name below `data/` of the dataset.
+            dataset: The dataset; columns are matched by name.
+            fragment_id: Id of the fragment; 0 lets the commit pick one.
+
+        Raises:
+            SchemaError: The dataset lacks a column of the file.
+            ObjectNotFoundError: There is no such file.
+        """
+        record, num_rows = described_file(dataset.source, filename, None)
+        return FragmentMetadata(id=fragment_id, files=[DataFile.from_record(record)], physical_rows=num_rows)
 
     def delete(self, predicate: str | pc.Expression) -> FragmentMetadata | None:
         """Delete the rows for which a predicate is true.
@@ -148,7 +183,10 @@ class FragmentChanges:
             InvalidInputError: A function keeps a checkpoint, which only `LanceDataset.add_columns` can.
         """
         if isinstance(value_func, BatchUDF) and value_func.cache is not None:
-            raise InvalidInputError("a checkpoint file cannot be used with LanceFragment.merge_columns")
+            raise InvalidInputError(
+                "A checkpoint file cannot be used when applying a UDF with LanceFragment.merge_columns; only "
+                "LanceDataset.add_columns keeps one"
+            )
         return self._made(column_maker(value_func, self._source, columns, reader_schema), batch_size)
 
     def merge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -21,6 +22,7 @@ from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.store import CommitLock, StorageOptions, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.version.references import Reference
+from lance_core.verbs.version.session import Session
 from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["LanceDataset", "dataset"]
@@ -51,7 +53,13 @@ def dataset(
     asof: Timestamp | None = None,
     *,
     commit_lock: CommitLock | None = None,
+    index_cache_size: int | None = None,
     storage_options: Mapping[str, str] | None = None,
+    default_scan_options: Mapping[str, Any] | None = None,
+    metadata_cache_size_bytes: int | None = None,
+    index_cache_size_bytes: int | None = None,
+    read_params: Mapping[str, Any] | None = None,
+    session: Session | None = None,
     **others: Any,
 ) -> LanceDataset:
     """Open a dataset.
@@ -63,7 +71,15 @@ def dataset(
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
             the manifest is put: a lock for stores on which pylance's writers need one. This handle and those derived
             from it hold it for each commit.
+        index_cache_size: The older spelling of `index_cache_size_bytes`, in entries of 20 MiB.
         storage_options: Credentials and options of the storage, under object_store's names.
+        default_scan_options: Arguments of `scanner` that stand where a scan does not give them; with `with_row_id` or
+            `with_row_address` the `schema` of the handle has that column too.
+        metadata_cache_size_bytes: About how many bytes of the metadata of files the handle keeps; None for 64 MiB.
+        index_cache_size_bytes: The same for indices; None for 256 MiB.
+        read_params: `cache_repetition_index` and `validate_on_decode`, both taken without effect: what a page says of
+            its rows is read with it, and pages are always checked.
+        session: What to keep that in instead, from another handle's `session()`; its sizes count.
         **others: Arguments of pylance's that are not offered; None is ignored, as it means their default.
 
     Raises:
@@ -72,15 +88,40 @@ def dataset(
         UnsupportedError: An argument is not offered.
     """
     refuse("dataset", others)
+    _check_read_params(read_params)
+    if index_cache_size is not None:
+        warnings.warn(
+            "The 'index_cache_size' parameter is deprecated. Use 'index_cache_size_bytes' instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        if index_cache_size_bytes is None:
+            index_cache_size_bytes = index_cache_size * 20 * 1024 * 1024
+    kept = session if session is not None else Session(index_cache_size_bytes, metadata_cache_size_bytes)
     if version is not None and asof is not None:
         raise InvalidInputError("version and asof cannot be given together")
     known = _numbered(uri, storage_options, version)
-    opened = LanceDataset(uri, storage_options=storage_options, commit_lock=commit_lock, manifest=known)
+    opened = LanceDataset(
+        uri,
+        storage_options=storage_options,
+        commit_lock=commit_lock,
+        manifest=known,
+        session=kept,
+        default_scan_options=default_scan_options,
+    )
     if known is not None:
         return opened
     if asof is not None:
         return opened.checkout_version(opened.version_as_of(asof))
     return opened if version is None else opened.checkout_version(version)
+
+
+def _check_read_params(params: Mapping[str, Any] | None) -> None:
+    unknown = sorted(set(params or ()) - {"cache_repetition_index", "validate_on_decode"})
+    if unknown:
+        raise InvalidInputError(
+            f"read_params: {', '.join(unknown)} is not known; there are cache_repetition_index and validate_on_decode"
+        )
 
 
 def _numbered(

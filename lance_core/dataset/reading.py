@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
+from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
 from lance_core.verbs.scan.take_blobs import BlobFile, blobs_at
@@ -19,6 +20,8 @@ from lance_core.verbs.version.handle import Handle
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
+
+    from lance_core.dataset.sql import SqlQueryBuilder
 
 __all__ = ["ReadingVerbs"]
 
@@ -55,8 +58,17 @@ class ReadingVerbs(Handle):
             UnsupportedError: An argument is not offered, or the SQL uses something that is not known.
         """
         chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
-        arguments = scan_options(self._manifest.schema, columns, filter, limit=limit, offset=offset, **options)
+        given = {"columns": columns, "filter": filter, "limit": limit, "offset": offset, **options}
+        wanted = {**self._scan_defaults, **{name: value for name, value in given.items() if value is not None}}
+        arguments = scan_options(
+            self._manifest.schema, wanted.pop("columns", None), wanted.pop("filter", None), **wanted
+        )
         return LanceScanner(self.source, chosen, arguments)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as Arrow; with default options of scans what a scan gives."""
+        return self.scanner().projected_schema if self._scan_defaults else super().schema
 
     def to_table(
         self,
@@ -97,6 +109,20 @@ class ReadingVerbs(Handle):
         from lance_core.verbs.scan.arrow_dataset import ArrowDataset  # noqa: PLC0415 - it imports pandas
 
         return ArrowDataset(self)
+
+    def sql(self, sql: str) -> SqlQueryBuilder:
+        """A query over this version, to be set up and built: `sql("SELECT ... FROM dataset").build()`.
+
+        Args:
+            sql: A SELECT in DuckDB's SQL; the dataset is called `dataset`, or what `table_name` says.
+
+        Raises:
+            InvalidInputError: It is no text; what the engine refuses is told when the query is run.
+            UnsupportedError: DuckDB is not installed, told when the query is run.
+        """
+        from lance_core.dataset.sql import SqlQueryBuilder  # noqa: PLC0415 - it imports pandas
+
+        return SqlQueryBuilder.of(self, sql)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows through Arrow's C stream interface."""
@@ -145,6 +171,19 @@ class ReadingVerbs(Handle):
         """
         options = scan_options(self._manifest.schema, columns, flatten=False)
         return take_rows(self.source, self._manifest.fragments, indices, options)
+
+    def _take_rows(self, row_ids: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
+        """Rows by their ids, in the order asked for; pylance's name, which code for it calls.
+
+        Args:
+            row_ids: What `with_row_id` gives: stable ids where the dataset has them, else addresses.
+            columns: What to read, as for `scanner`; but a dotted path gives a struct of only that field.
+
+        Raises:
+            InvalidInputError: There is no such row, or it is deleted.
+        """
+        options = scan_options(self._manifest.schema, columns, flatten=False)
+        return take_ids(self.source, row_ids, options)
 
     def take_blobs(
         self,

@@ -37,6 +37,7 @@ from lance_core.file.metadata import (
     descriptor_from_bytes,
     table_from_bytes,
 )
+from lance_core.file.metadata_cache import MetadataCache
 from lance_core.file.pool import submit
 from lance_core.file.statistics import PageBounds
 from lance_core.file.version import FileVersion
@@ -82,22 +83,31 @@ class DataFileReader:
         self._metadata = metadata
 
     @classmethod
-    def open(cls, store: ObjectStore, key: str, *, size: int | None = None) -> Self:
+    def open(cls, store: ObjectStore, key: str, *, size: int | None = None, cache: MetadataCache | None = None) -> Self:
         """Read the metadata of a file.
 
         Args:
             store: Where the file is.
             key: Its key.
             size: What the manifest says its size is; checked if given.
+            cache: Where metadata is kept; a file of a known size that is in it is not read here, unless it is so
+                small that its pages come with the metadata.
 
         Raises:
             ObjectNotFoundError: There is no such file.
             CorruptFileError: It is no Lance file, is cut short, or contradicts itself.
             UnsupportedError: Its version is not known.
         """
+        known = cache.get(store.root, key, size) if cache is not None and size else None
+        if known is not None and known.size_bytes > _TAIL:
+            return cls(store, key, known)
         tail, found = store.get_tail(key, _TAIL)
+        if known is not None and found == size:
+            return cls(store, key, known, None, memoryview(tail))
         with located(key):
             metadata, legacy = _read_metadata(store, key, memoryview(tail), found, size)
+        if cache is not None and legacy is None:
+            cache.put(store.root, key, metadata)
         return cls(store, key, metadata, legacy, memoryview(tail) if len(tail) == found else None)
 
     @property

@@ -25,12 +25,12 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.reuse import without_moved
 
-__all__ = ["Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
+__all__ = ["INDEX_CACHE_BYTES", "Folder", "IndexCache", "IndexReader", "Segment", "usable_segments"]
 
 Folder: TypeAlias = Callable[[IndexMetadata], tuple[ObjectStore, str]]
 """Gives the store of an index's files, and the start of their keys."""
 
-_CACHE_BYTES: Final = 256 * 1024 * 1024
+INDEX_CACHE_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -40,12 +40,15 @@ class IndexCache:
     Attributes:
         warned: Segments that a warning was given for.
         answers: The latest answers, by test.
+        max_bytes: About how many bytes are kept.
+        num_bytes: About how many are.
     """
 
     warned: set[uuid.UUID] = field(default_factory=set)
     answers: dict[object, object] = field(default_factory=dict)
+    max_bytes: int = INDEX_CACHE_BYTES
+    num_bytes: int = 0
     _known: OrderedDict[uuid.UUID, Content] = field(default_factory=OrderedDict)
-    _num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[type[IndexCache], tuple[()]]:
@@ -66,10 +69,10 @@ class IndexCache:
             if key in self._known:
                 return
             self._known[key] = content
-            self._num_bytes += content.nbytes
-            while self._num_bytes > _CACHE_BYTES and len(self._known) > 1:
+            self.num_bytes += content.nbytes
+            while self.num_bytes > self.max_bytes and len(self._known) > 1:
                 _, gone = self._known.popitem(last=False)
-                self._num_bytes -= gone.nbytes
+                self.num_bytes -= gone.nbytes
 
     def warn(self, index: IndexMetadata, reason: str) -> None:
         """Warn once that a segment is ignored."""

@@ -52,6 +52,8 @@ class DatasetOptimizer:
         self._configure(dict.fromkeys(auto_cleanup_keys({"interval": 0, "older_than_seconds": 0})))
 
     def _configure(self, entries: Mapping[str, str | None]) -> None:
+        # What is wanted does not depend on what the handle saw; versions after that may be cleaned up already.
+        self._dataset.checkout_latest()
         operation = UpdateConfig(config=UpdateMap(entries=entries))
         transaction = Transaction(read_version=self._dataset.version, operation=operation)
         source = self._dataset.source

@@ -11,6 +11,7 @@ from lance_core.schema.arrow import (
 )
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
+from lance_core.schema.json import json_to_schema, rust_name, schema_to_json
 from lance_core.schema.key_marks import (
     CLUSTERING_KEY_POSITION,
     NO_MARK,
@@ -42,15 +43,18 @@ __all__ = [
     "exported_metadata",
     "field_from_arrow",
     "field_to_arrow",
+    "json_to_schema",
     "primary_key",
     "primary_key_mark",
     "quote_path",
     "resolve_extensions",
+    "rust_name",
     "schema_from_arrow",
     "schema_from_bytes",
     "schema_from_protobuf",
     "schema_to_arrow",
     "schema_to_bytes",
+    "schema_to_json",
     "schema_to_protobuf",
     "split_path",
     "storage_type",

@@ -136,7 +136,7 @@ class LanceSchema:
 
     def __repr__(self) -> str:
         """The fields."""
-        return f"LanceSchema({self.fields()})"
+        return f"Schema {{ fields: {self.fields()} }}"
 
     def __eq__(self, other: object) -> bool:
         """Whether all fields, ids and metadata are equal."""

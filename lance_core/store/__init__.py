@@ -2,6 +2,7 @@
 
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.between import copy_object
+from lance_core.store.counters import bytes_read_counter, iops_counter
 from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
@@ -16,8 +17,10 @@ __all__ = [
     "ObjectWriter",
     "ReadableBuffer",
     "StorageOptions",
+    "bytes_read_counter",
     "canonical_uri",
     "copy_object",
+    "iops_counter",
     "join_uri",
     "manifest_index",
     "open_base",

@@ -25,6 +25,7 @@ from lance_core.store.base import (
     check_prefix,
 )
 from lance_core.store.coalesce import merge_ranges, split_merged
+from lance_core.store.counters import count_read
 from lance_core.store.options import OWN_OPTIONS, StorageOptions
 
 __all__ = ["FsspecStore", "FsspecWriter"]
@@ -169,6 +170,7 @@ class FsspecStore(LinklessStore):
         path = self._path(key)
         with _errors(f"{self._root}/{key}"):
             data: bytes = self._files.cat_file(path, start=start, end=end)
+        count_read(1, len(data))
         return data
 
 

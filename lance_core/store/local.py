@@ -32,6 +32,7 @@ from lance_core.store.base import (
     check_prefix,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.counters import count_read
 from lance_core.store.local_writer import LocalWriter, e_tag_of, store_error, sync_directory
 from lance_core.store.options import StorageOptions
 
@@ -87,7 +88,9 @@ class LocalStore:
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
         with self._opened(key) as fd:
-            return _read(fd, 0, os.fstat(fd).st_size)
+            data = _read(fd, 0, os.fstat(fd).st_size)
+        count_read(1, len(data))
+        return data
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
         """Return bytes `start` to `end`."""
@@ -97,8 +100,9 @@ class LocalStore:
         """Return the last `length` bytes, or all of a shorter file, and the file's size."""
         with self._opened(key) as fd:
             size = os.fstat(fd).st_size
-            start = max(0, size - length)
-            return _read(fd, start, size), size
+            data = _read(fd, max(0, size - length), size)
+        count_read(1, len(data))
+        return data, size
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one file."""
@@ -109,13 +113,16 @@ class LocalStore:
                 if read.end > size:
                     raise StoreError(f"{self.path_of(key)}: bytes up to {read.end} wanted, the file has {size}")
             parts = _read_all(fd, merged, size)
+        count_read(len(parts), sum(map(len, parts)))
         return split_merged(ranges, merged, parts)
 
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
         """Return a whole file with its size and time."""
         with self._opened(key) as fd:
             status = os.fstat(fd)
-            return _read(fd, 0, status.st_size), _meta(key, status)
+            data = _read(fd, 0, status.st_size)
+        count_read(1, len(data))
+        return data, _meta(key, status)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of a file."""

@@ -10,6 +10,7 @@ import io
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,12 +26,14 @@ from lance_core.store.base import (
     check_key,
     check_prefix,
 )
+from lance_core.store.counters import count_read
 from lance_core.store.options import StorageOptions
 
 __all__ = ["MemoryStore", "MemoryWriter"]
 
 _objects: dict[str, tuple[bytes, float, str]] = {}
 _numbers = itertools.count()
+_stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
@@ -47,6 +50,7 @@ class MemoryStore(LinklessStore):
 
     def __init__(self, root: str, options: StorageOptions | None = None) -> None:
         self._root = root.rstrip("/")
+        _stores.add(self)
         self._options = options if options is not None else StorageOptions()
 
     @property
@@ -69,7 +73,7 @@ class MemoryStore(LinklessStore):
 
     def get(self, key: str) -> BytesLike:
         """Return a whole object."""
-        return self._entry(key)[0]
+        return self.read(key)[0]
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
         """Return bytes `start` to `end`."""
@@ -82,7 +86,8 @@ class MemoryStore(LinklessStore):
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[BytesLike]:
         """Return several ranges of one object."""
-        data = memoryview(self.get(key))
+        data = memoryview(self._entry(key)[0])
+        count_read(len(ranges), sum(end - start for start, end in ranges))
         for start, end in ranges:
             if not 0 <= start <= end <= len(data):
                 raise StoreError(f"{self._root}/{key}: bytes {start} to {end} wanted, the object has {len(data)}")
@@ -91,11 +96,13 @@ class MemoryStore(LinklessStore):
     def read(self, key: str) -> tuple[BytesLike, ObjectMeta]:
         """Return a whole object with its size and time."""
         data, modified, e_tag = self._entry(key)
+        count_read(1, len(data))
         return data, ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 
     def head(self, key: str) -> ObjectMeta:
         """Return size and time of an object."""
-        return self.read(key)[1]
+        data, modified, e_tag = self._entry(key)
+        return ObjectMeta(key=key, size=len(data), modified=modified, e_tag=e_tag)
 
     def put(self, key: str, data: ReadableBuffer) -> str:
         """Write an object, replacing one that exists."""
@@ -126,6 +133,14 @@ class MemoryStore(LinklessStore):
         keys = [name[cut:] for name in found if start_after is None or name[cut:] > start_after]
         for key in keys[:limit]:
             yield self.head(key)
+
+    def forget_unused(self) -> None:
+        """Remove all objects if no other store of this root, or of one below it, is in use: nobody can miss them."""
+        below = f"{self._root}/"
+        if any(other is not self and f"{other.root}/".startswith(below) for other in list(_stores)):
+            return
+        for name in [name for name in list(_objects) if name.startswith(below)]:
+            _objects.pop(name, None)
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is fine."""

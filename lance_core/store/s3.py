@@ -38,6 +38,7 @@ from lance_core.store.base import (
     check_prefix,
 )
 from lance_core.store.coalesce import MergedRange, merge_ranges, split_merged
+from lance_core.store.counters import count_read
 from lance_core.store.options import StorageOptions
 from lance_core.store.s3_client import S3Client, s3_client
 
@@ -105,6 +106,7 @@ class S3Store(LinklessStore):
         """Return a whole object with its size and time."""
         response = self._call("get_object", Key=self._name(key))
         data: bytes = response["Body"]
+        count_read(1, len(data))
         return data, _meta(key, len(data), response)
 
     def get_range(self, key: str, start: int, end: int) -> BytesLike:
@@ -120,6 +122,7 @@ class S3Store(LinklessStore):
                 return b"", 0  # an empty object has no range
             raise
         data: bytes = response["Body"]
+        count_read(1, len(data))
         _, _, size = (response.get("ContentRange") or f"/{len(data)}").rpartition("/")
         return data, int(size)
 
@@ -128,6 +131,7 @@ class S3Store(LinklessStore):
         merged = merge_ranges(ranges, max_gap=MAX_GAP_BYTES, max_size=MAX_MERGED_BYTES)
         name = self._name(key)
         parts = self._client.run(self._read_all, name, merged) if merged else []
+        count_read(len(parts), sum(map(len, parts)))
         return split_merged(ranges, merged, parts)
 
     def head(self, key: str) -> ObjectMeta:

@@ -181,7 +181,7 @@ def test_what_a_merge_forbids(pair):
         CLAUSES["upsert"](pair.ours.merge_insert("id")).execute(source([3]).append_column("more", pa.array([1])))
     with pytest.raises(ValueError, match="covers every dataset column"):
         pair.ours.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source([3]))
-    with pytest.raises(NotImplementedError, match="explain_plan"):
+    with pytest.raises(ValueError, match="not configured"):
         pair.ours.merge_insert("id").explain_plan()
     assert pair.ours.latest_version == 1
     assert len(list((pair_path(pair) / "data").iterdir())) == len(pair.ours.get_fragments())

@@ -15,7 +15,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint
-from lance_core.verbs.columns.makers import ColumnMaker, column_maker
+from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -47,6 +47,8 @@ def add_columns(
         InvalidInputError: The transforms are of an unsupported kind.
     """
     fields = fields_of(transforms)
+    if fields is None and isinstance(transforms, Mapping) and source.manifest.data_storage_version != "0.1":
+        fields = null_fields(transforms, source)
     if fields is not None:
         return add_null_columns(source, fields)
     maker = column_maker(transforms, source, read_columns, reader_schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from lance_core.schema import (
     Schema,
     check_primary_key,
     field_from_arrow,
+    rust_name,
     schema_to_arrow,
     split_path,
 )
@@ -33,6 +35,7 @@ from lance_core.verbs.version.staged import staged
 __all__ = ["alter_columns", "drop_columns"]
 
 _KEYS = {"path", "name", "nullable", "data_type"}
+_OUT_OF_RANGE = re.compile(r"Integer value (-?\d+) not in range")
 
 
 def drop_columns(source: Source, columns: Sequence[str]) -> Manifest:
@@ -122,9 +125,19 @@ class _Change:
 
 
 def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
-    unknown = set(alteration) - _KEYS
-    if unknown or "path" not in alteration:
-        raise InvalidInputError(f"an alteration has the keys {sorted(_KEYS)}, path among them, not {list(alteration)}")
+    if not isinstance(alteration, Mapping):
+        raise InvalidInputError(
+            f"alter_columns takes mappings with the key path, and name, nullable or data_type, not {alteration!r}"
+        )
+    for key in alteration:
+        if key not in _KEYS:
+            raise InvalidInputError(f"Unknown key: {key}. Valid keys are path, name, nullable, and data_type.")
+    if not isinstance(alteration.get("path"), str):
+        raise InvalidInputError(f"an alteration names its column under the key path; there is none in {alteration!r}")
+    if not _KEYS.intersection(alteration) - {"path"}:
+        raise InvalidInputError(
+            f"At least one of name, nullable, or data_type must be specified, for {alteration['path']}"
+        )
     path = alteration["path"]
     old = _field(schema, path)
     kind = alteration.get("data_type")
@@ -134,7 +147,7 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
         if target.logical_type != old.logical_type or target.children:
             source_type = schema_to_arrow(Schema(fields=(old,))).field(0).type
             if not _can_cast(source_type, kind):
-                raise SchemaError(f'Cannot cast column "{path}" from {source_type} to {kind}')
+                raise SchemaError(f'Cannot cast column "{path}" from {rust_name(source_type)} to {rust_name(kind)}')
             cast = target
     return _Change(path=path, old=old, name=alteration.get("name"), nullable=alteration.get("nullable"), cast=cast)
 
@@ -179,10 +192,20 @@ def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema
     arrow = schema_to_arrow(written)
     for rows, mask in live_batches(source, fragment, read):
         try:
-            columns = [_cast_column(rows.column(i), field.type) for i, field in enumerate(arrow)]
+            columns = []
+            for column, field in zip(rows.columns, arrow, strict=True):
+                columns.append(_cast_column(column, field.type))
         except pa.ArrowInvalid as error:
-            raise InvalidInputError(f"alter_columns: {error}") from error
+            raise InvalidInputError(f"alter_columns: {_cast_message(error, arrow.field(len(columns)))}") from error
         yield spread(pa.table(columns, schema=arrow), mask)
+
+
+def _cast_message(error: pa.ArrowInvalid, field: pa.Field) -> str:
+    """What a cast ended in, in pylance's words where it is a number that is too large."""
+    found = _OUT_OF_RANGE.match(str(error))
+    if found is None:
+        return f"column {field.name!r}: {error}"
+    return f"column {field.name!r}: Can't cast value {found[1]} to type {rust_name(field.type)}: {error}"
 
 
 def _cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -281,7 +304,7 @@ def _field(schema: Schema, path: str) -> Field:
     try:
         return schema.column(path)
     except SchemaError as error:
-        raise SchemaError(f"Column {path} does not exist in the dataset: {error}") from error
+        raise SchemaError(f'Column "{path}" does not exist in the dataset: {error}') from error
 
 
 def _without(field: Field, gone: set[int]) -> Field | None:

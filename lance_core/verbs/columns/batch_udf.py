@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
 
-__all__ = ["BatchUDF", "BatchUDFCheckpoint", "as_batch", "batch_udf"]
+__all__ = ["BatchUDF", "BatchUDFCheckpoint", "as_batch", "batch_udf", "check_output"]
 
 
 class BatchUDF:
@@ -49,11 +49,8 @@ class BatchUDF:
             InvalidInputError: It has another number of rows.
         """
         result = as_batch(self.func(batch))
-        if self.output_schema is not None and result.schema != self.output_schema:
-            raise SchemaError(
-                "Output schema of function does not match the expected schema. "
-                f"Expected:\n{self.output_schema}\nGot:\n{result.schema}"
-            )
+        if self.output_schema is not None:
+            check_output(result.schema, self.output_schema)
         if result.num_rows != batch.num_rows:
             raise InvalidInputError(f"the function returned {result.num_rows} rows for {batch.num_rows}")
         return result
@@ -142,6 +139,18 @@ class BatchUDFCheckpoint:
             raise InvalidInputError(
                 f"{self.path} cannot be used as a checkpoint ({error}); if nothing else is kept there, delete it"
             ) from error
+
+
+def check_output(schema: pa.Schema, expected: pa.Schema) -> None:
+    """Make sure that a function returned what it promised, or what it returned first.
+
+    Raises:
+        SchemaError: It did not.
+    """
+    if schema != expected:
+        raise SchemaError(
+            f"Output schema of function does not match the expected schema. Expected:\n{expected}\nGot:\n{schema}"
+        )
 
 
 def as_batch(result: Any) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ Each maker declares the columns that it reads and makes, and turns a batch of li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
-from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch
+from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.rows.keys import KeyIndex
@@ -24,7 +25,12 @@ from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.version.source import Source
 
-__all__ = ["ColumnMaker", "Joined", "column_maker"]
+__all__ = ["ColumnMaker", "Joined", "column_maker", "null_fields"]
+
+_NULL = re.compile(
+    r"\s*(CAST\s*\(\s*NULL\s+AS\b[^()]*(\([^()]*\))?\s*\)|arrow_cast\s*\(\s*NULL\s*,\s*'[^']*'\s*\))\s*", re.IGNORECASE
+)
+"""A null of a type, alone."""
 
 
 class ColumnMaker(Protocol):
@@ -86,6 +92,7 @@ class _Function:
         kept = None if self.cache is None else self.cache.get_batch(fragment_id, batch_index)
         if kept is None:
             kept = self._udf.columns_of(as_batch(rows))
+            check_output(kept.schema, self.makes)
             if self.cache is not None:
                 self.cache.insert_batch(fragment_id, batch_index, kept)
         elif kept.schema != self.makes or kept.num_rows != rows.num_rows:
@@ -202,6 +209,29 @@ def column_maker(
             makes = _schema_of(udf, source, reads)
         return _Function(udf, reads, makes)
     return _Stream(*to_batches(transforms, reader_schema))
+
+
+def null_fields(transforms: Mapping[Any, Any], source: Source) -> list[pa.Field] | None:
+    """The columns, if the SQL for each is a null of some type, so that no file is needed; None otherwise."""
+    fields = []
+    for name, text in transforms.items():
+        if not isinstance(name, str) or not isinstance(text, str) or name in source.manifest.schema.names:
+            return None
+        column = parse_null(text)
+        if column is None:
+            return None
+        fields.append(pa.field(name, column))
+    return fields or None
+
+
+def parse_null(text: str) -> pa.DataType | None:
+    """The type of a null that SQL is, such as CAST(NULL AS INT); None if it is something else."""
+    if _NULL.fullmatch(text) is None:
+        return None
+    from lance_core.verbs.expressions.sql import parse_column  # noqa: PLC0415 - it imports the SQL parser
+
+    parsed = parse_column(text, pa.schema([]))
+    return None if pa.types.is_null(parsed.type) else parsed.type
 
 
 def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on: str, right_on: str | None) -> Joined:

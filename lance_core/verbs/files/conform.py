@@ -62,6 +62,25 @@ def check_new_columns(schema: pa.Schema) -> None:
     for name in schema.names:
         if not name:
             raise SchemaError("a column has an empty name")
+    check_metadata(schema.metadata)
+    for field in schema:
+        check_metadata(field.metadata)
+
+
+def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
+    """Make sure that metadata of Arrow can be stored: Lance keeps texts.
+
+    Raises:
+        SchemaError: A key or a value is no UTF-8.
+    """
+    for key, value in (metadata or {}).items():
+        for part in (key, value):
+            try:
+                part.decode()
+            except UnicodeDecodeError as error:
+                raise SchemaError(
+                    f"Metadata key {key!r} is not valid utf8. Consider base64 encode for generic binary metadata."
+                ) from error
 
 
 def _fit_field(dataset: Field, data: Field, path: str) -> Field:

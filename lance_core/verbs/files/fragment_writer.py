@@ -234,7 +234,7 @@ def to_batches(
     if isinstance(data, Iterable):
         if schema is None:
             raise InvalidInputError("an iterable of batches needs a schema")
-        return schema, _checked(data)
+        return schema, _checked(data, schema)
     raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
 
 
@@ -266,11 +266,32 @@ def lance_schema(
     return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
 
 
-def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch | pa.Table]:
+def _checked(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch | pa.Table]:
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise InvalidInputError(f"an iterable of batches gave a {type(batch).__name__}")
-        yield batch
+        yield _cast(batch, schema)
+
+
+def _cast(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch | pa.Table:
+    """A batch with the types that were announced for it, as far as a cast loses nothing; Python's numbers are int64."""
+    columns, fields = list(batch.columns), list(batch.schema)
+    changed = False
+    for index, field in enumerate(batch.schema):
+        at = schema.get_field_index(field.name)
+        wanted = schema.field(at).type if at >= 0 else field.type
+        if wanted == field.type or any(isinstance(kind, pa.BaseExtensionType) for kind in (wanted, field.type)):
+            continue
+        try:
+            columns[index] = columns[index].cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(
+                f"column {field.name!r}: an iterable gave {field.type}, and the schema says {wanted}: {error}"
+            ) from error
+        fields[index], changed = field.with_type(wanted), True
+    return (
+        type(batch).from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata)) if changed else batch
+    )
 
 
 def data_file_record(written: WrittenFile, target: WriteTarget) -> records.DataFile:

@@ -10,7 +10,7 @@ from lance_core.schema import Field
 from lance_core.table.fragment import DataFile
 from lance_core.verbs.version.source import Source
 
-__all__ = ["data_file_at"]
+__all__ = ["data_file_at", "described_file"]
 
 
 def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
@@ -20,6 +20,11 @@ def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
         SchemaError: The dataset lacks a column of the file.
         CorruptFileError: It is no data file.
     """
+    return described_file(source, path, base_id)[0]
+
+
+def described_file(source: Source, path: str, base_id: int | None) -> tuple[DataFile, int]:
+    """The record of `data_file_at`, and the number of rows; the same errors."""
     bare = DataFile(path=path, fields=(), file_major_version=0, file_minor_version=0, base_id=base_id)
     store, key = source.data_file(bare)
     size = store.head(key).size
@@ -34,7 +39,7 @@ def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
             fields.append(ids[name])
             indices.append(columns[own_id])
     major, minor = reader.version.manifest_numbers
-    return DataFile(
+    record = DataFile(
         path=path,
         fields=tuple(fields),
         column_indices=tuple(indices),
@@ -43,6 +48,7 @@ def data_file_at(source: Source, path: str, base_id: int | None) -> DataFile:
         file_size_bytes=size,
         base_id=base_id,
     )
+    return record, reader.num_rows
 
 
 def _paths(fields: Iterable[Field], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:

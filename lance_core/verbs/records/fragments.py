@@ -67,6 +67,11 @@ class DataFile:
         """Let code written for older versions call the path."""
         self.path = _CallablePath(self.path)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The path travels as plain text."""
+        self.__dict__.update(state)
+        self.__post_init__()
+
     @classmethod
     def create(cls, dataset: Handle, path: str, *, base_id: int | None = None) -> Self:
         """Describe a file that was written by itself, for `LanceOperation.DataReplacement`.

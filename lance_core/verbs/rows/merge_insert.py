@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -12,11 +13,14 @@ import pyarrow.compute as pc
 
 from lance_core.commit import CommitOptions, WriteTry
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.index.kinds import KINDS
+from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, WriteMode, join_columns, merge_source
+from lance_core.verbs.rows.merge_plan import merge_steps
 from lance_core.verbs.rows.merge_rows import Merged, merge_rows
 from lance_core.verbs.version.bases import WriteTarget, write_targets
 from lance_core.verbs.version.handle import Handle
@@ -204,13 +208,63 @@ class MergeInsertBuilder:
         affected = merged.removal.affected_rows if merged.removal is not None else None
         return Transaction.from_record(record, affected), merged.stats.as_dict()
 
-    def explain_plan(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered: there is no query plan."""
-        raise UnsupportedError("merge_insert.explain_plan is not offered")
+    def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
+        """What the merge will do, the last step first; pylance's plans are those of DataFusion, and look otherwise.
 
-    def analyze_plan(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered: there is no query plan."""
-        raise UnsupportedError("merge_insert.analyze_plan is not offered")
+        Args:
+            schema: Columns of the source; None for those of the dataset.
+            verbose: Changes nothing: all steps are told.
+
+        Raises:
+            SchemaError: The columns do not fit.
+            UnsupportedError: The keys would be looked up in an index: then which rows are read depends on them.
+        """
+        del verbose
+        source = self._dataset.source
+        self._clauses.check()
+        self._check_joins(source)
+        found = resolve_extensions(schema_to_arrow(source.manifest.schema)) if schema is None else schema
+        merge_source(found.empty_table(), source.manifest.schema, self._clauses)
+        return "\n".join(merge_steps(source, self._clauses, found).lines())
+
+    def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
+        """Work the merge out, and say what it would do and how long that took, with its plan; nothing is committed.
+
+        Files that it writes are deleted again. Arguments and errors as `execute` and `explain_plan`.
+        """
+        source, table = self._dataset.source, self._table(data_obj, schema)
+        self._check_joins(source)
+        started = time.perf_counter()
+        with staged(source) as files:
+            merged = self._merge(source, table, files)
+            seconds = time.perf_counter() - started
+            files.discard()
+        written = [file for fragment in merged.operation.new_fragments for file in fragment.files]
+        metrics = {
+            "elapsed_seconds": f"{seconds:.6f}",
+            "bytes_written": sum(file.file_size_bytes for file in written),
+            "num_files_written": len(written),
+            **merged.stats.as_dict(),
+        }
+        step = merge_steps(
+            source, self._clauses, table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
+        )
+        return "\n".join(step.lines())
+
+    def _check_joins(self, source: Source) -> None:
+        """Refuse a plan of a merge that looks its keys up in an index, as pylance does.
+
+        Raises:
+            UnsupportedError: It does.
+        """
+        clauses, manifest = self._clauses, source.manifest
+        ids = [manifest.schema.column(name).id for name in clauses.on]
+        indexed = {index.fields for index in manifest.indices if index.kind in KINDS}
+        if clauses.use_index and not clauses.deletes_others and all((field_id,) in indexed for field_id in ids):
+            raise UnsupportedError(
+                f"This merge insert configuration does not support explain_plan: its keys {list(clauses.on)} are "
+                "looked up in an index; use_index(False) joins without"
+            )
 
     def mark_sstables_as_compacted(self, *_: Any, **__: Any) -> NoReturn:
         """Not offered: write-ahead logs are not written."""

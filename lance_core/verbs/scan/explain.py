@@ -2,16 +2,17 @@
 
     Order: by=[delay descending nulls last], rows=0 to 10
       Filter: condition=(carrier == "UA"), page skipping=none, unused indices=[carrier_idx (Bitmap)]
-        Read: uri=/lake/flights.lance, version=2, columns=[carrier, delay], fragments=365 of 365 (0-364), ...
+        LanceRead: uri=/lake/flights.lance, version=2, projection=[carrier, delay], fragments=365 of 365 (0-364), ...
 
-Every fact comes from the functions that the scan itself uses.
+Every fact comes from the functions that the scan itself uses. `LanceRead`, its `projection`, its
+`metrics` and `ScalarIndexQuery` have the names of pylance's plans, which tools look for.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -35,6 +36,8 @@ __all__ = ["Part", "Step", "order_steps", "scan_steps"]
 
 _OWN_FUNCTION: Final = re.compile(r"lance\.(\w+)\.[A-Za-z0-9+/=]+")
 """How functions in Python are registered with Arrow: by name and types."""
+
+_COMPARISON: Final = re.compile(r"\(([^()\s]+) (==|!=|<=|>=|<|>) ([^()]+)\)")
 
 _VERSIONS: Final = {version.manifest_numbers: version.value for version in FileVersion}
 
@@ -69,11 +72,18 @@ class Part:
         fragment: The fragment.
         num_rows: Its rows that a scan without filter and limit gives.
         rows: Which of those are read; None for all.
+        num_possible: How many of them can match a filter, by what indices say; None for all.
     """
 
     fragment: Fragment
     num_rows: int
     rows: range | None
+    num_possible: int | None = None
+
+    @property
+    def num_looked_at(self) -> int:
+        """Rows that are in question."""
+        return self.num_rows if self.num_possible is None else self.num_possible
 
 
 def scan_steps(
@@ -84,6 +94,7 @@ def scan_steps(
     read_ahead: bool,
     verbose: bool = False,
     selection: Selection | None = None,
+    metrics: str | None = None,
 ) -> Step:
     """The steps of a scan in stored order.
 
@@ -94,12 +105,17 @@ def scan_steps(
         read_ahead: Whether fragments are read together or side by side where that pays.
         verbose: Whether to list the fragments. Statistics of 0.1 files are read then.
         selection: The answer of indices about the filter.
+        metrics: What was measured when it ran; None before that.
     """
+    measured = () if metrics is None else (metrics,)
     if options.filter is None:
         step = _read(source, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
+        step = replace(step, facts=(*step.facts, *measured))
     else:
         reads = filter_reads(source.manifest.schema, options, options.filter)
         below = _read(source, options, parts, reads.own, read_ahead=read_ahead, verbose=verbose)
+        queries = tuple(_index_queries(source, options, selection)) if selection is not None else ()
+        below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))
         step = Step(name="Filter", facts=tuple(_filter_facts(source, options, parts, selection)), inputs=(below,))
         if reads.late is not None:
             step = Step(name="Take", facts=(_columns(reads.late, source), "of=rows that match"), inputs=(step,))
@@ -138,7 +154,8 @@ def _read(
     wanted = sum(part.num_rows if part.rows is None else len(part.rows) for part in parts)
     files = [file for part in parts for file, _, _ in files_of(part.fragment, schema)]
     versions = {(file.file_major_version, file.file_minor_version) for file in files}
-    facts = [f"uri={source.store.root}", f"version={source.manifest.version}", _columns(schema, source)]
+    projection = _list("projection", _paths(schema, source))
+    facts = [f"uri={source.store.root}", f"version={source.manifest.version}", projection]
     if options.row_columns:
         facts.append(_list("row columns", options.row_columns))
     facts += [f"fragments={len(parts)} of {total}{ids}", f"rows={wanted}"]
@@ -151,7 +168,7 @@ def _read(
     scans = [FragmentScan(source, part.fragment, options) for part in parts]
     facts += _ahead(options, scans) if read_ahead else []
     below = tuple(_fragment(source, options, part, schema) for part in parts) if verbose else ()
-    return Step(name="Read", facts=tuple(facts), inputs=below)
+    return Step(name="LanceRead", facts=tuple(facts), inputs=below)
 
 
 def _ahead(options: ScanOptions, scans: Sequence[FragmentScan]) -> list[str]:
@@ -207,6 +224,27 @@ def _filter_facts(
         yield _list("unused indices", sorted(unused))
 
 
+def _index_queries(source: Source, options: ScanOptions, selection: Selection) -> Iterator[Step]:
+    """What each index was asked: the conditions on its fields."""
+    assert options.filter is not None
+    schema = source.manifest.schema
+    known = {index.name: index for index in source.manifest.indices}
+    for shown in selection.indices:
+        name = shown.rpartition(" (")[0]
+        index = known[name]
+        tops = {top.name for top in schema.fields if any(node.id in index.fields for node, _ in top.walk())}
+        asked = [part for part in options.conjuncts or (options.filter,) if tops.intersection(columns_of(part))]
+        query = " AND ".join(map(_as_sql, asked))
+        yield Step(name="ScalarIndexQuery", facts=(f"query=[{query}]@{name}({index.kind})",))
+
+
+def _as_sql(expression: pc.Expression) -> str:
+    """A condition as SQL writes it where it is a plain comparison."""
+    text = _text(expression)
+    found = _COMPARISON.fullmatch(text)
+    return f"{found[1]} {'=' if found[2] == '==' else found[2]} {found[3]}" if found else text
+
+
 def _limit_facts(options: ScanOptions) -> Iterator[str]:
     if options.offset:
         yield f"offset={options.offset}"
@@ -231,7 +269,11 @@ def _outputs(projection: Projection) -> Iterator[str]:
 
 def _columns(schema: Schema, source: Source) -> str:
     """The columns of a schema; of a column that is read in part, the fields."""
-    return _list("columns", (path for f in schema.fields for path in _leaves(f, source.manifest.schema.column(f.name))))
+    return _list("columns", _paths(schema, source))
+
+
+def _paths(schema: Schema, source: Source) -> Iterator[str]:
+    return (path for f in schema.fields for path in _leaves(f, source.manifest.schema.column(f.name)))
 
 
 def _leaves(node: Field, whole: Field, *above: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypedDict
@@ -24,6 +25,8 @@ STRICT_ROWS: Final = 8192
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
 Filter: TypeAlias = str | pc.Expression | None
+
+_BATCH_SIZE_VARIABLE: Final = "LANCE_DEFAULT_BATCH_SIZE"
 
 _BLOB_KEY: Final = "lance-encoding:blob"
 _BLOB_HANDLINGS: Final = ("all_binary", "all_descriptions", "blobs_descriptions")
@@ -168,7 +171,8 @@ class ScanOptions:
         ):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InvalidInputError(f"{name} must not be {value}")
+                wanted = "must be non-negative" if least == 0 else "must be positive"
+                raise InvalidInputError(f"{name.capitalize()} {wanted}: {name} is {value}")
         if self.strict_batch_size and self.batch_size_bytes is not None:
             raise InvalidInputError("strict_batch_size cannot be combined with batch_size_bytes")
         if self.include_deleted_rows and not self.with_row_id:
@@ -227,6 +231,7 @@ def scan_options(
             schema.column(name)
         late_materialization = True
     known = {name: others.pop(name) for name in _OPTIONS if others.get(name) is not None}
+    known.setdefault("batch_size", _default_batch_size())
     _check_others(schema, others)
     condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, with_row_fields(schema))
     return ScanOptions(
@@ -240,6 +245,20 @@ def scan_options(
         late_materialization=late_materialization,
         **known,
     )
+
+
+def _default_batch_size() -> int | None:
+    """What pylance's environment variable says of it; None if it is not set.
+
+    Raises:
+        InvalidInputError: It is no number.
+    """
+    text = os.environ.get(_BATCH_SIZE_VARIABLE)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise InvalidInputError(f"{_BATCH_SIZE_VARIABLE} is a number of rows, not {text!r}")
+    return int(text)
 
 
 def _condition(filter_: Filter, known: pa.Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -66,7 +67,8 @@ class Projection:
         Args:
             schema: The dataset's columns.
             columns: Names, dotted paths among them; or names and SQL expressions; None for all columns.
-            flatten: Whether a dotted path gives a column of its own, or else a struct of only that field.
+            flatten: Whether a dotted path gives a column of its own, or else a struct of only that field; then a
+                column that is named again is given once, and one about rows as often as it is named.
 
         Raises:
             InvalidInputError: A column is named twice, or an expression is invalid.
@@ -79,19 +81,14 @@ class Projection:
             raise InvalidInputError(f"columns is a list of names, not the text {columns!r}")
         if isinstance(columns, Mapping):
             return cls._computed(schema, columns)
-        if not isinstance(columns, Iterable):
-            raise InvalidInputError(f"columns is a list of names, or a mapping of names and SQL, not {columns!r}")
-        names = list(columns)
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        if twice:
-            raise InvalidInputError(f"Duplicate column name: {', '.join(twice)}")
+        names = _names(columns, distinct=flatten)
         known = set(schema.names)
         if known.issuperset(names):
-            return cls(schema=schema.project(names))
+            return cls(schema=schema.project(list(dict.fromkeys(names))))
         stored = [name for name in names if name in known or name not in ROW_COLUMNS]
-        read = schema.project(stored)
+        read = schema.project(list(dict.fromkeys(stored)))
         if not flatten:
-            names = [*dict.fromkeys(split_path(name)[0] if name not in known else name for name in names)]
+            names = _once([split_path(name)[0] if name not in known else name for name in names], known)
         outputs = []
         for name in names:
             if name in ROW_COLUMNS and name not in known:
@@ -158,6 +155,33 @@ class Projection:
                 column = table.column(field.name).combine_chunks()
             columns.append(column if column.type == field.type else column.cast(field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else rows_without_columns(batch.num_rows)
+
+
+def _names(columns: Any, *, distinct: bool) -> list[str]:
+    """The names that a user asks for.
+
+    Raises:
+        InvalidInputError: They are no names, or a name stands there twice.
+    """
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    if not isinstance(columns, Iterable) or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"columns is a list of names, or a mapping of names and SQL, not {columns!r}")
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice and distinct:
+        raise InvalidInputError(f"Duplicate column name: {', '.join(twice)}")
+    return names
+
+
+def _once(names: list[str], known: set[str]) -> list[str]:
+    """Names of columns, each once; those about rows as often as they are there."""
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        if name in seen and (name in known or name not in ROW_COLUMNS):
+            continue
+        seen.add(name)
+        found.append(name)
+    return found
 
 
 def rows_without_columns(num_rows: int) -> pa.RecordBatch:

@@ -46,6 +46,17 @@ class ReadCounter:
             f"objects={len(self.objects)}",
         ]
 
+    def metrics(self, output_rows: int, rows_scanned: int) -> str:
+        """What was counted, under the names of pylance's plans."""
+        counts = {
+            "output_rows": output_rows,
+            "rows_scanned": rows_scanned,
+            "bytes_read": self.num_bytes,
+            "iops": self.num_calls,
+            "requests": self.num_ranges,
+        }
+        return f"metrics=[{', '.join(f'{name}={value}' for name, value in counts.items())}]"
+
 
 def counted(source: Source, counter: ReadCounter) -> Source:
     """The same version, with stores that count reads."""

@@ -162,7 +162,8 @@ def opened_reader(source: Source, file: DataFile, opened: Opened) -> DataFileRea
     store, key = source.data_file(file)
     where = (file.base_id, key)
     if where not in opened:
-        opened[where] = DataFileReader.open(store, key, size=file.file_size_bytes or None)
+        size = file.file_size_bytes or None
+        opened[where] = DataFileReader.open(store, key, size=size, cache=source.session.files)
     return opened[where]
 
 

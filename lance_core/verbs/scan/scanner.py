@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -154,26 +154,41 @@ class LanceScanner:
             rows, num_bytes = (sum(size[i] for size in sizes) for i in (0, 1))
             facts = [f"rows={rows}", f"batches={len(sizes)}", f"bytes in memory={num_bytes}"]
         facts += [f"seconds={time.perf_counter() - started:.6f}", *counter.facts()]
-        step = self._count_plan() if count_rows else self._plan()
+        step = self._count_plan() if count_rows else self._plan(ran=(rows, counter))
         return "\n".join(Step(name="Ran", facts=tuple(facts), inputs=(step,)).lines())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows through Arrow's C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _plan(self, *, verbose: bool = False) -> Step:
+    def _plan(self, *, verbose: bool = False, ran: tuple[int, ReadCounter] | None = None) -> Step:
+        """The steps; `ran` is how many rows came when they were run, and what that read."""
         options = self._options
         if options.order_by:
-            keys = self._for_order()._plan(verbose=verbose)  # noqa: SLF001 - the same class
+            keys = self._for_order()._plan(verbose=verbose, ran=ran)  # noqa: SLF001 - the same class
             return order_steps(self._source, options, keys)
-        if options.filter is not None:
-            chosen = self._chosen()
-            parts = [Part(fragment=f, num_rows=self._count(f), rows=None) for f, _ in chosen.parts]
-        else:
-            chosen = None
-            parts = [Part(fragment=f, num_rows=self._count(f), rows=rows) for f, rows in self._parts()]
+        chosen = self._chosen() if options.filter is not None else None
+        found: Iterable[tuple[Fragment, Sized | None]] = self._parts() if chosen is None else chosen.parts
+        parts = [
+            Part(
+                fragment=fragment,
+                num_rows=self._count(fragment),
+                rows=rows if isinstance(rows, range) else None,
+                num_possible=None if rows is None else len(rows),
+            )
+            for fragment, rows in found
+        ]
         selection = chosen.selection if chosen is not None else None
-        return scan_steps(self._source, options, parts, read_ahead=self._is_whole, verbose=verbose, selection=selection)
+        metrics = ran[1].metrics(ran[0], sum(part.num_looked_at for part in parts)) if ran is not None else None
+        return scan_steps(
+            self._source,
+            options,
+            parts,
+            read_ahead=self._is_whole,
+            verbose=verbose,
+            selection=selection,
+            metrics=metrics,
+        )
 
     def _count_matching(self) -> int:
         """Number of rows that match; fragments that match as a whole are not opened."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from lance_core.verbs.scan.read_fragment import Rows, live_counts
 from lance_core.verbs.scan.small_fragments import joined_rows
 from lance_core.verbs.version.source import Source
 
-__all__ = ["take_addresses", "take_rows"]
+__all__ = ["take_addresses", "take_rows", "whole_numbers"]
 
 _Integers = npt.NDArray[np.int64]
 
@@ -30,7 +31,7 @@ def take_rows(
     Raises:
         InvalidInputError: A position is out of range.
     """
-    unique, order = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+    unique, order = np.unique(whole_numbers("indices", indices), return_inverse=True)
     counts = np.array(live_counts(source, fragments), dtype=np.int64)
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
@@ -43,6 +44,28 @@ def take_rows(
         rows = unique[owner == position] - (ends[position] - counts[position])
         parts.append((fragments[position], _physical_offsets(source, fragments[position], rows)))
     return _in_order(_gathered(source, parts, options), order)
+
+
+def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
+    """Numbers of rows as an array: of unsigned integers if one of them is that large.
+
+    Args:
+        name: What they are, for errors.
+        numbers: A sequence or array of integers.
+
+    Raises:
+        InvalidInputError: They are something else.
+    """
+    if hasattr(numbers, "to_numpy"):
+        numbers = numbers.to_numpy(zero_copy_only=False) if isinstance(numbers, pa.Array) else numbers.to_numpy()
+    is_list = isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes | Mapping)
+    try:
+        found = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers) if is_list else None)
+    except (ValueError, OverflowError):
+        found = np.asarray(None)
+    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+        raise InvalidInputError(f"{name} are a list or an array of whole numbers, not {numbers!r}")
+    return found.astype(np.uint64) if found.dtype == np.uint64 else found.astype(np.int64)
 
 
 def take_addresses(

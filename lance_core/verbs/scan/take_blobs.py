@@ -6,22 +6,17 @@ from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural.blob import is_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.table.rowids import row_ids_of
 from lance_core.verbs.scan.options import scan_options
-from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 from lance_core.verbs.version.source import Source
 
 __all__ = ["BlobFile", "blobs_at"]
-
-_Addresses = npt.NDArray[np.uint64]
 
 
 class BlobFile(BytesIO):
@@ -98,52 +93,11 @@ def blobs_at(
     fragments = source.manifest.fragments
     if indices is not None:
         return _payloads(take_rows(source, fragments, indices, options))
-    where = _unsigned(addresses if addresses is not None else ids)
-    if ids is not None and source.manifest.uses_stable_row_ids:
-        where = _addresses_of(source, where)
-    _check_live(source, where)
+    if ids is not None:
+        return _payloads(take_ids(source, ids, options))
+    where = unsigned("addresses", addresses)
+    check_live(source, where)
     return _payloads(take_addresses(source, fragments, where, options))
-
-
-def _unsigned(numbers: Any) -> _Addresses:
-    values = [int(number) for number in (numbers.to_pylist() if hasattr(numbers, "to_pylist") else numbers)]
-    if any(not 0 <= value < 2**64 for value in values):
-        raise InvalidInputError("row ids and addresses are whole numbers from 0 on")
-    return np.array(values, np.uint64)
-
-
-def _addresses_of(source: Source, ids: _Addresses) -> _Addresses:
-    """Where the rows with these stable ids are."""
-    found: dict[int, int] = {}
-    for fragment in source.manifest.fragments:
-        own = row_ids_of(fragment)
-        if own is None:
-            raise UnsupportedError(f"fragment {fragment.id} has no row ids")
-        deletions = source.deletions(fragment)
-        offsets = np.flatnonzero(np.isin(own, ids))
-        if deletions is not None:
-            offsets = offsets[deletions.live_rows(len(own))[offsets]]
-        found.update((int(own[offset]), (fragment.id << 32) | int(offset)) for offset in offsets)
-    missing = [number for number in ids.tolist() if number not in found]
-    if missing:
-        raise InvalidInputError(f"there is no row of id {missing[0]}")
-    return np.array([found[number] for number in ids.tolist()], np.uint64)
-
-
-def _check_live(source: Source, addresses: _Addresses) -> None:
-    """Make sure that there is a row at each address."""
-    by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
-    for number in np.unique(addresses >> np.uint64(32)).tolist():
-        fragment = by_id.get(number)
-        offsets = (addresses[addresses >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-        if fragment is None:
-            raise InvalidInputError(f"row address {(number << 32) | int(offsets[0])}: there is no fragment {number}")
-        total = physical_rows(source, fragment)
-        if offsets.max() >= total:
-            raise InvalidInputError(f"row {offsets.max()} lies outside the {total} rows of fragment {number}")
-        deletions = source.deletions(fragment)
-        if deletions is not None and not deletions.live_rows(total)[offsets].all():
-            raise UnsupportedError("A take operation that includes row addresses must not target deleted rows")
 
 
 def _payloads(table: pa.Table) -> list[bytes | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -47,6 +48,8 @@ def destination(
     """
     if not isinstance(where, Handle | str | PathLike):
         raise TypeError(f"a dataset is given by str, Path or LanceDataset, not {type(where)}")
+    if not isinstance(where, Handle) and fspath(where) == "memory://":
+        where = f"memory://{uuid.uuid4()}"  # a place of its own, as in pylance
     if not isinstance(where, Handle):
         options = StorageOptions(storage_options, commit_lock=commit_lock)
         return Destination(uri=fspath(where), store=open_store(where, options), options=options)

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from lance_core.commit import identity_of, latest_version, load_latest, load_manifest
 from lance_core.errors import DatasetNotFoundError
-from lance_core.index.segments import IndexCache
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
 from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.version.branch_roots import dataset_store, dataset_uri
 from lance_core.verbs.version.references import Place, Reference
+from lance_core.verbs.version.session import Session
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Handle"]
@@ -31,6 +31,8 @@ class Handle:
         manifest: The version; None opens the latest.
         commit_lock: A function from the version that is about to be committed to a context manager, which all commits
             of this handle hold while they put the manifest. A copy of the handle in another process has none.
+        session: What is known of files and indices; None for one of its own.
+        default_scan_options: Arguments that stand where a scan does not give them.
 
     Raises:
         DatasetNotFoundError: There is no dataset.
@@ -44,6 +46,8 @@ class Handle:
         storage_options: Mapping[str, str] | None = None,
         manifest: Manifest | None = None,
         commit_lock: CommitLock | None = None,
+        session: Session | None = None,
+        default_scan_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._uri = canonical_uri(uri)
         self._options = StorageOptions(storage_options, commit_lock=commit_lock)
@@ -52,7 +56,8 @@ class Handle:
         if found is None:
             raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
         self._manifest: Manifest = found
-        self._index_cache = IndexCache()
+        self._session = session if session is not None else Session()
+        self._scan_defaults = dict(default_scan_options or {})
 
     def __repr__(self) -> str:
         """Name the root and the version."""
@@ -60,7 +65,7 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as URI and version; the other process reads the manifest itself."""
-        return _reopen, (type(self), self._uri, self.version, self._options)
+        return _reopen, (type(self), self._uri, self.version, self._options, self._scan_defaults)
 
     @property
     def uri(self) -> str:
@@ -155,7 +160,7 @@ class Handle:
     @property
     def source(self) -> Source:
         """The version as readers need it: manifest and stores."""
-        return Source(self._store, self._manifest, self._options, self._index_cache)
+        return Source(self._store, self._manifest, self._options, self._session)
 
     def checkout_version(self, version: Reference) -> Self:
         """A handle on another version.
@@ -169,17 +174,34 @@ class Handle:
         """
         resolved = self._place.resolve(version)
         if (resolved.branch, resolved.version) == (self.branch, self.version):
-            return type(self)(self._uri, storage_options=self._options, manifest=self._manifest)
-        return type(self)(resolved.store.root, storage_options=self._options, manifest=resolved.manifest())
+            return self._beside(self._uri, self._manifest)
+        return self._beside(resolved.store.root, resolved.manifest())
 
     def checkout_latest(self) -> None:
         """Move this handle to the latest version."""
         self._manifest = load_latest(self._store, self._manifest) or self._manifest
+
+    def session(self) -> Session:
+        """What this handle remembers of files and indices, to be given to others."""
+        return self._session
+
+    def _beside(self, uri: str, manifest: Manifest) -> Self:
+        """A handle on another version, which shares what this one remembers."""
+        return type(self)(
+            uri,
+            storage_options=self._options,
+            manifest=manifest,
+            session=self._session,
+            default_scan_options=self._scan_defaults,
+        )
 
     def move_to(self, manifest: Manifest) -> None:
         """Move the handle to another version of the dataset."""
         self._manifest = manifest
 
 
-def _reopen(kind: type[Handle], uri: str, version: int, options: Mapping[str, str]) -> Handle:
-    return kind(uri, storage_options=options, manifest=load_manifest(open_store(uri, options), version))
+def _reopen(
+    kind: type[Handle], uri: str, version: int, options: Mapping[str, str], scan_defaults: Mapping[str, Any]
+) -> Handle:
+    manifest = load_manifest(open_store(uri, options), version)
+    return kind(uri, storage_options=options, manifest=manifest, default_scan_options=scan_defaults)

@@ -18,6 +18,7 @@ from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import DELETIONS_PREFIX, INDICES_PREFIX, data_key
+from lance_core.verbs.version.session import Session
 
 __all__ = ["Source"]
 
@@ -30,14 +31,19 @@ class Source:
         store: The dataset's own store.
         manifest: The version.
         options: Storage options, which serve the base paths as well.
-        index_cache: Cached parts of indices.
+        session: What was read of files and indices.
     """
 
     store: ObjectStore
     manifest: Manifest
     options: Mapping[str, str] = field(default_factory=StorageOptions, repr=False)
-    index_cache: IndexCache = field(default_factory=IndexCache, repr=False, compare=False)
+    session: Session = field(default_factory=Session, repr=False, compare=False)
     _bases: dict[int, ObjectStore] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def index_cache(self) -> IndexCache:
+        """What was read of indices."""
+        return self.session.indices
 
     def with_stores(self, change: Callable[[ObjectStore], ObjectStore]) -> Source:
         """The same version, read through other stores."""

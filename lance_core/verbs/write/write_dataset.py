@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, OutcomeUnknownError
 from lance_core.store import canonical_uri
+from lance_core.store.memory import MemoryStore
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.write.commit_fragments import commit_fragments
@@ -35,6 +36,8 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         DatasetExistsError: The mode is "create" and there is a dataset.
         SchemaError: The rows do not fit the dataset, or cannot be stored; nothing was written.
     """
+    if options.mode == "create" and isinstance(place.store, MemoryStore):
+        place.store.forget_unused()  # as in pylance, what is in memory lives as long as somebody holds it
     prepared = prepare(place, options)
     place, is_new = prepared.place, prepared.place.base is None
     if not is_new and options.mode == "create":

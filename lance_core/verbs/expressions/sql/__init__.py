@@ -8,12 +8,14 @@ refused with their name and position in the text. sqlglot is imported with this 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema, schema_to_arrow, storage_type
 from lance_core.verbs.expressions.sql.casts import cast
 from lance_core.verbs.expressions.sql.compile import TextCompiler
@@ -75,9 +77,10 @@ def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
     Raises:
         InvalidInputError: It is no condition.
     """
-    compiled = TextCompiler(text, _storage_schema(schema)).compile(as_filter=True)
-    if not pa.types.is_boolean(compiled.type):
-        raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
+    with _user_input():
+        compiled = TextCompiler(text, _storage_schema(schema)).compile(as_filter=True)
+        if not pa.types.is_boolean(compiled.type):
+            raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
     return compiled.expression
 
 
@@ -86,7 +89,17 @@ def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expressio
 
     Arguments and errors as `parse_filter`.
     """
-    return tuple(part.expression for part in TextCompiler(text, _storage_schema(schema)).conjuncts())
+    with _user_input():
+        return tuple(part.expression for part in TextCompiler(text, _storage_schema(schema)).conjuncts())
+
+
+@contextmanager
+def _user_input() -> Iterator[None]:
+    """Begin what is said of a filter as pylance does; tools look for it."""
+    try:
+        yield
+    except (InvalidInputError, UnsupportedError) as error:
+        raise type(error)(f"Invalid user input: {error}") from error
 
 
 def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:

@@ -6,6 +6,7 @@ and gives null in a TRY_CAST.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import pyarrow as pa
@@ -55,6 +56,11 @@ _ARROW_NAMES: Final = {
     "date64": pa.date64(),
     **{f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+_LIST: Final = re.compile(
+    r"(?:(?P<large>Large)?List|FixedSizeList(?=\(\d))\((?:(?P<size>(?<=SizeList\()\d{1,9})\s*[,x]\s*)?(?P<inner>.+)\)",
+    re.IGNORECASE,
+)
+_SIZED_BINARY: Final = re.compile(r"FixedSizeBinary\((\d{1,9})\)", re.IGNORECASE)
 
 
 def type_of(node: exp.DataType, text: str) -> pa.DataType:
@@ -75,8 +81,18 @@ def type_of(node: exp.DataType, text: str) -> pa.DataType:
 
 
 def named_type(name: str) -> pa.DataType | None:
-    """The type that Arrow's Rust library calls so, such as `Float64`; None if it is not known."""
-    return _ARROW_NAMES.get(name.lower())
+    """The type that Arrow's Rust library calls so, such as `Float64` or `List(Int32)`; None if it is not known."""
+    name = name.strip()
+    lists = _LIST.fullmatch(name)
+    if lists is not None:
+        inner = named_type(lists["inner"])
+        if inner is None:
+            return None
+        if lists["size"] is not None:
+            return pa.list_(inner, int(lists["size"]))
+        return pa.large_list(inner) if lists["large"] else pa.list_(inner)
+    sized = _SIZED_BINARY.fullmatch(name)
+    return pa.binary(int(sized[1])) if sized is not None else _ARROW_NAMES.get(name.lower())
 
 
 def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Typed | None = None) -> Typed:

@@ -107,7 +107,8 @@ class TextCompiler:
         first = _find(names[0], self._schema.names)
         if first is None:
             raise SchemaError(
-                f"no column {'.'.join(names)!r}, in {self.text!r}; the columns are {list(self._schema.names)}"
+                f"No field named {'.'.join(names)}: no column {'.'.join(names)!r}, in {self.text!r}; "
+                f"the columns are {list(self._schema.names)}"
             )
         found = Typed(pc.field(first), self._schema.field(first).type, is_column=True)
         for name in names[1:]:

@@ -38,8 +38,8 @@ class LocatedError(InvalidInputError):
     """An error that tells already where in the text it is."""
 
 
-class LocatedUnsupportedError(UnsupportedError):
-    """The same for unknown constructs."""
+class LocatedUnsupportedError(UnsupportedError, ValueError):
+    """The same for unknown constructs; pylance raises ValueError for that too."""
 
 
 class _Lance(Dialect):

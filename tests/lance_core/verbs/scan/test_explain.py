@@ -38,13 +38,13 @@ def explained(dataset, *, verbose=False, **arguments):
 
 ALL = "fragments=9 of 9 (0-2, 4-9), rows=898, deleted rows=2"
 PLANS = [
-    ({}, f"Read: columns=[id, s, st, n], {ALL}, files=18, file versions=[2.2]"),
-    ({"columns": []}, f"Read: columns=[], {ALL}, files=0"),
+    ({}, f"LanceRead: projection=[id, s, st, n], {ALL}, files=18, file versions=[2.2]"),
+    ({"columns": []}, f"LanceRead: projection=[], {ALL}, files=0"),
     (
         {"columns": ["id", "n"], "offset": 50, "limit": 120, "batch_size": 64},
         """
         Batches: rows=at most 64
-          Read: columns=[id, n], fragments=2 of 9 (0-1), rows=120, deleted rows=2, files=4, file versions=[2.2]
+          LanceRead: projection=[id, n], fragments=2 of 9 (0-1), rows=120, deleted rows=2, files=4, file versions=[2.2]
         """,
     ),
     (
@@ -53,14 +53,14 @@ PLANS = [
         Project: columns=[s, st.b.c]
           Take: columns=[st.b.c], of=rows that match
             Filter: conditions=[(id > 5), (s == "3")], page skipping=none
-              Read: columns=[id, s], {ALL}, files=9, file versions=[2.2]
+              LanceRead: projection=[id, s], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
         {"columns": ["s"], "filter": "n > 5", "late_materialization": False, "with_row_id": True},
         f"""
         Filter: condition=(n > 5), page skipping=none
-          Read: columns=[s, n], row columns=[_rowid], {ALL}, files=18, file versions=[2.2]
+          LanceRead: projection=[s, n], row columns=[_rowid], {ALL}, files=18, file versions=[2.2]
         """,
     ),
     (
@@ -69,14 +69,14 @@ PLANS = [
         Project: columns=[x = add(id, 1)]
           Limit: offset=1, limit=3, looks at=16384 rows of a fragment first, then at four times as many
             Filter: condition=invert(is_null(array_sort(make_array(id)), {{nan_is_null=false}})), in Python=[array_sort, make_array], page skipping=none
-              Read: columns=[id], {ALL}, files=9, file versions=[2.2]
+              LanceRead: projection=[id], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
         {"columns": [], "filter": pc.is_in(pc.field("s"), pa.array(["3", "4"]))},
         f"""
         Filter: condition=is_in(s, {{value_set=string:[ "3", "4" ], null_matching_behavior=MATCH}}), page skipping=none
-          Read: columns=[s], {ALL}, files=9, file versions=[2.2]
+          LanceRead: projection=[s], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
@@ -87,7 +87,7 @@ PLANS = [
             Project: columns=[st.a]
               Take: columns=[st.a], of=rows that match
                 Filter: condition=(id > 5), page skipping=none
-                  Read: columns=[id], row columns=[_rowaddr], {ALL}, files=9, file versions=[2.2]
+                  LanceRead: projection=[id], row columns=[_rowaddr], {ALL}, files=9, file versions=[2.2]
         """,
     ),
     (
@@ -96,7 +96,7 @@ PLANS = [
         Batches: rows=8192 each but the last
           Take: columns=[id], of=rows in order
             Order: by=[id ascending nulls last], rows=0 to the last
-              Read: columns=[id], row columns=[_rowaddr], {ALL}, files=9, file versions=[2.2]
+              LanceRead: projection=[id], row columns=[_rowaddr], {ALL}, files=9, file versions=[2.2]
         """,
     ),
 ]
@@ -181,7 +181,10 @@ def test_what_was_measured_stands_above_the_plan(dataset, opened, arguments):
     table = scanner.to_table()
     num_files = len(set(opened))
     text = scanner.analyze_plan()
-    assert textwrap.dedent(text.partition("\n")[2]) == scanner.explain_plan()
+    below = textwrap.dedent(text.partition("\n")[2])
+    assert re.sub(r", metrics=\[[^]]*\]", "", below) == scanner.explain_plan()
+    metrics = dict(re.findall(r"(\w+)=(\d+)", re.search(r"metrics=\[(.*?)\]", below)[1]))
+    assert (int(metrics["output_rows"]), int(metrics["bytes_read"])) == (table.num_rows, measured(text)["bytes read"])
     found = measured(text)
     assert found["rows"] == table.num_rows
     assert found["batches"] == len(list(scanner.to_batches()))
@@ -216,6 +219,6 @@ def test_object_storage_is_read_side_by_side_and_its_secrets_stay_out(s3):
     made = lance_core.write_dataset(rows, uri, max_rows_per_file=250, storage_options=options)
     text = made.scanner().analyze_plan()
     assert f"uri={uri}, " in text
-    assert text.endswith("side by side=4 fragments, 8 at a time")
+    assert "side by side=4 fragments, 8 at a time, metrics=[" in text
     assert (measured(text)["rows"], measured(text)["objects"]) == (1000, 4)
     assert not any(value in text for name, value in options.items() if "access_key" in name)

@@ -1,0 +1,197 @@
+"""SQL over one dataset, under pylance's names; DuckDB runs it, reading only the columns and rows that it needs.
+
+pylance runs DataFusion: the SQL is that of the engine, which for what both know is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID, row_field
+from lance_core.verbs.scan.scanner import LanceScanner
+
+__all__ = ["SqlQuery", "SqlQueryBuilder"]
+
+_ROWS: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a query is run with; `SqlQueryBuilder` describes it."""
+
+    dataset: Readable
+    sql: str
+    table_name: str = "dataset"
+    row_columns: tuple[str, ...] = ()
+    batch_size: int = _ROWS
+    batch_size_bytes: int | None = None
+
+
+class SqlQuery:
+    """A query that can be run; made by `SqlQueryBuilder.build`.
+
+    Args:
+        settings: What to run.
+    """
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+
+    def to_batch_records(self) -> list[pa.RecordBatch]:
+        """Run it, and return all batches of the result.
+
+        Raises:
+            InvalidInputError: The engine refuses the SQL, or fails on it; its words are in the text.
+            UnsupportedError: DuckDB is not installed.
+        """
+        return list(self.to_stream_reader())
+
+    def to_stream_reader(self) -> pa.RecordBatchReader:
+        """Run it, and return a reader, which is to be read before another one is begun; errors as above."""
+        settings, engine = self._settings, _engine()
+        connection = engine.connect(":memory:")
+        # The text of a query reaches this dataset and nothing else.
+        for setting in ("python_enable_replacements = false", "enable_external_access = false"):
+            connection.execute(f"SET {setting}")
+        connection.execute("SET lock_configuration = true")
+        connection.register(settings.table_name, ArrowDataset(_WithRowColumns(settings.dataset, settings.row_columns)))
+        try:
+            result = connection.sql(settings.sql)
+            if result is None:
+                raise InvalidInputError(f"SQL: {settings.sql!r} gives no rows; only SELECT is offered")
+            reader = _reader(result, settings.batch_size)
+        except engine.Error as error:
+            raise InvalidInputError(f"SQL: {error}") from error
+        return pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, settings, connection, engine))
+
+
+class SqlQueryBuilder:
+    """Sets what a query is run with; made by `LanceDataset.sql`.
+
+    Args:
+        settings: What is set so far.
+    """
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+
+    @classmethod
+    def of(cls, dataset: Readable, sql: str) -> SqlQueryBuilder:
+        """A query over a dataset.
+
+        Raises:
+            InvalidInputError: The SQL is no text.
+        """
+        if not isinstance(sql, str) or not sql.strip():
+            raise InvalidInputError(f"sql is the text of a SELECT, not {sql!r}")
+        return cls(_Settings(dataset, sql))
+
+    def table_name(self, table_name: str) -> SqlQueryBuilder:
+        """What the query calls the dataset; "dataset" otherwise."""
+        if not isinstance(table_name, str) or not table_name:
+            raise InvalidInputError(f"table_name is a name, not {table_name!r}")
+        return self._with(table_name=table_name)
+
+    def with_row_id(self, with_row_id: bool = True) -> SqlQueryBuilder:
+        """Let the dataset have the column `_rowid`."""
+        return self._with_row_column(ROW_ID, with_row_id)
+
+    def with_row_addr(self, with_row_addr: bool = True) -> SqlQueryBuilder:
+        """Let the dataset have the column `_rowaddr`."""
+        return self._with_row_column(ROW_ADDRESS, with_row_addr)
+
+    def blob_handling(self, blob_handling: str) -> SqlQueryBuilder:
+        """How columns of blobs come: only "all_binary", as bytes, is offered."""
+        if blob_handling != "all_binary":
+            raise UnsupportedError(
+                f"sql: not offered: blob_handling={blob_handling!r}; blobs come as bytes, all_binary"
+            )
+        return self
+
+    def batch_size(self, batch_size: int) -> SqlQueryBuilder:
+        """Most rows of a batch of the result."""
+        return self._with(batch_size=_positive("batch_size", batch_size))
+
+    def batch_size_bytes(self, batch_size_bytes: int) -> SqlQueryBuilder:
+        """About how many bytes a batch of the result has at most."""
+        return self._with(batch_size_bytes=_positive("batch_size_bytes", batch_size_bytes))
+
+    def build(self) -> SqlQuery:
+        """The query."""
+        return SqlQuery(self._settings)
+
+    def _with(self, **changes: Any) -> SqlQueryBuilder:
+        self._settings = replace(self._settings, **changes)
+        return self
+
+    def _with_row_column(self, name: str, wanted: bool) -> SqlQueryBuilder:
+        others = [other for other in self._settings.row_columns if other != name]
+        return self._with(row_columns=(*others, name) if wanted else tuple(others))
+
+
+class _WithRowColumns:
+    """A dataset with columns about rows beside its own."""
+
+    def __init__(self, dataset: Readable, names: tuple[str, ...]) -> None:
+        self._dataset = dataset
+        self._names = names
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return pa.schema([*self._dataset.schema, *map(row_field, self._names)])
+
+    def scanner(self, columns: Any, filter: pc.Expression | None, *, batch_size: int | None) -> LanceScanner:  # noqa: A002 - Arrow's name
+        """Prepare a scan."""
+        wanted = self.schema.names if columns is None else columns
+        return self._dataset.scanner(wanted, filter, batch_size=batch_size)
+
+    def take(self, indices: Any, columns: Any) -> pa.Table:
+        """Rows by position."""
+        return self._dataset.take(indices, self.schema.names if columns is None else columns)
+
+
+def _engine() -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise UnsupportedError(
+            "LanceDataset.sql needs DuckDB: pip install 'lance-dagster[sql]'. Without it to_table(columns=..., "
+            "filter=...) takes SQL expressions, and Polars scans the dataset"
+        ) from error
+    return duckdb
+
+
+def _reader(result: Any, rows: int) -> pa.RecordBatchReader:
+    """The result as a stream; older releases of DuckDB have another name for it."""
+    return result.to_arrow_reader(rows) if hasattr(result, "to_arrow_reader") else result.fetch_arrow_reader(rows)
+
+
+def _batches(
+    reader: pa.RecordBatchReader, settings: _Settings, connection: Any, engine: Any
+) -> Iterator[pa.RecordBatch]:
+    """The batches cut to size; the connection lives as long as they come."""
+    try:
+        for batch in reader:
+            size = settings.batch_size
+            if settings.batch_size_bytes is not None and batch.nbytes:
+                size = min(size, max(settings.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
+            for start in range(0, batch.num_rows, size):
+                yield batch.slice(start, size) if batch.num_rows > size else batch
+    except (engine.Error, pa.ArrowException) as error:
+        raise InvalidInputError(f"SQL: {error}") from error
+    finally:
+        connection.close()
+
+
+def _positive(name: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidInputError(f"{name} is a number from 1 on, not {value!r}")
+    return value

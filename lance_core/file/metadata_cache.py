@@ -1,0 +1,65 @@
+"""What files say of themselves, kept for the next scan: data files never change under their names."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from lance_core.file.metadata import FileMetadata
+
+__all__ = ["METADATA_CACHE_BYTES", "MetadataCache"]
+
+METADATA_CACHE_BYTES: Final = 64 * 1024 * 1024
+
+
+class _Key(NamedTuple):
+    root: str
+    key: str
+    size: int
+
+
+class MetadataCache:
+    """Metadata of files by store, key and size; several threads may use it. It travels empty.
+
+    Args:
+        max_bytes: About how many bytes of metadata are kept; those that were not asked for longest are forgotten.
+    """
+
+    def __init__(self, max_bytes: int = METADATA_CACHE_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._known: OrderedDict[_Key, FileMetadata] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[MetadataCache], tuple[int]]:
+        """Travel empty."""
+        return MetadataCache, (self.max_bytes,)
+
+    def get(self, root: str, key: str, size: int) -> FileMetadata | None:
+        """What is known of a file."""
+        name = _Key(root, key, size)
+        with self._lock:
+            found = self._known.get(name)
+            if found is not None:
+                self._known.move_to_end(name)
+            return found
+
+    def put(self, root: str, key: str, metadata: FileMetadata) -> None:
+        """Remember a file."""
+        name = _Key(root, key, metadata.size_bytes)
+        size = _size_of(metadata)
+        with self._lock:
+            if name in self._known or size > self.max_bytes:
+                return
+            self._known[name] = metadata
+            self.num_bytes += size
+            while self.num_bytes > self.max_bytes:
+                _, gone = self._known.popitem(last=False)
+                self.num_bytes -= _size_of(gone)
+
+
+def _size_of(metadata: FileMetadata) -> int:
+    """About how much memory it takes: the bytes of the descriptions of columns, which are kept, and the records."""
+    start, end = metadata.metadata_range
+    return 1024 + (end - start) + 512 * len(metadata.schema.fields)

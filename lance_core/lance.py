@@ -1,0 +1,32 @@
+"""Names that code for pylance imports from its extension module, `lance.lance`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lance_core.maintenance.compaction import Compaction
+from lance_core.maintenance.results import CompactionMetrics, RewriteResult
+from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.schema import LanceSchema
+from lance_core.store import bytes_read_counter, iops_counter
+from lance_core.table.transaction import is_early
+
+if TYPE_CHECKING:
+    from lance_core.dataset.lance_dataset import LanceDataset
+
+__all__ = [
+    "Compaction",
+    "CompactionMetrics",
+    "CompactionPlan",
+    "CompactionTask",
+    "LanceSchema",
+    "RewriteResult",
+    "bytes_read_counter",
+    "iops_counter",
+    "manifest_needs_migration",
+]
+
+
+def manifest_needs_migration(dataset: LanceDataset) -> bool:
+    """Whether the next commit repairs what an early writer recorded wrongly: numbers of rows, ids of fields."""
+    return is_early(dataset.source.manifest.writer_version)

@@ -1,0 +1,151 @@
+"""Arrow schemas as JSON, in the form of pylance's `schema_to_json`, and Arrow types under the names of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema.arrow import resolve_extensions
+from lance_core.schema.c_data import exported_metadata
+
+__all__ = ["json_to_schema", "rust_name", "schema_to_json"]
+
+_PLAIN: Final[dict[pa.DataType, str]] = {
+    pa.null(): "null",
+    pa.bool_(): "bool",
+    **{kind: str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{kind: str(kind) for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+    pa.float16(): "halffloat",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "large_string",
+    pa.binary(): "binary",
+    pa.large_binary(): "large_binary",
+    pa.date32(): "date32:day",
+    pa.date64(): "date64:ms",
+    **{pa.time32(unit): f"time32:{unit}" for unit in ("s", "ms")},
+    **{pa.time64(unit): f"time64:{unit}" for unit in ("us", "ns")},
+    **{pa.duration(unit): f"duration:{unit}" for unit in ("s", "ms", "us", "ns")},
+}
+_TYPES: Final = {name: kind for kind, name in _PLAIN.items()}
+
+_RUST: Final = {
+    "null": "Null",
+    "bool": "Boolean",
+    "halffloat": "Float16",
+    "float": "Float32",
+    "double": "Float64",
+    "string": "Utf8",
+    "large_string": "LargeUtf8",
+    "binary": "Binary",
+    "large_binary": "LargeBinary",
+    "date32:day": "Date32",
+    "date64:ms": "Date64",
+    **{f"{sign}int{width}": f"{'UI' if sign else 'I'}nt{width}" for sign in ("", "u") for width in (8, 16, 32, 64)},
+}
+
+
+def rust_name(kind: pa.DataType) -> str:
+    """The name of a type in messages of pylance; of other than plain types Arrow's own."""
+    return _RUST.get(_PLAIN.get(kind, ""), str(kind))
+
+
+def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
+    """A schema as what `json.dumps` takes: `fields` with `name`, `type` and `nullable`, and the metadata.
+
+    Raises:
+        UnsupportedError: A type has no such form: maps, views, intervals.
+        InvalidInputError: It is no schema.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
+    made: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
+    if schema.metadata:
+        made["metadata"] = _texts(schema.metadata)
+    return made
+
+
+def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
+    """The inverse of `schema_to_json`.
+
+    Raises:
+        InvalidInputError: It is not of that form; says what is missing, or which type is not known.
+    """
+    try:
+        fields = [_field_from_json(field) for field in schema_json["fields"]]
+        schema = pa.schema(fields, metadata=schema_json.get("metadata"))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        what = f"missing field {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidInputError(f"Failed to convert json to schema: {what}, in {schema_json!r}") from error
+    return resolve_extensions(schema)
+
+
+def _texts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
+
+
+def _field_to_json(field: pa.Field) -> dict[str, Any]:
+    kind, metadata = field.type, dict(exported_metadata(field))
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    made = {"name": field.name, "type": _type_to_json(kind), "nullable": field.nullable}
+    return made | ({"metadata": _texts(metadata)} if metadata else {})
+
+
+def _type_to_json(kind: pa.DataType) -> dict[str, Any]:
+    if kind in _PLAIN:
+        return {"type": _PLAIN[kind]}
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return {"type": "fixed_size_binary", "length": kind.byte_width}
+    if pa.types.is_timestamp(kind):
+        return {"type": f"timestamp:{kind.unit}:{kind.tz or '-'}"}
+    if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
+        return {"type": f"decimal:{kind.bit_width}:{kind.precision}:{kind.scale}"}
+    if pa.types.is_dictionary(kind):
+        names = [_type_to_json(part)["type"] for part in (kind.value_type, kind.index_type)]
+        return {"type": f"dict:{names[0]}:{names[1]}:{'true' if kind.ordered else 'false'}"}
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [_field_to_json(child) for child in kind]}
+    for is_kind, name in ((pa.types.is_list, "list"), (pa.types.is_large_list, "large_list")):
+        if is_kind(kind):
+            return {"type": name, "fields": [_field_to_json(kind.value_field)]}
+    if pa.types.is_fixed_size_list(kind):
+        return {"type": "fixed_size_list", "fields": [_field_to_json(kind.value_field)], "length": kind.list_size}
+    raise UnsupportedError(f"Failed to convert schema to json: {kind} has no form in JSON")
+
+
+def _field_from_json(field: Mapping[str, Any]) -> pa.Field:
+    metadata = dict(field.get("metadata") or {})
+    return pa.field(field["name"], _type_from_json(field["type"]), field["nullable"], metadata or None)
+
+
+def _type_from_json(data: Mapping[str, Any]) -> pa.DataType:
+    name = data["type"]
+    if name in _TYPES:
+        return _TYPES[name]
+    if name == "fixed_size_binary":
+        return pa.binary(data["length"])
+    if name == "struct":
+        return pa.struct([_field_from_json(child) for child in data["fields"]])
+    if name in ("list", "large_list", "fixed_size_list"):
+        (child,) = data["fields"]
+        if name == "fixed_size_list":
+            return pa.list_(_field_from_json(child), data["length"])
+        return (pa.list_ if name == "list" else pa.large_list)(_field_from_json(child))
+    head, _, rest = name.partition(":")
+    if head == "timestamp":
+        unit, _, zone = rest.partition(":")
+        return pa.timestamp(unit, None if zone == "-" else zone)
+    if head == "decimal":
+        width, precision, scale = map(int, rest.split(":"))
+        return (pa.decimal128 if width == 128 else pa.decimal256)(precision, scale)
+    if head == "dict":
+        values, index, ordered = rest.rsplit(":", 2)
+        return pa.dictionary(_TYPES[index], _TYPES[values], ordered == "true")
+    raise InvalidInputError(f"Failed to convert json to schema: unknown type {name!r}")

@@ -1,0 +1,83 @@
+"""Records as indented text, to look at: the records of this library, in the layout of pylance's `lance.debug`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from lance_core.commit import list_versions, load_manifest, load_transaction
+from lance_core.errors import VersionNotFoundError
+from lance_core.verbs.records.fragments import FragmentMetadata
+
+if TYPE_CHECKING:
+    from lance_core.verbs.version.handle import Handle
+
+__all__ = ["format_fragment", "format_manifest", "format_schema", "list_transactions"]
+
+_STEP = "    "
+
+
+def format_schema(dataset: Handle) -> str:
+    """The columns of a dataset, with the ids of their fields."""
+    return _text(dataset.source.manifest.schema)
+
+
+def format_manifest(dataset: Handle) -> str:
+    """All that a version says of itself."""
+    return _text(dataset.source.manifest)
+
+
+def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
+    """A fragment: its files, each with the fields of the dataset that are in it."""
+    record = fragment.to_record()
+    lines = [_text(record)]
+    lines += [
+        f"{file.path}: {_text(dataset.source.manifest.schema.only_ids(set(file.fields)))}" for file in record.files
+    ]
+    return "\n".join(lines)
+
+
+def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[str | None]:
+    """What the latest commits up to this version changed, newest first; None where it is not recorded."""
+    store = dataset.source.store
+    found: list[str | None] = []
+    for number in reversed([number for number in list_versions(store) if number <= dataset.version]):
+        if len(found) == max_transactions:
+            break
+        try:
+            transaction = load_transaction(store, load_manifest(store, number))
+        except VersionNotFoundError:
+            continue  # cleaned up since it was listed
+        found.append(None if transaction is None else _text(transaction))
+    return found
+
+
+def _text(record: Any) -> str:
+    return "\n".join(_lines("", record, ""))
+
+
+def _lines(head: str, value: Any, indent: str) -> Iterator[str]:
+    """The lines of a value; `head` stands before the first."""
+    tail = "," if indent else ""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = [(f"{one.name}: ", getattr(value, one.name)) for one in fields(value) if one.repr]
+        opening, closing = f"{type(value).__name__} {{", "}"
+    elif isinstance(value, Mapping):
+        parts, opening, closing = [(f"{key!r}: ", item) for key, item in value.items()], "{", "}"
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        parts, opening, closing = [("", item) for item in value], "[", "]"
+    else:
+        yield f"{indent}{head}{_plain(value)}{tail}"
+        return
+    if not parts:
+        yield f"{indent}{head}{opening}{closing}{tail}"
+        return
+    yield f"{indent}{head}{opening}"
+    for name, item in parts:
+        yield from _lines(name, item, indent + _STEP)
+    yield f"{indent}{closing}{tail}"
+
+
+def _plain(value: Any) -> str:
+    return f"{len(value)} bytes" if isinstance(value, bytes | memoryview) else repr(value)

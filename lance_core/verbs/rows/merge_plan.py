@@ -1,0 +1,68 @@
+"""What a merge will do, as text in the shape of pylance's plans: the last step first.
+
+MergeInsert: on=[id], when_matched=UpdateAll, when_not_matched=InsertAll, when_not_matched_by_source=Keep
+  HashJoin: on=[id], keys=of the source in memory
+    LanceRead: uri=/lake/t.lance, version=3, projection=[id], fragments=4, rows=1000
+    Source: columns=[id, value]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched
+from lance_core.verbs.scan.explain import Step
+from lance_core.verbs.scan.read_fragment import live_counts
+from lance_core.verbs.version.source import Source
+
+__all__ = ["merge_steps"]
+
+_MATCHED: Final = {
+    WhenMatched.NOTHING: "DoNothing",
+    WhenMatched.UPDATE: "UpdateAll",
+    WhenMatched.DELETE: "Delete",
+    WhenMatched.FAIL: "Fail",
+}
+
+
+def merge_steps(source: Source, clauses: MergeClauses, schema: pa.Schema, *, metrics: Sequence[str] = ()) -> Step:
+    """The steps of a merge.
+
+    Args:
+        source: The version that is merged into.
+        clauses: What is done.
+        schema: Columns of the rows that are merged.
+        metrics: What was measured when it ran.
+    """
+    manifest = source.manifest
+    keys = ", ".join(clauses.on)
+    matched = _MATCHED[clauses.matched]
+    if clauses.matched is WhenMatched.UPDATE and clauses.condition is not None:
+        matched = f"UpdateIf({clauses.condition})"
+    by_source = "Keep"
+    if clauses.deletes_others:
+        by_source = "Delete" if clauses.delete_condition is None else f"DeleteIf({clauses.delete_condition})"
+    facts = [
+        f"on=[{keys}]",
+        f"when_matched={matched}",
+        f"when_not_matched={'InsertAll' if clauses.inserts else 'DoNothing'}",
+        f"when_not_matched_by_source={by_source}",
+    ]
+    if metrics:
+        facts.append(f"metrics=[{', '.join(metrics)}]")
+    read = Step(
+        name="LanceRead",
+        facts=(
+            f"uri={source.store.root}",
+            f"version={manifest.version}",
+            f"projection=[{keys}]",
+            f"fragments={len(manifest.fragments)}",
+            f"rows={sum(live_counts(source, manifest.fragments))}",
+        ),
+    )
+    rows = Step(name="Source", facts=(f"columns=[{', '.join(schema.names)}]",))
+    join = Step(name="HashJoin", facts=(f"on=[{keys}]", "keys=of the source in memory"), inputs=(read, rows))
+    return Step(name="MergeInsert", facts=tuple(facts), inputs=(join,))

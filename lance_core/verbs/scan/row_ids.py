@@ -1,0 +1,77 @@
+"""Rows by their ids or addresses, and the numbers that tell which rows are wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.scan.take import take_addresses, whole_numbers
+from lance_core.verbs.version.source import Source
+
+__all__ = ["check_live", "take_ids", "unsigned"]
+
+
+def take_ids(source: Source, row_ids: Any, options: ScanOptions) -> pa.Table:
+    """Rows by what `with_row_id` gives of them, in the order asked for.
+
+    Raises:
+        InvalidInputError: There is no such row.
+        UnsupportedError: A row is deleted.
+    """
+    where = unsigned("row ids", row_ids)
+    if source.manifest.uses_stable_row_ids:
+        where = _addresses_of(source, where)
+    check_live(source, where)
+    return take_addresses(source, source.manifest.fragments, where, options)
+
+
+def unsigned(name: str, numbers: Any) -> U64Array:
+    """Row ids or addresses as an array.
+
+    Raises:
+        InvalidInputError: They are something else.
+    """
+    found = whole_numbers(name, numbers)
+    if len(found) and found.min() < 0:
+        raise InvalidInputError(f"{name} are whole numbers from 0 on, not {found.min()}")
+    return found.astype(np.uint64)
+
+
+def _addresses_of(source: Source, ids: U64Array) -> U64Array:
+    """Where the rows with these stable ids are."""
+    found: dict[int, int] = {}
+    for fragment in source.manifest.fragments:
+        own = row_ids_of(fragment)
+        if own is None:
+            raise UnsupportedError(f"fragment {fragment.id} has no row ids")
+        deletions = source.deletions(fragment)
+        offsets = np.flatnonzero(np.isin(own, ids))
+        if deletions is not None:
+            offsets = offsets[deletions.live_rows(len(own))[offsets]]
+        found.update((int(own[offset]), (fragment.id << 32) | int(offset)) for offset in offsets)
+    missing = [number for number in ids.tolist() if number not in found]
+    if missing:
+        raise InvalidInputError(f"there is no row of id {missing[0]}")
+    return np.array([found[number] for number in ids.tolist()], np.uint64)
+
+
+def check_live(source: Source, addresses: U64Array) -> None:
+    """Make sure that there is a row at each address."""
+    by_id = {fragment.id: fragment for fragment in source.manifest.fragments}
+    for number in np.unique(addresses >> np.uint64(32)).tolist():
+        fragment = by_id.get(number)
+        offsets = (addresses[addresses >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        if fragment is None:
+            raise InvalidInputError(f"row address {(number << 32) | int(offsets[0])}: there is no fragment {number}")
+        total = physical_rows(source, fragment)
+        if offsets.max() >= total:
+            raise InvalidInputError(f"row {offsets.max()} lies outside the {total} rows of fragment {number}")
+        deletions = source.deletions(fragment)
+        if deletions is not None and not deletions.live_rows(total)[offsets].all():
+            raise UnsupportedError("A take operation that includes row addresses must not target deleted rows")
