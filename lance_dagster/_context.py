@@ -1,8 +1,8 @@
-"""What Dagster knows about the run and its step, and the two things that only the step can record.
+"""Facts about the run and its step from Dagster, and the two things that only the step can record.
 
 The only module that reads `step_context`, which Dagster gives to IO managers without calling it public, and the only
 one that asks the instance about runs. Everything else uses Dagster's public interface. Where a name is missing (another
-Dagster version, a context built by hand in a unit test) the answer is the careful one, as each function says.
+Dagster version, a context built by hand in a unit test) the result is a safe default, which each function documents.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunFacts:
         step_key: The step inside the run.
         attempt: 0 for the first try of the step in this run, then 1, 2, ...
         tags: The run's tags.
-        number: Which run of the instance it is: later runs have higher numbers; 0 if the instance has no record of it.
+        number: Its number in the instance: later runs have higher ones; 0 if the instance has no record of it.
     """
 
     run_id: str
@@ -90,7 +90,7 @@ def run_facts(context: dg.OutputContext | dg.InputContext) -> RunFacts | None:
 
 
 def facts_of(run: dg.DagsterRun) -> RunFacts:
-    """What the record of a run tells, whatever its step."""
+    """The facts in the record of a run, without its step."""
     tags = dict(run.tags)
     parent = run.parent_run_id or tags.get("dagster/parent_run_id")
     return RunFacts(
@@ -178,10 +178,10 @@ def run_succeeded(context: dg.OutputContext, run_id: str) -> bool:
 
 
 def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: timedelta) -> bool:
-    """Whether a run that is not finished has told nothing for that long: its process may have been killed.
+    """Whether an unfinished run has written no event for that long: its process may have been killed.
 
-    Nobody tells Dagster of a process that ends without a word, and with local processes nothing looks for it: such a
-    run stays started for ever. A run in the queue is not silent, it waits.
+    Dagster does not notice that a local process was killed: such a run stays in the state STARTED for ever. A queued
+    run counts as waiting.
     """
     if record.dagster_run.is_finished or record.dagster_run.status is dg.DagsterRunStatus.QUEUED:
         return False
@@ -264,13 +264,13 @@ def _definition(resource: Any) -> dg.ResourceDefinition:
 def plan_materializations(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]
 ) -> None:
-    """Say which partitions the running step is about to tell of, as Dagster says it of a run of assets.
+    """Announce the partitions that the running step will materialize, as Dagster does for a run of assets.
 
-    Until the last of them is told they count as in progress, so that an automation tick in between does not wake what
-    is downstream for the first few, and again for the rest. A Dagster that has no such events is told nothing.
+    Until the last of them is reported they count as in progress, so that an automation tick in between does not start
+    downstream runs for the first few, and again for the rest. A Dagster without such events gets none.
     """
     try:
-        # There is no public way to say it. Where this one is gone, nothing is said.
+        # There is no public interface for it. If this one is missing, nothing is announced.
         from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251
     except ImportError:
         return

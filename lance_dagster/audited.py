@@ -22,7 +22,7 @@ from lance_dagster.tables import TableRef, table_refs, table_root
 __all__ = ["DEFER_TAG", "build_audited_job"]
 
 DEFER_TAG: Final = "dagster/defer_asset_events"
-"""Dagster's tag of runs whose materializations somebody else records."""
+"""Dagster's tag of runs whose materializations are recorded by others."""
 
 _DEFAULT_KEY: Final = "io_manager"
 
@@ -40,7 +40,7 @@ def build_audited_job(
 ) -> dg.JobDefinition:
     """Make a job that publishes assets once their checks have passed; see the module's text.
 
-    Each run writes to a branch of its own, which its re-executions go on with, whatever the IO manager's policy says.
+    Each run writes to a branch of its own, which its re-executions continue, regardless of the IO manager's policy.
     Everything that the job materializes is published by it; assets of other IO managers do not belong here.
 
     Args:
@@ -106,7 +106,7 @@ def _publish_asset(
     if len(partitions) > 1:
         raise dg.DagsterInvalidDefinitionError(f"job {name}: its assets have different partitions")
 
-    # Its argument is in beta: whoever does not use it is not to hear of it.
+    # Its argument is in beta; the warning must not reach users who do not use it.
     policies = [one.backfill_policy for one in assets if one.backfill_policy is not None]
     policy: dict[str, Any] = {"backfill_policy": policies[0]} if policies else {}
 

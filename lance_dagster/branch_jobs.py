@@ -1,10 +1,10 @@
-"""`build_branch_jobs`: promote the branch of some tables, or throw it away, as Dagster jobs.
+"""`build_branch_jobs`: promote or discard the branch of some tables, as Dagster jobs.
 
     lance_promote    each table: gates -> one commit on main -> one materialization per partition
     lance_discard    each table: the branch is gone afterwards
 
 The branch comes from the run tag `lance/branch` or from the configuration of the op. Both jobs can be run again, and
-tables that have no such branch are passed over: a promotion that was made is found, and told again, not made again.
+tables without the branch are skipped: an earlier promotion is found and reported again, not made again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ __all__ = ["BranchConfig", "build_branch_jobs", "jobs_of"]
 
 
 class BranchConfig(dg.Config):
-    """What the launchpad offers for one run.
+    """The configuration of one run.
 
     Attributes:
         branch: The branch; the run tag `lance/branch` if it is not given.
@@ -38,7 +38,7 @@ class BranchConfig(dg.Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What the op of a job works with."""
+    """The fixed arguments of a job's op."""
 
     refs: Sequence[TableRef]
     io_manager_key: str
@@ -64,7 +64,7 @@ def build_branch_jobs(
 ) -> tuple[dg.JobDefinition, dg.JobDefinition]:
     """Make the two jobs that end a branch; see the module's text.
 
-    All gates of all tables are looked at before the first one is promoted. A table that cannot be promoted fails the
+    All gates of all tables are checked before the first one is promoted. A table that cannot be promoted fails the
     run after the others are done; main is unchanged there.
 
     Args:
@@ -104,7 +104,7 @@ _made: dict[tuple[tuple[str, ...], str], _Jobs] = {}
 
 
 def jobs_of(tables: Sequence[TableRef], io_manager_key: str) -> _Jobs | None:
-    """The jobs that were made last for the same tables: one code location takes a job of one name once only."""
+    """The jobs that were made last for the same tables, as a code location accepts only one job of a name."""
     return _made.get((_names(tables), io_manager_key))
 
 
@@ -165,7 +165,7 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
 
 
 def _tell(job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, published: "Published | None") -> bool:
-    """Tell of what was promoted in one table; whether anything was."""
+    """Report the promotion of one table; returns whether anything was promoted."""
     from lance_dagster import publishing  # noqa: PLC0415 -- code locations load without lance_core
 
     if published is None:
@@ -223,7 +223,7 @@ def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
 
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:
-    """Tell what branches the table has now."""
+    """Report the branches that the table has now."""
     from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 -- code locations load without lance_core
 
     entries = branch_entries(main, context.instance, ref.key)

@@ -1,4 +1,4 @@
-"""What is told of a table's branches in the metadata of its events: how many are open, and a page in Markdown.
+"""Metadata about a table's branches for its events: the number of open ones, and a page in Markdown.
 
 lance/open_branches   branches that were not promoted
 lance/branches        base, rows, checks and age of each; after a promotion, a discard or a report also what it changed
@@ -26,13 +26,13 @@ _Described: TypeAlias = Mapping[str, dict[str, Any]]
 
 _MOST_BRANCHES: Final = 20
 _MOST_RUNS: Final = 40
-"""What a page that each write of a backfill makes anew may cost: the checks of more runs are not looked up."""
+"""Most runs whose checks are looked up for a page, as each write of a backfill makes one."""
 
 
 def branch_entries(
     main: lance_core.LanceDataset, instance: dg.DagsterInstance, key: dg.AssetKey, *, short: bool = False
 ) -> dict[str, Any]:
-    """The entries of an event that tell of the branches of a table.
+    """The entries of an event about the branches of a table.
 
     Args:
         main: The table.

@@ -77,8 +77,8 @@ def build_branch_sensor(  # noqa: PLR0913 -- each is a choice of its own, most b
         jobs: From `build_branch_jobs`; if not given those that were made last for these tables, or new ones.
         auto_promote: Whether branches are promoted; if not, one that is ready is reported.
         require_checks: Whether the checks of the asset must have passed on the branch.
-        on_failure: What becomes of the branch of a failed backfill or run, or of one with a failed check.
-        on_cancel: What becomes of the branch of a canceled one.
+        on_failure: What to do with the branch of a failed backfill or run, or of one with a failed check.
+        on_cancel: What to do with the branch of a canceled one.
         ttl: How long a branch may lie without a commit; None for ever.
         name: Name of the sensor.
         io_manager_key: The resource that knows where the tables are.
@@ -147,7 +147,7 @@ def _tick(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rules:
-    """What becomes of branches."""
+    """The rules for ending branches."""
 
     promote: str | None
     discard: str
@@ -187,7 +187,7 @@ class _Rules:
 
 
 def _as_tables(refs: Iterable[TableRef]) -> list[TableLike]:
-    """Tables as jobs take them, with what is known of them."""
+    """Tables as jobs take them, with their metadata."""
     return [ref.key if ref.metadata is None else dg.AssetSpec(ref.key, metadata=dict(ref.metadata)) for ref in refs]
 
 
@@ -214,7 +214,7 @@ def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resourc
 
 
 def _state(instance: dg.DagsterInstance, branch: str) -> State:
-    """What became of the backfill or run that writes a branch."""
+    """The state of the backfill or run that writes a branch."""
     if branch.startswith(_BACKFILL):
         backfill = instance.get_backfill(branch.removeprefix(_BACKFILL))
         return "unknown" if backfill is None else _BACKFILL_STATES.get(backfill.status.value, "running")

@@ -27,7 +27,7 @@ __all__ = ["begin_empty", "branch_for_reading", "branch_for_writing", "branch_me
 def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
     """The latest version of a branch; any number of runs may ask for it at once.
 
-    A branch that was promoted is begun anew: what is written to it later could not be promoted.
+    A branch that was promoted is created anew: later writes to the old one could not be promoted.
     """
     return main.ensure_branch(branch, renew_promoted=True)
 
@@ -56,7 +56,7 @@ def branch_for_reading(
     try:
         return main.checkout_version(main.version_as_of(began))
     except VersionNotFoundError:
-        return main  # made since: there is no version that the run could have begun with
+        return main  # created since: there is no version from before the run
 
 
 def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
@@ -91,7 +91,7 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
 def branch_metadata(
     dataset: lance_core.LanceDataset, instance: dg.DagsterInstance | None, key: dg.AssetKey
 ) -> dict[str, Any]:
-    """What the event of a write to a branch says besides; nothing for main.
+    """Further entries of the event of a write to a branch; none for main.
 
     Args:
         dataset: The version that was written.

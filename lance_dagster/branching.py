@@ -1,4 +1,4 @@
-"""`BranchPolicy`: which runs write to a branch of their tables, and what it is called.
+"""`BranchPolicy`: the runs that write to a branch of their tables, and its name.
 
     policy                        a run of backfill b7 (root run r1)      any other run (root run r2)
     ------                        ----------------------------------      ---------------------------
@@ -8,7 +8,7 @@
     from_tag("lance/branch")      the tag's value; no tag: main; "auto": dagster/backfill/b7 or dagster/run/r2
     env("NAME")                   the variable's value, read when the run writes; as for the tag
 
-Re-executions go on where the first run began: the root run and the root backfill name the branch. A run that an audited
+Re-executions use the branch of the first run: it is named by the root run or the root backfill. A run that an audited
 job has tagged writes to a branch of its own whatever the policy says.
 """
 
@@ -49,10 +49,10 @@ _ALLOWED = "ASCII letters, digits, '.', '-' and '_', with single slashes between
 
 
 class BranchPolicy(dg.Config):
-    """Which runs write to a branch; made by its class methods, see the list at the head of the module.
+    """The runs that write to a branch; made by its class methods, see the list at the head of the module.
 
     Attributes:
-        kind: Which of them.
+        kind: The name of the class method.
         name: The run tag, or the environment variable.
     """
 
@@ -112,7 +112,7 @@ def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | N
     Args:
         value: A name, "auto", "main", or nothing.
         facts: The run, for "auto".
-        where: What holds the value, for messages.
+        where: The source of the value, for messages.
 
     Raises:
         DagsterInvalidDefinitionError: no branch can have that name.
@@ -138,12 +138,12 @@ def check_name(name: str, *, where: str) -> str:
 
 
 def backfill_branch(backfill_id: str) -> str:
-    """What the branch of a backfill is called."""
+    """The name of a backfill's branch."""
     return f"dagster/backfill/{backfill_id}"
 
 
 def run_branch(facts: "RunFacts") -> str:
-    """What the branch of a run and its re-executions is called."""
+    """The name of the branch of a run and its re-executions."""
     return f"dagster/run/{facts.root_run_id}"
 
 

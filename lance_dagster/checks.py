@@ -1,4 +1,4 @@
-"""Asset checks on tables: how healthy, whole, unique and expected they are.
+"""Asset checks on tables: health, integrity, primary key and drift.
 
     build_lance_health_checks        lance_small_fragments  lance_deleted_fraction  lance_versions
                                      lance_uncovered_indices                                        warn
@@ -172,7 +172,7 @@ def _file_problems(dataset: "lance_core.LanceDataset") -> Iterator[str]:
 def _row_problems(
     context: dg.AssetCheckExecutionContext, ref: TableRef, dataset: "lance_core.LanceDataset"
 ) -> Iterator[str]:
-    """Hold the rows of the version that Dagster recorded last against what it recorded."""
+    """Compare the rows of the version that Dagster recorded last with the recorded number."""
     from lance_core.errors import VersionNotFoundError  # noqa: PLC0415 - heavy imports at first use
 
     event = context.instance.get_latest_materialization_event(ref.key)
@@ -260,7 +260,7 @@ def build_lance_drift_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN,
     io_manager_key: str = "io_manager",
 ) -> dg.AssetChecksDefinition:
-    """A check that the newest version was written by Dagster, or by upkeep, whoever does that.
+    """A check that the newest version was written by Dagster, or is maintenance by anybody.
 
     Args:
         asset: The asset, its spec or key.

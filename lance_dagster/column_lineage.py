@@ -1,4 +1,4 @@
-"""Where columns come from, as the asset's metadata `lance/column_lineage` says.
+"""Column lineage from the asset's metadata `lance/column_lineage`.
 
     {"delay": ["nyc/flights.dep_delay", "nyc/flights.arr_delay"], "carrier": "nyc/airlines.carrier"}
 

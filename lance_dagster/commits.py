@@ -1,4 +1,4 @@
-"""Which commit belongs to which run, and how a try takes the place of those before it.
+"""The properties that tie commits to runs, and the replacement of earlier tries.
 
 Each commit carries, in the transaction properties of the table itself:
 
@@ -10,8 +10,8 @@ Each commit carries, in the transaction properties of the table itself:
     dagster.write_token      sha256 of (root run, asset, output, partition keys)
     lance.write_try          number of the run in the Dagster instance, and of the attempt in the run: "17.2"
 
-The token is the same in every retry and every re-execution of one write, and in no other. The rule: what a try was
-given is what the table holds, once.
+The token is the same in every retry and every re-execution of one write, and in no other. The rule: the table holds the
+rows of the last try, once.
 
     first try of a first run      write; the commit looks for other tries among the versions that land meanwhile
     retry or re-execution         look for the token in the table's history, back to the root run's creation
@@ -60,12 +60,12 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTags:
-    """What one write puts on its commit.
+    """The properties of one write's commit.
 
     Attributes:
         properties: The transaction properties, the token among them.
         token: The write token; None outside of a run, where each write is one of its own.
-        number: Which try of the write this is.
+        number: The number of the try.
     """
 
     properties: dict[str, str]
@@ -81,7 +81,7 @@ class CommitTags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTries:
-    """What earlier tries of a write have committed, and this one takes the place of.
+    """The commits of earlier tries of a write, which this one replaces.
 
     Attributes:
         found: Their transactions by version, newest first.
@@ -112,7 +112,8 @@ def commit_tags(
         asset_key: The asset that is written.
         output_name: The output of the step.
         partition_keys: The run's partitions; None when the asset has none.
-        code_version: The asset's code version. No part of the token: mended code takes the place of what failed.
+        code_version: The asset's code version. It is not part of the token, so that a re-execution with corrected code
+            replaces the earlier rows.
     """
     keys = None if partition_keys is None else json.dumps(sorted(partition_keys))
     asset = asset_key.to_user_string()
@@ -137,12 +138,12 @@ def commit_tags(
 def find_earlier_tries(
     context: dg.OutputContext, dataset: lance_core.LanceDataset, tags: CommitTags, facts: RunFacts | None
 ) -> EarlierTries:
-    """What earlier tries of a write have committed.
+    """Find the commits of earlier tries of a write.
 
     Args:
         context: The output's context, to ask the Dagster instance about earlier runs.
         dataset: The table at its latest version; its history is walked back from there.
-        tags: What this write would put on its commit.
+        tags: The properties of this write's commit.
         facts: The run.
 
     Raises:
@@ -183,7 +184,7 @@ def refuse_missing(tries: EarlierTries, uri: str) -> None:
 
 
 def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
-    """Who committed a version: the run and its partitions, as far as the commit says."""
+    """The committer of a version: the run and its partitions, if the commit names them."""
     try:
         transaction = dataset.read_transaction(version)
     except NotFoundError:
@@ -199,7 +200,7 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
 def named(
     error: CommitConflictError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
 ) -> CommitConflictError:
-    """A conflict with the asset, its partitions, the table, and who was in the way."""
+    """A conflict with the asset, its partitions, the table and the other committer in its message."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
     found = re.search(r"\bversion (\d+)", str(error))

@@ -1,4 +1,4 @@
-"""Which assets read a table, as the code location says, and which version each read last, as its newest event says."""
+"""The assets that read a table, from the code location, and the version that each read last, from its newest event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _TAG: Final = "dagster/input_data_version/"
 def consumers(context: dg.OutputContext) -> dict[str, int | None] | None:
     """Assets that depend on an output's asset, and the version that each read last; None if nobody can tell.
 
-    What writes a Lance table says what it read; of the others Dagster keeps the data version of the input.
+    Writers of Lance tables record the versions that they read; for other assets Dagster keeps the data version of the
+    input.
     """
     found = downstream_keys(context)
     if found is None:

@@ -1,10 +1,10 @@
-"""How a table is: numbers from its manifest and the list of its versions. No data file is opened or listed.
+"""The health of a table: numbers from its manifest and the list of its versions. No data file is opened or listed.
 
 lance/fragments             fragments of the newest version
 lance/small_fragments       ... with fewer rows than the target
 lance/deleted_fraction      rows that are deleted and still in the files, of all rows in the files
 lance/versions_total        versions that there are
-lance/index_unindexed_fraction   rows that the index which covers least does not cover
+lance/index_unindexed_fraction   rows outside of the index that covers the fewest
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TableHealth:
         return max(self.unindexed.values()) if self.unindexed else None
 
     def numbers(self) -> dict[str, int]:
-        """What upkeep compares before and after."""
+        """The numbers that maintenance compares before and after."""
         return {
             "fragments": self.fragments,
             "rows": self.rows,
@@ -86,7 +86,7 @@ class TableHealth:
     def problems(
         self, policy: LanceMaintenancePolicy, *, versions: int | None = None, indices: bool = True
     ) -> list[str]:
-        """Which thresholds of a policy the table has passed, in words; none if it is healthy.
+        """The exceeded thresholds of a policy, in words; none if the table is healthy.
 
         Args:
             policy: The thresholds.
@@ -100,7 +100,7 @@ class TableHealth:
             ("versions", counted, policy.max_versions),
         )
         found = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
-        # A single small fragment has nobody to be merged with.
+        # A single small fragment has no other to be merged with.
         if self.fragments == 1:
             found = [text for text in found if not text.startswith("small")]
         if indices and policy.refresh_indices:

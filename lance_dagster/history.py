@@ -1,6 +1,6 @@
-"""What the versions of a table tell of themselves: who made each, of what, and what it changed.
+"""The history of a table: the committer, the inputs and the changes of each version.
 
-Everything comes from the manifests and the transactions in them, so that it is known without Dagster's database.
+Everything is read from the manifests and the transactions in them, without Dagster's database.
 
     operation                                     changes rows   who
     ReserveFragments                              no             bookkeeping of a rewrite; left out of every list
@@ -107,7 +107,7 @@ class TableVersion:
     def partitions(self) -> Any:
         """The partitions that were written: a list of keys, or a mapping with count, first and last; None for none.
 
-        What another writer has put there that is neither is the one key.
+        Any other text, of another writer, counts as the one key.
         """
         text = self.properties.get("dagster.partition_keys")
         if text is None:
@@ -139,7 +139,7 @@ class TableVersion:
 
     @property
     def is_upkeep(self) -> bool:
-        """Whether it only arranges anew what is there."""
+        """Whether it only rearranges existing rows, or changes indices."""
         return self.operation in _UPKEEP
 
 
@@ -218,7 +218,7 @@ def data_version(uri: str, version: int, branch: str | None = None) -> str:
 def last_data_change(dataset: lance_core.LanceDataset) -> int:
     """The newest version that may have changed rows; rewrites, indices and settings do not.
 
-    Where it was cleaned up, upkeep that came after it tells: its commits carry the number.
+    If it was cleaned up, its number is in the properties of later maintenance commits.
     """
     number = dataset.version
     for one in read_history(dataset, count_changes=False):
@@ -235,7 +235,7 @@ def data_version_of(dataset: lance_core.LanceDataset) -> str:
 
 
 def input_record(read: TableInput) -> dict[str, Any]:
-    """A table that was read, as JSON tells it."""
+    """A table that was read, for JSON."""
     return {"asset": read.asset, "uri": read.uri, "version": read.version}
 
 

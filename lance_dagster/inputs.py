@@ -1,4 +1,4 @@
-"""Which version, rows and columns of a table an input is.
+"""The version, rows and columns of a table that an input reads.
 
 version   lance/version, lance/tag or lance/as_of of the input's metadata; else what the IO manager's `read` says
 rows      the partitions that Dagster asks for, and lance/filter
@@ -41,13 +41,13 @@ def read_requests(
     where: str,
     upstream: Mapping[str, object],
 ) -> dict[str | None, ReadRequest] | None:
-    """Decide what to read.
+    """The reads for an input.
 
     Args:
         context: The input; its definition metadata is used.
         location: Its table.
         settings: The IO manager's.
-        loading: What the input is to be.
+        loading: The handler and the type of the input.
         where: The input, for messages.
         upstream: The definition metadata of the asset.
 

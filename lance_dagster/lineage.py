@@ -1,4 +1,4 @@
-"""Which run made which version of which table, of what: answered from the tables alone."""
+"""Lineage: the runs that made versions of tables, and the versions that they read, from the tables alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lineage(
     version: int | None = None,
     asset: str | None = None,
 ) -> list[dict[str, Any]]:
-    """What is known of versions, oldest first within each table and branch.
+    """Facts about versions, oldest first within each table and branch.
 
     Args:
         tables: Where to look; branches are looked at as well.

@@ -1,4 +1,4 @@
-"""Where the table of an asset is.
+"""The location of an asset's table.
 
     {root_uri}/{schema}/{table}.lance
 
@@ -27,7 +27,7 @@ _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLocation:
-    """Where one table is.
+    """The location of one table.
 
     Attributes:
         uri: The URI of the Lance dataset.
@@ -46,7 +46,7 @@ class TableLocation:
 
 
 def checked_root(root_uri: Any) -> Any:
-    """A root as it was configured, if tables can be in it; an environment variable is looked at when it has a value.
+    """Check a configured root, and return it; an environment variable is checked once it has a value.
 
     Raises:
         DagsterInvalidDefinitionError: it is empty, which would be the file system's root, or holds credentials, which

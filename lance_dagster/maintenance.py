@@ -5,11 +5,11 @@
                                                        > refresh_indices > clean_up ┬> report (one per table)
       └──policy──> op_outputs                                                       └> summarize
 
-`plan` reads manifests only; tables that need nothing end there. What fails on the way of one table travels along as a
-text until `report` fails with it, so that the others are done, and `summarize` fails once more with all of it.
+`plan` reads manifests only; tables that need nothing end there. An error with one table is passed on as text until
+`report` fails with it, so that the other tables are finished; `summarize` then fails with all errors.
 
-What was done is told as observations: upkeep changes no row, so that it materializes nothing, moves no data version,
-and wakes nothing downstream.
+The work is reported as observations: upkeep changes no row, so that it materializes nothing, moves no data version, and
+triggers nothing downstream.
 """
 
 import time
@@ -53,7 +53,7 @@ class PolicyOverrides(dg.Config):
 
 
 class MaintenanceConfig(dg.Config):
-    """What the launchpad offers for one run of a maintenance job."""
+    """The configuration of one run of a maintenance job."""
 
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
     dry_run: bool | None = Field(default=None, description="Only say what would be done.")
@@ -67,7 +67,7 @@ class MaintenanceConfig(dg.Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What all ops of one job share."""
+    """The fixed arguments of all ops of one job."""
 
     name: str
     refs: Sequence[TableRef]
@@ -80,7 +80,7 @@ class _Job:
         return table_root(getattr(context.resources, self.io_manager_key))
 
     def rewriter(self, context: dg.OpExecutionContext) -> "Rewriter":
-        """What runs tasks in the step that needs them."""
+        """The rewriter that runs tasks in a step."""
         from lance_dagster import upkeep  # noqa: PLC0415 - code locations load without lance_core
 
         if self.engine == "process":
@@ -211,7 +211,7 @@ def _chosen(job: _Job, context: dg.OpExecutionContext, config: MaintenanceConfig
 def _survey(
     job: _Job, context: dg.OpExecutionContext, ref: TableRef, overrides: Mapping[str, Any]
 ) -> "tuple[Upkeep | None, list[str]]":
-    """What there is to do; None for a table that is not there or is to be left alone."""
+    """The survey of a table; None for a table that does not exist or is excluded."""
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     root, where = job.root(context), f"asset {ref.name}"
@@ -426,7 +426,7 @@ def _summarize_op(job: _Job) -> dg.OpDefinition:
 def _observation(
     table: "Upkeep", kind: str, after: Mapping[str, int], health: Mapping[str, float]
 ) -> dg.AssetObservation:
-    """What was done, as numbers that Dagster plots."""
+    """The observation of the work, with numbers that Dagster plots."""
     entries: dict[str, Any] = {"lance/maintenance": kind, "dagster/uri": table.uri, **health}
     for name, number in table.before.items():
         entries |= {f"lance/{name}_before": number, f"lance/{name}_after": after[name]}
@@ -444,7 +444,7 @@ def _open(job: _Job, context: dg.OpExecutionContext, uri: str) -> "lance_core.La
 
 
 def _properties(context: dg.OpExecutionContext, table: "Upkeep", dataset: "lance_core.LanceDataset") -> dict[str, str]:
-    """What the table's history tells of a commit of upkeep."""
+    """The transaction properties of a commit of upkeep."""
     from lance_dagster.history import DATA_VERSION_KEY, last_data_change  # noqa: PLC0415 - heavy imports at first use
 
     return {

@@ -39,7 +39,7 @@ _OPEN: Final = [
 
 @dataclass(slots=True)
 class _Asked:
-    """What the cursor holds of one table.
+    """The cursor's record of one table.
 
     Attributes:
         done: The version that upkeep was asked for and went well; None for none yet.
@@ -158,7 +158,7 @@ def _request(due: dict[str, tuple[int, list[str]]], states: dict[str, _Asked]) -
 def _settle(
     context: dg.SensorEvaluationContext, job: dg.JobDefinition, states: dict[str, _Asked], silent_after: timedelta
 ) -> None:
-    """Ask Dagster what became of the runs that were asked for."""
+    """Look up the outcome of the requested runs."""
     ends: dict[str, tuple[dg.DagsterRunStatus | None, float]] = {}
     for state in states.values():
         if state.request is None:

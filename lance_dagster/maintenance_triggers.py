@@ -1,4 +1,4 @@
-"""`build_maintenance_schedule`: upkeep by the clock; and how a run of a maintenance job is asked for."""
+"""`build_maintenance_schedule`, and run configurations of maintenance jobs."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ def build_maintenance_schedule(
     execution_timezone: str | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Run a maintenance job by the clock; the schedule is stopped until somebody starts it.
+    """Run a maintenance job by a cron schedule, which is stopped until somebody starts it.
 
     The tables of a run are worked on in an order that each tick draws anew, so that a run that is cut short does not
     always leave the same ones. With a `jitter` each table has a minute of its own within that time after the tick, the

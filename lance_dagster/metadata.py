@@ -1,4 +1,4 @@
-"""What a materialisation tells Dagster; `stamp.py` has what a definition tells it beforehand.
+"""Metadata of materialisations; `stamp.py` has that of definitions.
 
     first, if they apply        lance/replaced_try
                                 dagster/partition_row_count  (in the event of a partition)
@@ -12,10 +12,10 @@
                                 lance/deduplicated
     where it comes from         lance/inputs  lance/history  lance/table_log  dagster/column_lineage
 
-What the asset itself says under one of these keys stays. The operation of a first write is called Create.
+An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
 
-All numbers come from the manifest of the commit and from the writers: nothing is scanned or counted. What is not
-known, such as the rows that an earlier try wrote, is left out rather than guessed. Numbers are numbers, so that
+All numbers come from the manifest of the commit and from the writers: nothing is scanned or counted. Unknown numbers,
+such as the rows that an earlier try wrote, are left out rather than guessed. Numbers are numbers, so that
 Dagster plots them and metadata bounds checks can read them.
 """
 
@@ -76,7 +76,7 @@ def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> 
 
 
 def _replaced_try(written: lance_core.WriteResult) -> dg.JsonMetadataValue | None:
-    """The newest of the earlier tries that a write took the place of: who made it, and in which version."""
+    """The newest of the earlier tries that a write replaced: its run, attempt and version."""
     if not written.replaced_versions:
         return None
     version = written.replaced_versions[-1]
@@ -109,7 +109,7 @@ def lineage_metadata(
         where: The asset, for messages.
         events: So many events are going to repeat them; the page of the table is left out if they are many.
         consumers: Assets that read the table, and the version that each read last.
-        ui_url: What the links to runs begin with.
+        ui_url: Start of the links to runs.
     """
     versions = recent(dataset)
     page = table_log(dataset, versions, consumers, ui_url) if events <= _MOST_PAGES else None
@@ -127,7 +127,7 @@ def partition_metadata(written: lance_core.WriteResult, entries: Mapping[str, An
     """The entries of each partition's own event, where the writers counted its rows.
 
     Args:
-        written: What the write did.
+        written: The result of the write.
         entries: Those of the whole write.
     """
     leading = {key: entries[key] for key in ("lance/replaced_try",) if key in entries}

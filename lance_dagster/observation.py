@@ -1,4 +1,4 @@
-"""Tables that others write: what they committed, as observations; and automation that waits for what is published."""
+"""Tables that others write: observations of their commits; and automation that waits for publication."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +48,7 @@ def observable_lance_asset(
         metadata: As of any asset.
         tags: As of any asset.
         automation_condition: When to look, such as `AutomationCondition.on_cron("@hourly")`.
-        io_manager_key: What loads it as an input.
+        io_manager_key: The IO manager that loads it as an input.
     """
     asset_key = table_refs([key])[0].key
 
@@ -202,7 +202,7 @@ def _observations(
 def lance_eager() -> dg.AutomationCondition[Any]:
     """`AutomationCondition.eager()` that does not wake for runs on a branch of a table, but for their publication.
 
-    A run on a branch carries the tag `lance/branch`; what it wrote is nobody's input before it is promoted.
+    A run on a branch carries the tag `lance/branch`; its rows are no input before they are promoted.
 
     Raises:
         NotImplementedError: this Dagster has no conditions on the tags of runs.

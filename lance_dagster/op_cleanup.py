@@ -1,4 +1,4 @@
-"""Removal of what ops gave (`op_outputs`), once nobody can want it any more.
+"""Removal of outputs of ops (`op_outputs`) that no run can load any more.
 
 {root_uri}/_ops/{run}/...      goes with the age of the policy, and stays
 
@@ -38,7 +38,7 @@ _SILENT = timedelta(days=1)
 
 @dataclass(slots=True, kw_only=True)
 class OpOutputs:
-    """What was done with outputs of ops.
+    """The result of a removal.
 
     Attributes:
         runs: Runs whose outputs were removed, or would be by a run that is not dry.
@@ -53,7 +53,7 @@ class OpOutputs:
     kept_runs: int = 0
 
     def gone(self) -> dict[str, int]:
-        """What was removed, or would be, as entries of a report."""
+        """The removed outputs, or those that would be, as entries of a report."""
         return {"op_output_runs": self.runs, "op_output_tables": self.tables, "op_output_bytes": self.bytes}
 
 
@@ -126,7 +126,7 @@ def _plain(segment: str) -> str:
 
 
 def _records(instance: dg.DagsterInstance, runs: Sequence[str]) -> dict[str, dg.RunRecord]:
-    """What the instance knows of runs."""
+    """The instance's records of runs."""
     found = {}
     for start in range(0, len(runs), _RUNS_AT_A_TIME):
         wanted = dg.RunsFilter(run_ids=list(runs[start : start + _RUNS_AT_A_TIME]))

@@ -6,8 +6,8 @@
     anything else      one row with its pickle, as Dagster's own IO managers keep it
 
 A table each, which a retry of the step writes again; maintenance removes those of runs that are long over
-(`op_cleanup`). What a name has that no folder can have is written as "=" and two
-hexadecimal digits of each byte.
+(`op_cleanup`). Characters of a name that a folder cannot have are written as "=" and two hexadecimal digits of each
+byte.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _pickled(obj: Any, where: str) -> pa.Table:
 def load_op_output(
     context: dg.OutputContext, settings: TableSettings, loading: Callable[[], Loading], where: str
 ) -> Any:
-    """Load what an op gave.
+    """Load the output of an op.
 
     Args:
         context: The output that is loaded.

@@ -12,9 +12,9 @@
     multi                      one per dimension all of its dimensions' conditions
 
 Windows are half-open, and days of 23 or 25 hours keep their length because the ends are instants. Nothing here is
-ever SQL text, so a key such as ``x') OR 1=1 --`` is a value like any other. What cannot be said exactly is refused
-with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is too
-wide deletes rows of other partitions.
+ever SQL text, so a key such as ``x') OR 1=1 --`` is a value like any other. A key without an exact condition is refused
+with the name of the asset, the dimension, the column and the key, before anything is written: a slice that is too wide
+deletes rows of other partitions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHOLE = "the partition key"  # how messages call the only dimension
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What the partitions of one run or one input are, in the table's terms.
+    """The partitions of one run or one input as slices of the table.
 
     Attributes:
         keys: The partition keys as Dagster spells them, sorted.
@@ -50,7 +50,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Dimension:
-    """One dimension of the partitions: where its values are."""
+    """One dimension of the partitions, with its column."""
 
     name: str
     column: str
@@ -177,7 +177,7 @@ def _condition(dimension: _Dimension, key: str) -> lance_core.Equals | lance_cor
 
 
 def _key_value(dimension: _Dimension, key: str) -> str | int | date:
-    """A key as a value of the column, when the column's value says the key and nothing else."""
+    """A key as a value of the column, if exactly this key has the value."""
     kind = dimension.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return key

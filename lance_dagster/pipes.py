@@ -4,8 +4,8 @@
         table = pyspark_lance.write(df, uri, transaction_properties=commit_properties(pipes)).dataset
         report_commit(pipes, table)
 
-The commit then tells of its run as those of `LanceIOManager` do, and the materialization of the asset of its version,
-rows and history. The process needs `dagster-pipes` and no Dagster (`pip install 'lance-dagster[pipes]'`).
+The commit then identifies its run like those of `LanceIOManager`, and the materialization has the version, rows and
+history. The process needs `dagster-pipes` and no Dagster (`pip install 'lance-dagster[pipes]'`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def commit_properties(
     asset_key: str | None = None,
     inputs: Mapping[str, lance_core.LanceDataset] | None = None,
 ) -> dict[str, str]:
-    """What a commit tells of the run that it is made for: its transaction properties.
+    """The transaction properties that identify the run of a commit.
 
     Args:
         context: From `open_dagster_pipes`, or `PipesContext.get()`.

@@ -1,4 +1,4 @@
-"""`LanceMaintenancePolicy`: what upkeep does to a table, and from when on a table needs it.
+"""`LanceMaintenancePolicy`: the steps of upkeep, and the thresholds from which a table needs it.
 
 The policy of a job is changed for one asset by its metadata `lance/maintenance`, a mapping of fields of the policy (or
 False: the table is left alone), and for one run by the configuration of the run, in this order.
@@ -31,7 +31,7 @@ _SECONDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LanceMaintenancePolicy:
-    """What upkeep does, and when a table needs it.
+    """The steps of upkeep, and the thresholds from which a table needs it.
 
     Attributes:
         target_rows_per_fragment: Fragments with fewer rows are small, and merged with their neighbours; None for the
@@ -45,7 +45,7 @@ class LanceMaintenancePolicy:
             others go. With neither, nothing is removed.
         refresh_indices: Whether indices are extended to the rows that they do not cover.
         max_parallel_tasks: Rewrites that run at a time; None lets the executor of the job decide.
-        dry_run: Only say what would be done.
+        dry_run: Only report what would be done.
         max_small_fragments: With more small fragments than this a table needs upkeep.
         max_versions: With more versions than this, or more since the last upkeep, a table needs it.
 
@@ -65,7 +65,7 @@ class LanceMaintenancePolicy:
     max_versions: int = 50
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
+        """Refuse invalid values."""
         for name in ("target_rows_per_fragment", "max_bytes_per_file", "retain_versions", "max_parallel_tasks"):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
@@ -101,7 +101,7 @@ class LanceMaintenancePolicy:
             where: Who asks for it, for messages.
 
         Raises:
-            DagsterInvalidDefinitionError: a field is not known, or its value means nothing.
+            DagsterInvalidDefinitionError: a field is unknown, or its value is invalid.
         """
         known = [one.name for one in fields(self)]
         unknown = sorted(set(overrides) - set(known))

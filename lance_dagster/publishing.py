@@ -1,4 +1,4 @@
-"""Bringing the branch of a table into main, throwing it away, and what Dagster is told of it.
+"""Promotion and discarding of the branch of a table, and their events in Dagster.
 
 gates        checks of the asset passed on the branch, main did not move too far, the number of rows is plausible
 promotion    one commit on main; a branch that was promoted, or promoted and discarded, is found in main's history
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """What must hold before a branch is promoted.
+    """The conditions for the promotion of a branch.
 
     Attributes:
         require_checks: Whether the last result on the branch of each check of the asset must be a success.
@@ -50,13 +50,13 @@ class Gates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A branch that main has.
+    """A promoted branch.
 
     Attributes:
         dataset: Main at the version that has the branch's rows.
         branch: The branch.
-        promotion: What was done; None if the branch is gone and an earlier promotion was found.
-        properties: What the commit says.
+        promotion: The result of the promotion; None if the branch is gone and an earlier promotion was found.
+        properties: The transaction properties of the commit.
         partitions: The partitions that the branch filled; empty for an asset without any.
     """
 
@@ -68,7 +68,7 @@ class Published:
 
     @property
     def left_behind(self) -> Sequence[str]:
-        """What the branch changed besides rows, which it keeps: configuration, metadata, indices."""
+        """Changes besides rows, which stay on the branch: configuration, metadata, indices."""
         return self.promotion.left_behind if self.promotion is not None else ()
 
     @property
@@ -125,13 +125,13 @@ def _partitions(properties: Mapping[str, str]) -> list[str]:
 def materializations(
     key: dg.AssetKey, location: TableLocation, published: Published, partitions: Sequence[str] | None = None
 ) -> Iterator[dg.AssetMaterialization]:
-    """What Dagster is told: main has these partitions now, in this version.
+    """The materializations of a promotion: main has these partitions now, in this version.
 
     Args:
         key: The asset.
         location: Its table.
-        published: What was promoted.
-        partitions: The partitions to tell of; None for those that the commit names.
+        published: The promoted branch.
+        partitions: The partitions to report; None for those that the commit names.
     """
     dataset = published.dataset
     known = {
@@ -162,7 +162,7 @@ def materializations(
 def record(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
 ) -> None:
-    """Log materializations that belong together: what is downstream is woken by all of them once."""
+    """Log materializations together, so that they trigger downstream automation once."""
     told = list(events)
     plan_materializations(context, told)
     for event in told:
@@ -174,12 +174,12 @@ def _number(text: str | None) -> int | None:
 
 
 def gate_problems(main: lance_core.LanceDataset, branch: str, gates: Gates, checks: Sequence[str]) -> list[str]:
-    """What speaks against the promotion of a branch; nothing of one that is gone or has been promoted.
+    """The reasons against the promotion of a branch; none for one that is gone or has been promoted.
 
     Args:
         main: The table.
         branch: The branch.
-        gates: What must hold.
+        gates: The conditions.
         checks: Names of checks that did not pass on the branch.
     """
     listed = main.branches.list().get(branch)

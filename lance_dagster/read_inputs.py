@@ -1,9 +1,9 @@
-"""What a step has read: remembered until the step writes, and then recorded on its commit.
+"""The inputs of a step: noted until the step writes, and then recorded on its commit.
 
     dagster.input.<asset key>     {"uri": "s3://lake/nyc/flights.lance", "version": 17}   and "branch" but for main
 
-The IO manager tells of what it loads, `LanceTableResource` of what it opens inside of a step. A step that never writes
-is forgotten when enough others have run.
+The IO manager notes the tables that it loads, `LanceTableResource` those that it opens inside of a step. Notes of steps
+that never write are dropped after a number of others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _read: OrderedDict[Step, dict[str, dict[str, Any]]] = OrderedDict()
 
 
 def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDataset) -> None:
-    """Remember that a step reads a version of an asset's table; without a step, nothing."""
+    """Note that a step reads a version of an asset's table; has no effect without a step."""
     if step is None:
         return
     with _lock:
@@ -39,7 +39,7 @@ def remember_input(step: Step | None, asset: str, dataset: lance_core.LanceDatas
 
 
 def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
-    """What is recorded of a table that was read."""
+    """The record of a table that was read."""
     entry: dict[str, Any] = {"uri": dataset.root_uri, "version": dataset.version}
     if dataset.branch is not None:
         entry["branch"] = dataset.branch
@@ -47,7 +47,7 @@ def input_entry(dataset: lance_core.LanceDataset) -> dict[str, Any]:
 
 
 def input_properties(step: Step | None) -> dict[str, str]:
-    """The transaction properties that tell what a step has read."""
+    """The transaction properties with the inputs of a step."""
     with _lock:
         found = dict(_read.get(step, {})) if step is not None else {}
     return {INPUT_PREFIX + asset: json.dumps(entry) for asset, entry in found.items()}

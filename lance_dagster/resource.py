@@ -50,7 +50,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
 
     @property
     def table_root(self) -> TableRoot:
-        """Where the tables are, as everything in this package takes it."""
+        """The location of the tables, for this package's other parts."""
         return TableRoot(root_uri=self.root_uri, storage_options=dict(self.storage_options), schema=self.schema_)
 
     def uri(self, asset_key: TableLike) -> str:
@@ -72,7 +72,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
     ) -> "lance_core.LanceDataset":
         """Open a table at one version, the newest unless something else is asked for.
 
-        Inside of a step, what is opened counts as read: the commits of the step record it.
+        Inside of a step, an opened table counts as read: the commits of the step record it.
 
         Args:
             asset_key: An asset key, spec or definition, which follow the IO manager's rules, or the text

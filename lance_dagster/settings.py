@@ -1,4 +1,4 @@
-"""What a write and a read are told: the IO manager's configuration, and what one asset or input changes of it.
+"""Options of writes and reads: the IO manager's configuration, and the changes of one asset or input.
 
     set on the IO manager       changed per asset by definition metadata, or by the metadata of one output
     ---------------------       ---------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class OutputSettings:
     vector_columns: Mapping[str, int] = field(default_factory=dict)
 
     def overridden(self, metadata: Mapping[str, object], *, asset: str, strict: bool) -> OutputSettings:
-        """These settings with the `lance/...` entries of an asset or of one output on top.
+        """These options, changed by the `lance/...` entries of an asset or of one output.
 
         Args:
             metadata: Definition or output metadata.
@@ -119,7 +119,7 @@ class OutputSettings:
         return [self.merge_on] if isinstance(self.merge_on, str) else list(self.merge_on or ())
 
     def check(self, *, asset: str, partitioned: bool) -> None:
-        """Refuse settings that do not go together.
+        """Refuse options that do not go together.
 
         Raises:
             DagsterInvalidDefinitionError: they do not.
@@ -146,7 +146,7 @@ class OutputSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """What the IO manager says of every table. Storage options are secrets: they are in no repr.
+    """Options of the IO manager for every table. Storage options are secrets: they are in no repr.
 
     Attributes:
         root_uri: The folder or prefix that the tables are in.
@@ -164,7 +164,7 @@ class TableSettings:
         branching: Which runs write to a branch.
         index_partitions: Whether zone maps on the partition columns are made and refreshed.
         max_unindexed_fragments: How many fragments may lie outside of them.
-        ui_url: What links to the UI begin with.
+        ui_url: Start of the links to the UI.
     """
 
     root_uri: str
@@ -213,14 +213,14 @@ FOREIGN_OUTPUT_KEYS: Mapping[str, str] = {
     "schema_update_mode": "lance/schema_mode",
     "custom_metadata": "lance/commit_message",
 }
-"""Keys of other table IO managers in the metadata of an asset, and what does it here."""
+"""Keys of other table IO managers in the metadata of an asset, and their equivalents here."""
 
 FOREIGNINPUT_KEYS: Mapping[str, str] = {"filter": "lance/filter", "version": "lance/version", "tag": "lance/tag"}
 """The same in the metadata of an input."""
 
 
 INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
-"""What says which version of its table an input is; at most one of them."""
+"""Entries that choose the version of an input's table; at most one of them is allowed."""
 
 INPUT_KEYS = {*INPUT_PINS, "lance/filter"}
 
@@ -275,7 +275,7 @@ def moment_of(value: object, where: str) -> datetime:
 
 
 def refuse_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
-    """Refuse the keys of other IO managers, which nothing here would read.
+    """Refuse the keys of other IO managers, which would be ignored here.
 
     Raises:
         DagsterInvalidDefinitionError: there is one.

@@ -36,7 +36,7 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/maintenance": "fields of a `LanceMaintenancePolicy`",
     "lance/column_lineage": "where each column comes from",
 }
-"""Definition metadata of an asset, and what it says."""
+"""Definition metadata of an asset, with the meaning of each key."""
 
 INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "columns": "a list of columns, in the order wanted",
@@ -45,7 +45,7 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "lance/tag": "a tag",
     "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
 }
-"""Definition metadata of an input, and what it says."""
+"""Definition metadata of an input, with the meaning of each key."""
 
 _UNDESCRIBED: Final = {
     "spark": "The resource with the Spark session; without it the active session serves.",

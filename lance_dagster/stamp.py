@@ -1,4 +1,4 @@
-"""What definitions tell Dagster before anything is materialised.
+"""Metadata of definitions, which Dagster shows before anything is materialised.
 
     definition    dagster/table_name  dagster/uri  kinds += lance
 
@@ -32,8 +32,8 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
     already stay. `root_uri` and `schema` are resolved if they are environment variables, never the storage options;
     while one of them is not set, what depends on it is left out.
 
-    What the metadata of assets and inputs says is checked here as well, so that a misspelt entry is found when the code
-    location loads and not when a run has done its work.
+    The metadata of assets and inputs is checked here as well, so that a misspelt entry is found when the code location
+    loads and not at the end of a run.
 
     Args:
         defs: Definitions whose `resources` hold the IO managers.
@@ -93,7 +93,7 @@ def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:
 
 
 def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
-    """Check what an asset's metadata says of its table."""
+    """Check the entries of an asset's metadata about its table."""
     asset = spec.key.to_user_string()
     settings = manager.settings().output.overridden(spec.metadata, asset=asset, strict=True)
     settings.check(asset=asset, partitioned=spec.partitions_def is not None)
@@ -126,7 +126,7 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
 
 
 def _check_inputs(defs: dg.Definitions, managers: Mapping[dg.AssetKey, LanceIOManager]) -> None:
-    """Check what inputs say of the tables that they are loaded from."""
+    """Check the entries of inputs about the tables that they are loaded from."""
     for one in defs.assets or ():
         if not isinstance(one, dg.AssetsDefinition) or not one.is_executable:
             continue

@@ -96,7 +96,7 @@ class LanceTableIOManager(dg.IOManager):
         return session_of(self._settings)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Write an asset's value with one commit, which takes the place of what earlier tries of it have committed.
+        """Write an asset's value with one commit, which replaces the commits of earlier tries.
 
         Raises:
             DagsterInvariantViolationError: the output belongs to no asset, or cannot be stored.
@@ -145,7 +145,7 @@ class LanceTableIOManager(dg.IOManager):
         self._index_partitions(output, outcome.dataset)
 
     def _tell(self, output: _Output, outcome: lance_core.WriteResult) -> None:
-        """Tell Dagster what was written."""
+        """Report the write to Dagster."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location) | branch_metadata(
@@ -200,7 +200,7 @@ class LanceTableIOManager(dg.IOManager):
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
 
     def _output(self, context: dg.OutputContext) -> _Output:
-        """Everything about an output that its value has no part in."""
+        """The facts about an output that do not depend on its value."""
         asset = context.asset_key.to_user_string()
         settings = self._settings.output.overridden(context.definition_metadata, asset=asset, strict=True)
         settings = settings.overridden(context.output_metadata or {}, asset=asset, strict=False)
@@ -259,9 +259,9 @@ class LanceTableIOManager(dg.IOManager):
         )
 
     def _index_partitions(self, output: _Output, dataset: lance_core.LanceDataset) -> None:
-        """Keep zone maps on the partition columns; whatever goes wrong there, the write is done."""
+        """Refresh zone maps on the partition columns; a failure is logged, as the write is done."""
         if not self._settings.index_partitions or output.keys is None or dataset.branch is not None:
-            return  # what a branch is promoted to is indexed then
+            return  # main is indexed after a promotion
         try:
             plan = self._partitions(output, dataset.schema)
             columns = [] if plan is None else plan.slices.columns
@@ -307,7 +307,7 @@ class LanceTableIOManager(dg.IOManager):
             existing=output.existing,
             slices=None if plan is None else plan.slices,
             output=settings,
-            # The table's configuration is main's business: a branch would not bring it there.
+            # The table's configuration belongs to main: a promotion does not bring it there.
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties={**output.tags.properties, **input_properties(step_of(output.context))},
             write_try=None,
@@ -320,7 +320,7 @@ class LanceTableIOManager(dg.IOManager):
 
 
 def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
-    """What the commit does.
+    """The mode of the commit.
 
     Raises:
         DatasetExistsError: the write mode forbids it, because rows or a table are there.

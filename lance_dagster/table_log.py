@@ -60,7 +60,7 @@ def table_log(
         versions: Those to show, newest first.
         consumers: Assets that read the table, and the version that each read last, None if it is not known; None if
             nobody looked.
-        ui_url: What the links to runs begin with.
+        ui_url: Start of the links to runs.
     """
     parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions, ui_url)]
     parts += ["### Branches", _branches(dataset), "### Tags", _tags(dataset), "### Inputs", _inputs(versions)]

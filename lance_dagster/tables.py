@@ -1,4 +1,4 @@
-"""Which tables there are to work on, and how they are reached: what resources, jobs, checks and sensors share.
+"""Tables by asset, and access to them, for resources, jobs, checks and sensors.
 
     TableRef     one asset, as far as its table goes: key and definition metadata
     TableRoot    the folder that all tables are in, and how to reach it: where the table of a key is, and how to open it
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["TableLike", "TableRef", "TableRoot", "as_moment", "table_ref", "table_refs", "table_root"]
 
 TableLike = dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
-"""What names a table: an asset of any kind, its key, or "schema/table"."""
+"""A reference to a table: an asset of any kind, its key, or "schema/table"."""
 
 _PARTS_OF_A_NAME: Final = 2
 
@@ -69,7 +69,7 @@ class TableRoot:
         return dict(self.storage_options) or None
 
     def locate(self, table: TableLike | TableRef) -> TableLocation:
-        """Where a table is.
+        """The location of a table.
 
         Raises:
             DagsterInvalidDefinitionError: a name cannot be a folder name.

@@ -1,4 +1,4 @@
-"""Take back what one run changed in a table, by one new commit, where that is exact; else say why it is not.
+"""Undo the change of one run to a table by one new commit, if that is exact; otherwise report the reason.
 
     nothing came after it but upkeep         -> the version before it is restored
     others came after it, elsewhere          -> one Update: the fragments that it brought go, those that it took return
@@ -7,8 +7,7 @@
     to its partitions; the version before it
     is gone; it created the table; ...       -> refused, with the reason
 
-`plan_undo` looks and writes nothing. `Undo.commit` follows the version that was looked at directly, or not at all: a
-writer that comes between makes it a conflict.
+`plan_undo` writes nothing. `Undo.commit` must follow the planned version directly: a commit in between is a conflict.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ class CannotUndoError(LanceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """How one table is taken back.
+    """The undoing of a run's change to one table.
 
     Attributes:
         dataset: The branch of the table at the version that was looked at.
         run_id: The run.
-        versions: What it made.
+        versions: The versions that it made.
         how: In words.
-        operation: What to commit.
+        operation: The operation to commit.
         rows: Live rows as they are.
         rows_after: Live rows as they will be.
     """
@@ -57,7 +56,7 @@ class Undo:
     rows_after: int
 
     def commit(self) -> int:
-        """Take it back; the version that was made.
+        """Commit; returns the new version.
 
         Raises:
             RetryableConflictError: another commit came between; nothing was changed.
@@ -131,7 +130,7 @@ def _reversed(
     before: lance_core.LanceDataset,
     others: Sequence[TableVersion],
 ) -> Undo:
-    """Undo something that others came after: fragment by fragment."""
+    """Undo a change with later commits of others: fragment by fragment."""
     last = made[-1].version
     between = [one.version for one in others if one.version < last and not one.is_upkeep]
     if between:

@@ -1,4 +1,4 @@
-"""Whether columns name each row once: counted over the columns alone."""
+"""Uniqueness of keys, counted by reading only their columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Uniqueness", "count_duplicates"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniqueness:
-    """What was counted.
+    """The counts.
 
     Attributes:
         rows: Rows that were looked at.

@@ -7,8 +7,8 @@
     refresh_indices         rows that an index does not cover -> the index
     clean_up   old versions, and the files that only they need, go
 
-Between steps travel plain records of texts and numbers. Writers are never waited for and never made to wait: whoever
-commits first wins, and upkeep looks again, `ATTEMPTS` times.
+Between steps travel plain records of texts and numbers. Upkeep never waits for writers and never delays them: the first
+commit wins, and upkeep plans again, at most `ATTEMPTS` times.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Rewriter = Callable[[lance_core.LanceDataset, Sequence[CompactionTask]], list[Re
 
 @dataclass(kw_only=True)
 class Upkeep:
-    """What is known of the upkeep of one table: it goes from step to step, and can be pickled.
+    """The state of the upkeep of one table, which is passed from step to step and can be pickled.
 
     Attributes:
         asset: The asset's key, parts joined by slashes.
@@ -60,13 +60,13 @@ class Upkeep:
         version: The version that was surveyed.
         before: Numbers of that version.
         health: Its entries for events.
-        problems: Which thresholds it had passed.
+        problems: The thresholds that it exceeded.
         num_tasks: How many rewrites there are to do.
-        results: What they gave, as JSON.
+        results: Their results, as JSON.
         cleanup_due: Whether there are versions to remove.
         indices_due: Indices that do not cover all rows.
         lost: Rewrites that concurrent commits made void, in the end.
-        done: What was done, as entries of the event.
+        done: The work that was done, as entries of the event.
         seconds: Time that the steps took.
         error: Why it failed; None while it did not.
     """
@@ -115,7 +115,7 @@ def compaction_options(policy: LanceMaintenancePolicy) -> dict[str, Any]:
 def survey(
     dataset: lance_core.LanceDataset, asset: str, policy: LanceMaintenancePolicy
 ) -> tuple[Upkeep, list[CompactionTask]]:
-    """Say how a table is, and which rewrites there are to do; one old manifest is read beside the newest."""
+    """Survey a table: its health, and the rewrites to do; one old manifest is read beside the newest."""
     found = measure(dataset, policy)
     plan = Compaction.plan(dataset, compaction_options(policy))
     upkeep = Upkeep(
@@ -166,7 +166,7 @@ def commit(
     rewriter: Rewriter = run_here,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Put what was rewritten into the table, in one commit.
+    """Commit the results of rewrites.
 
     A result whose fragments a writer has changed meanwhile is dropped, and the table is planned again; what writers
     are faster at each time is counted as lost.

@@ -1,4 +1,4 @@
-"""`lance-dagster`: what Dagster's runs did to Lance tables, from the tables alone; it works without Dagster's database.
+"""`lance-dagster`: the changes of Dagster's runs to Lance tables, read from the tables, without Dagster's database.
 
 lance-dagster lineage ROOT_OR_TABLE [--run ID | --version N | --asset KEY]
 lance-dagster undo ROOT_OR_TABLE --run ID (--dry-run | --yes)

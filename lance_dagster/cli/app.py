@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="lance-dagster", prog_name="lance-dagster")
 def cli() -> None:
-    """What Dagster's runs did to Lance tables, from the tables alone."""
+    """The changes of Dagster's runs to Lance tables, read from the tables."""
 
 
 def run() -> None:
@@ -75,7 +75,7 @@ def lineage_command(
     version: int | None,
     asset: str | None,
 ) -> None:
-    """Which run made which version, of which versions of what."""
+    """The run of each version, and the versions of other tables that it read."""
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
         raise click.UsageError("--run, --version and --asset exclude each other")
     found = lineage(find_tables(uri, options), run_id=run_id, version=version, asset=asset)
@@ -94,7 +94,7 @@ def lineage_command(
 def undo_command(
     uri: str, options: Mapping[str, str] | None, output: Output, run_id: str, dry_run: bool, yes: bool
 ) -> None:
-    """Take back what one run changed, by a new commit, where that is exact; else say why not, and write nothing."""
+    """Undo the change of one run by a new commit, if that is exact; otherwise report the reason, and write nothing."""
     if dry_run == yes:
         raise click.UsageError("say either --dry-run or --yes")
     branches = [branch for table in find_tables(uri, options) for branch in open_branches(table)]

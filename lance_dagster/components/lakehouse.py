@@ -86,7 +86,7 @@ class LakehouseScaffolder(dg.Scaffolder[LakehouseScaffoldParams]):
 class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     """A folder of Lance tables: the IO manager that stores assets in it, checks, upkeep and branches.
 
-    The assets themselves are defined elsewhere in the project; `tables` says what else is done for them.
+    The assets themselves are defined elsewhere in the project; `tables` adds checks and maintenance to them.
     """
 
     root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")

@@ -1,4 +1,4 @@
-"""What the YAML of the components says, field by field."""
+"""The fields of the components' YAML."""
 
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class PolicyFields(dg.Model, dg.Resolvable):
 
 
 class MaintenanceFields(PolicyFields):
-    """A policy, and when and how its job runs."""
+    """A policy, and the schedule and settings of its job."""
 
     cron_schedule: str | None = Field(default=None, description='When, such as "0 3 * * *"; by hand if left out.')
     sensor: bool = Field(default=False, description="Run for tables that pass a threshold.")

@@ -1,4 +1,4 @@
-"""What reads and writes each kind of value, found without importing any of their packages.
+"""The handlers that read and write each kind of value, found without importing the values' packages.
 
 A handler is picked by the names in a class's method resolution order, and its module is imported only then. One line
 per kind.
@@ -50,7 +50,7 @@ def handler_for_value(value: object, *, where: str, own: Sequence[LanceTypeHandl
     """The handler that writes a value.
 
     Args:
-        value: What the asset gave.
+        value: The output of the asset.
         where: The asset, for messages.
         own: The IO manager's own handlers, which come first.
 
@@ -75,7 +75,7 @@ class Loading:
     """How an input is loaded.
 
     Attributes:
-        handler: What loads it.
+        handler: Its handler.
         load_as: The class that it is to be; None for the handler's usual one.
         by_partition: Whether it is a mapping from partition keys to such values.
     """

@@ -7,7 +7,8 @@
                    further ones
     overwrite      any; only when the whole table is overwritten         the frame's
 
-A column fits when its type is the table's up to what loses nothing: nullability, the width of offsets (`string` and
+A column fits when its type differs from the table's only without loss: in nullability, the width of offsets (`string`
+and
 `large_string`), dictionary or plain, the unit of a timestamp while every value is kept, a list of the right length for
 a fixed-size list. Integer and floating widths are types of their own: a silent `int32` to `int64` today is a failed
 `int64` to `int32` tomorrow.
@@ -65,13 +66,13 @@ def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
 
 
 def with_known_types(frame: pa.Schema, known: pa.Schema, table: pa.Schema | None, *, without_rows: bool) -> pa.Schema:
-    """A frame's columns with types for those of which it has only nulls, or no row at all.
+    """A frame's columns, with types from elsewhere for those that have only nulls, or no row.
 
     Args:
         frame: The frame's columns.
-        known: What the asset's metadata says of columns.
+        known: The columns that the asset's metadata declares.
         table: The table's columns; None when there is no table yet.
-        without_rows: Whether the frame has no row: then its types say nothing, and without columns it has all.
+        without_rows: Whether the frame has no row: then its types are ignored, and without columns it has all.
     """
     told = {field.name: field for field in [*known, *(table or ())]}
     if without_rows and not len(frame):
@@ -96,7 +97,7 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
     Args:
         frame: The frame's columns.
         table: The table's; None when there is no table yet.
-        mode: What the commit does.
+        mode: The mode of the commit.
         schema_mode: See the head of the module.
 
     Raises:

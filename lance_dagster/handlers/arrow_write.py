@@ -76,7 +76,7 @@ def write_arrow(
 
 
 def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """The table's columns after those that were null so far have the types that a frame gives them.
+    """The table's columns, with the frame's types for those that were null so far.
 
     An overwrite brings them along; else they are changed in a version of their own.
     """
@@ -114,7 +114,7 @@ def _commit(
 ) -> WriteResult:
     try:
         result = lance_core.commit_fragments(
-            request.uri if request.existing is None else request.existing,  # a table that is made again is another
+            request.uri if request.existing is None else request.existing,  # a table made again is another one
             fragments,
             schema,
             mode=request.mode,
@@ -129,7 +129,7 @@ def _commit(
             add_columns=request.output.schema_mode == "add_columns",
         )
     except CommitConflictError:
-        writer.discard()  # a conflict is a clear answer: nothing landed. After other errors the files may be in use.
+        writer.discard()  # after a conflict nothing was committed. After other errors the files may be in use.
         raise
     if result.deduplicated:
         writer.discard()

@@ -1,4 +1,4 @@
-"""What the IO manager asks of a handler, and what a handler answers."""
+"""The interface between the IO manager and its handlers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["CommitMode", "LanceTypeHandler", "ReadRequest", "WriteRequest"]
 
 CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
-"""What the one commit does: `replace` takes the slices' rows out and puts the written ones in, `merge` does what
-the policies of the output say about keys."""
+"""The mode of the commit: `replace` replaces the slices' rows, `merge` follows the output's policies for keys."""
 
 
 def no_columns() -> pa.Schema:
-    """The columns of which nothing is known."""
+    """An empty schema: no column is known."""
     import pyarrow as pa  # noqa: PLC0415 -- where it is used, it is loaded
 
     return pa.schema([])
@@ -36,13 +35,13 @@ class WriteRequest:
 
     Attributes:
         uri: The table.
-        mode: What the commit does.
+        mode: The mode of the commit.
         existing: The table as it was when the write began; None when there was none.
         slices: The run's partitions; None for an asset without any.
         output: How to treat schema, empty frames and rows outside of the slices.
         table: Storage options and file options.
         properties: Transaction properties of the commit.
-        write_try: Which try of which write this is; None outside of a run.
+        write_try: The write and the number of the try; None outside of a run.
         known: The columns that the asset's metadata `lance/schema` tells.
     """
 

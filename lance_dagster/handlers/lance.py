@@ -1,7 +1,7 @@
 """Lance datasets themselves: a handle's rows are written; loaded, a handle on the pinned version of the table.
 
-A handle is for what frames are not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is of
-the whole table, whichever partitions the input maps to; a selection of rows or columns is its user's.
+A handle serves where a frame does not: vector search, SQL by DuckDB or DataFusion, reading a few rows of many. It is on
+the whole table, whichever partitions the input maps to; the asset selects rows and columns itself.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 A merge that is tried again merges again. That gives what the last try alone would have given as long as it has every
 key of the earlier try and matched rows are updated; where it does not, `on_earlier_try` decides. An earlier try that
-lands while a merge is at work is judged in the same way; a later one stops it.
+commits while a merge runs is treated in the same way; a later one stops the merge.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def merge_arrow(table: pa.Table, request: WriteRequest) -> WriteResult:
 
 
 def commit_properties(request: WriteRequest) -> dict[str, str]:
-    """What a merge puts on its commit."""
+    """The transaction properties of a merge."""
     message = request.output.commit_message
     return {
         **request.properties,
@@ -101,7 +101,7 @@ def configure(request: WriteRequest) -> None:
 
 
 def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> WriteResult:
-    """What a merge did.
+    """The result of a merge.
 
     Args:
         dataset: The table at the version that the merge made.
@@ -115,7 +115,7 @@ def merge_result(dataset: LanceDataset, request: WriteRequest, **facts: Any) -> 
 
 
 def may_insert(request: WriteRequest) -> None:
-    """Make sure that a merge into a table that does not exist has something to do.
+    """Make sure that a merge into a missing table inserts rows.
 
     Raises:
         DatasetNotFoundError: it inserts nothing.
@@ -154,7 +154,7 @@ def merged(
         merge: Merges as a request says.
 
     Raises:
-        EarlierTryError: Merging on top of an earlier try is not what this one alone would have done.
+        EarlierTryError: Merging on top of an earlier try gives another result than this try alone.
         SupersededError: A later try has committed.
     """
     while True:
@@ -237,7 +237,7 @@ def adopted(request: WriteRequest) -> WriteResult:
 def _only_of_earlier(
     dataset: LanceDataset, versions: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
 ) -> int:
-    """How many keys only earlier tries have brought."""
+    """The number of keys that only earlier tries inserted."""
     now = keys()
     left = 0
     for version in versions:

@@ -50,7 +50,7 @@ class SparkHandler(LanceTypeHandler):
     """`pyspark.sql.DataFrame` of either kind."""
 
     def arrow_schema(self, value: DataFrame) -> pa.Schema:
-        """The Arrow types of the columns, for partitions to be told apart by and for messages."""
+        """The Arrow types of the columns, for partitions and for messages."""
         return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in value.schema])
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
@@ -99,7 +99,7 @@ class SparkHandler(LanceTypeHandler):
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    """The Arrow type of a type of Spark's; that of nothing only for nothing, and for what Arrow has no type."""
+    """The Arrow type of a Spark type; null for Spark's void, and for types that Arrow lacks."""
     name = kind.typeName()
     if name == "decimal":
         return pa.decimal128(kind.precision, kind.scale)
