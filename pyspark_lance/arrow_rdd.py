@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import LanceError
+from pyspark_lance.same_columns import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +57,7 @@ class ArrowRdd:
         Raises:
             Py4JJavaError: The frame cannot be planned.
         """
-        if not type(frame).__module__.startswith("pyspark.sql.classic."):
+        if not is_classic(frame):
             return None
         from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
 

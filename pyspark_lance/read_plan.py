@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +31,17 @@ from pyspark_lance.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["FragmentSize", "Piece", "ReadPlan", "cut", "estimated_bytes", "plan_read", "plan_tasks", "table_schema"]
+__all__ = [
+    "FragmentSize",
+    "Piece",
+    "ReadPlan",
+    "cut",
+    "estimated_bytes",
+    "first_rows",
+    "plan_read",
+    "plan_tasks",
+    "table_schema",
+]
 
 _TASK_ROWS: Final = 1 << 22
 _TASK_BYTES: Final = 256 << 20
@@ -92,19 +102,24 @@ class ReadPlan:
         options = None if self.storage_options is None else tuple(sorted(self.storage_options.items()))
         return _dataset(self.uri, self.version, self.written_at, options)
 
-    def read(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some pieces as batches of `expected`. Runs in a task."""
+    def read(self, pieces: Iterable[Piece], limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some pieces as batches of `expected`, so many at most. Runs in a task."""
         use_cores_of_task()
         dataset = self.open()
         convert: BatchConverter | None = None
+        left = limit
         for piece in pieces:
-            for batch in self._scan(dataset, piece):
+            if left is not None and left <= 0:
+                return
+            for batch in self._scan(dataset, piece, left):
                 if convert is None or convert.source != batch.schema:
                     convert = BatchConverter(batch.schema, self.expected, exact=False)
                 for part in _parts(batch):
                     yield convert(part)
+                if left is not None:
+                    left -= batch.num_rows
 
-    def _scan(self, dataset: LanceDataset, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _scan(self, dataset: LanceDataset, piece: Piece, limit: int | None) -> Iterator[pa.RecordBatch]:
         fragment = dataset.get_fragment(piece.fragment_id)
         assert fragment is not None, "the plan was made for this version"
         scanner = dataset.scanner(
@@ -112,7 +127,7 @@ class ReadPlan:
             filter=self.filter,
             fragments=[fragment],
             offset=piece.offset or None,
-            limit=piece.num_rows,
+            limit=min((n for n in (piece.num_rows, limit) if n is not None), default=None),
         )
         return iter(scanner.to_batches())
 
@@ -170,6 +185,27 @@ def plan_tasks(dataset: LanceDataset, plan: ReadPlan, *, parallelism: int) -> tu
         if possible is None or fragment.fragment_id in possible
     ]
     return tuple(cut(sizes, parallelism=parallelism, whole=plan.filter is not None))
+
+
+def first_rows(dataset: LanceDataset, tasks: Iterable[tuple[Piece, ...]], limit: int) -> tuple[tuple[Piece, ...], ...]:
+    """As much of some tasks as has so many rows.
+
+    Args:
+        dataset: The version.
+        tasks: The tasks, without a filter.
+        limit: Rows, at most.
+    """
+    rows = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
+    found: list[tuple[Piece, ...]] = []
+    for task in tasks:
+        kept = []
+        for piece in task:
+            count = rows[piece.fragment_id] if piece.num_rows is None else piece.num_rows
+            if limit > 0:
+                kept.append(piece if count <= limit else replace(piece, num_rows=limit))
+            limit -= count
+        found += [tuple(kept)] if kept else []
+    return tuple(found)
 
 
 def estimated_bytes(dataset: LanceDataset, expected: pa.Schema) -> int:
@@ -287,10 +323,26 @@ def _shares(start: float, end: float, share: float, tasks: int, *, whole: bool) 
 
 
 def _project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    missing = [name for name in columns if schema.get_field_index(name) < 0 and name not in _ABOUT_ROWS]
+    fields = {name: _field(schema, name) for name in columns}
+    missing = [name for name, field in fields.items() if field is None]
     if missing:
         raise SchemaError(f"there are no columns {missing}; the table has {schema.names}")
-    return pa.schema([_ABOUT_ROWS[n] if schema.get_field_index(n) < 0 else schema.field(n) for n in columns])
+    return pa.schema([field for name in columns if (field := fields[name]) is not None])
+
+
+def _field(schema: pa.Schema, path: str) -> pa.Field | None:
+    """A column, a column about rows, or a field of a struct, which is called by its whole path."""
+    if schema.get_field_index(path) >= 0:
+        return schema.field(path)
+    if path in _ABOUT_ROWS:
+        return _ABOUT_ROWS[path]
+    first, *rest = path.split(".")
+    found = schema.field(first) if rest and schema.get_field_index(first) >= 0 else None
+    for name in rest:
+        if found is None or not pa.types.is_struct(found.type) or found.type.get_field_index(name) < 0:
+            return None
+        found = found.type.field(name)
+    return None if found is None else found.with_name(path).with_nullable(True)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

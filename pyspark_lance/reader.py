@@ -13,7 +13,16 @@ import pyarrow.compute as pc
 import lance_core
 from pyspark_lance.failures import plain_errors
 from pyspark_lance.parallelism import parallelism_of
-from pyspark_lance.read_plan import Piece, ReadPlan, estimated_bytes, plan_read, plan_tasks, table_schema
+from pyspark_lance.read_plan import (
+    Piece,
+    ReadPlan,
+    estimated_bytes,
+    first_rows,
+    plan_read,
+    plan_tasks,
+    table_schema,
+)
+from pyspark_lance.thin_frame import Scan, thin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,14 +54,16 @@ def read(
     """A lazy DataFrame over a Lance table, classic or Spark Connect as the session is.
 
     The version is fixed now: later commits do not change what the DataFrame shows. Only the named columns and, where
-    the files allow it, the rows that the filter wants are read.
+    the files allow it, the rows that the filter wants are read. Of the frame itself `select`, `drop`, `agg`, `where`
+    and `limit` read less, and `count` and `isEmpty` ask the manifest, as long as no other verb comes before them.
 
     Args:
         spark: The session.
         uri: The table: a path or a URI.
         version: Version number or tag; None for the latest.
         asof: Take the version that was the latest at this time instead.
-        columns: Names of the columns; None for all of them.
+        columns: Names of the columns; None for all of them. A dotted path gives a field of a struct, as a column of
+            that name; `_rowid`, `_rowaddr` and `_rowoffset` tell about rows.
         filter: SQL text, or an Arrow expression, over columns of the table, which need not be among `columns`.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
@@ -72,41 +83,57 @@ def read(
     schema = table_schema(dataset, columns)
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
-    plan = plan_read(dataset, schema, filter=filter, storage_options=storage_options)
-    return read_frame(spark, dataset, plan, schema)
+    plan_read(dataset, schema, filter=filter, storage_options=storage_options)  # checks all that can be wrong
+
+    def frame(scan: Scan) -> DataFrame:
+        wanted = table_schema(dataset, scan.columns)
+        plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options)
+        return read_frame(spark, dataset, plan, wanted, limit=scan.limit)
+
+    return thin(Scan(dataset=dataset, columns=tuple(schema.names), filter=filter, frame=frame))
 
 
-def read_frame(spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schema: StructType) -> DataFrame:
-    """The frame of a plan, whose size Spark estimates rightly.
+def read_frame(
+    spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schema: StructType, *, limit: int | None = None
+) -> DataFrame:
+    """The frame of a plan, whose size Spark estimates rightly, of so many rows at most.
 
     Spark estimates a range by the count of its numbers, and the result of a function on it as just as large. One number
     in many stands for a task; the others only make up the count, and cost next to nothing.
     """
     tasks = plan_tasks(dataset, plan, parallelism=parallelism_of(spark))
-    if not tasks:
+    if limit is not None and plan.filter is None:
+        tasks = first_rows(dataset, tasks, limit)
+    if not tasks or limit == 0:
         return spark.createDataFrame([], schema)
     count = len(tasks)
-    step = min(estimated_bytes(dataset, plan.expected), _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
+    most = estimated_bytes(dataset, plan.expected)
+    if limit is not None:
+        most = most * limit // max(limit, dataset.count_rows())
+    step = min(most, _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
     numbers = spark.range(0, count * step, 1, count)
     ids = numbers if step == 1 else numbers.where(f"id % {step} = 0")
-    return ids.mapInArrow(_ReadTasks(plan, tasks, step), schema)
+    found = ids.mapInArrow(_ReadTasks(plan, tasks, step, limit), schema)
+    return found if limit is None or plan.filter is None else found.limit(limit)
 
 
 class _ReadTasks:
     """The function that reads; its input is the numbers of the tasks. `explain` shows its name."""
 
-    def __init__(self, plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int) -> None:
+    def __init__(self, plan: ReadPlan, tasks: tuple[tuple[Piece, ...], ...], step: int, limit: int | None) -> None:
         self._plan = plan
+        self._limit = limit
         self._tasks = tasks
         self._step = step
         more = f" and {len(plan.columns) - _NAMED} more" if len(plan.columns) > _NAMED else ""
         condition = "" if plan.filter is None else f" where {plan.filter}"
         columns = ", ".join(plan.columns[:_NAMED]) + more
         self.__name__ = f"lance {plan.uri} version {plan.version} columns {columns}{condition}"
+        self.__name__ += "" if limit is None else f" limit {limit}"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         with plain_errors():
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from self._plan.read(self._tasks[number // self._step])
+                    yield from self._plan.read(self._tasks[number // self._step], self._limit)

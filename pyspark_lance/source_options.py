@@ -5,7 +5,7 @@
     version, versionAsOf, tag         x               the version: a number or a tag
     asof, timestampAsOf               x               the latest version at an ISO 8601 time
     branch                            x     x      x  the branch that is read or written
-    columns                           x            x  names with commas between, `_rowid` and `_rowaddr` among them
+    columns                           x            x  names with commas between: `_rowid`, `_rowaddr`, `point.x` as well
     filter                            x            x  SQL over columns of the table: only such rows are read
     parallelism                       x               tasks that run at once
     startingVersion                                r  first version whose rows are read; "latest" for none that is there

@@ -26,7 +26,7 @@ def test_sessions_over_connect():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_changes_streams_and_conversion_over_connect():
-    run(["test_changes.py", "test_source.py", "test_conversion.py"], 20)
+    run(["test_changes.py", "test_source.py", "test_conversion.py", "test_thin_frame.py"], 40)
 
 
 def run(names, least):

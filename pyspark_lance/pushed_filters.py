@@ -1,0 +1,168 @@
+"""Conditions in Spark's SQL as filters of a read, as far as both surely mean the same.
+
+    day = 2 AND (name = 'a' OR id IN (1, 2)) AND abs(x) > 3    ->   day == 2 and (name == "a" or id isin [1, 2])  | rest
+
+What is not known here is not pushed: Spark evaluates it. Only columns of integers, texts and dates are compared, with
+values that they can hold: there is no rounding, no NaN and no time zone in these.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne, or_
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Pushed", "push"]
+
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "EQ": eq, "NEQ": ne, "GT": gt, "GTE": ge, "LT": lt, "LTE": le,
+}  # fmt: skip
+_MIRRORED: Final = {"EQ": "EQ", "NEQ": "NEQ", "GT": "LT", "GTE": "LTE", "LT": "GT", "LTE": "GTE"}
+_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """A filter that keeps all rows which a condition keeps.
+
+    Attributes:
+        filter: The filter.
+        is_exact: Whether it keeps no others.
+    """
+
+    filter: pc.Expression
+    is_exact: bool
+
+
+class _Unknown(Exception):  # noqa: N818 - no error: Spark evaluates the condition
+    """Something that is not pushed."""
+
+
+def push(text: str, schema: pa.Schema) -> Pushed | None:
+    """The filter of a condition; None if nothing of it can be pushed.
+
+    Args:
+        text: The condition in Spark's SQL.
+        schema: The table's columns.
+    """
+    import sqlglot  # noqa: PLC0415 - a second that reads without a condition need not spend
+
+    if '"' in text or "\\" in text:  # settings of the session decide what these mean
+        return None
+    try:
+        tree: Any = sqlglot.parse_one(text, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return None
+    columns = {field.name.lower(): field for field in schema}
+    known, rest = [], 0
+    for part in _conjuncts(tree):
+        try:
+            known.append(_translated(part, columns))
+        except _Unknown:
+            rest += 1
+    return Pushed(filter=reduce(and_, known), is_exact=not rest) if known else None
+
+
+def _kind(tree: Any) -> str:
+    return type(tree).__name__.upper()
+
+
+def _conjuncts(tree: Any) -> list[Any]:
+    if _kind(tree) == "PAREN":
+        return _conjuncts(tree.this)
+    if _kind(tree) == "AND":
+        return [*_conjuncts(tree.this), *_conjuncts(tree.expression)]
+    return [tree]
+
+
+def _translated(tree: Any, columns: Mapping[str, pa.Field]) -> pc.Expression:
+    kind = _kind(tree)
+    if kind == "PAREN":
+        return _translated(tree.this, columns)
+    if kind in ("AND", "OR"):
+        both = _translated(tree.this, columns), _translated(tree.expression, columns)
+        return reduce(and_ if kind == "AND" else or_, both)
+    if kind == "NOT":
+        return ~_translated(tree.this, columns)
+    if kind in _COMPARISONS:
+        left, right = tree.this, tree.expression
+        if _kind(left) != "COLUMN":
+            left, right, kind = right, left, _MIRRORED[kind]
+        column = _column(left, columns)
+        return _COMPARISONS[kind](pc.field(column.name), _value(right, column.type))
+    if kind == "IN" and tree.args.get("expressions") and not tree.args.get("query"):
+        column = _column(tree.this, columns)
+        values = [_value(one, column.type) for one in tree.args["expressions"]]
+        # Arrow's isin takes a null for a value that is not there, and not for one that is not known.
+        return reduce(or_, [pc.field(column.name) == value for value in values])
+    if kind == "BETWEEN" and not tree.args.get("symmetric"):
+        column = _column(tree.this, columns)
+        low, high = (_value(tree.args[end], column.type) for end in ("low", "high"))
+        return (pc.field(column.name) >= low) & (pc.field(column.name) <= high)
+    if kind == "IS" and _kind(tree.expression) == "NULL":
+        return pc.field(_column(tree.this, columns, any_type=True).name).is_null()
+    raise _Unknown
+
+
+def _column(tree: Any, columns: Mapping[str, pa.Field], *, any_type: bool = False) -> pa.Field:
+    if _kind(tree) != "COLUMN" or len(tree.parts) != 1 or tree.name.lower() not in columns:
+        raise _Unknown
+    found = columns[tree.name.lower()]
+    types = pa.types
+    plain = types.is_integer(found.type) and found.type != pa.uint64()
+    plain = plain or types.is_date32(found.type) or types.is_string(found.type) or types.is_large_string(found.type)
+    if not any_type and (not plain or b"spark.type" in (found.metadata or {})):  # a collation has its own order
+        raise _Unknown
+    return found
+
+
+def _value(tree: Any, kind: pa.DataType) -> pa.Scalar:
+    """A literal as a value of a column's type."""
+    found: Any = _plain(tree)
+    if pa.types.is_date32(kind) and isinstance(found, str) and _DATE.fullmatch(found):
+        found = _date(found)
+    fits = isinstance(found, int) if pa.types.is_integer(kind) else isinstance(found, str)
+    if not (isinstance(found, dt.date) if pa.types.is_date32(kind) else fits):
+        raise _Unknown
+    try:
+        return pa.scalar(found, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        raise _Unknown from None
+
+
+def _plain(tree: Any) -> int | str | dt.date:
+    """What a literal says, with casts between integers, and of a text to a date."""
+    kind = _kind(tree)
+    if kind == "PAREN":
+        return _plain(tree.this)
+    if kind == "LITERAL":
+        if tree.is_string:
+            return str(tree.this)
+        if str(tree.this).isdecimal():
+            return int(tree.this)
+    if kind == "NEG" and isinstance(value := _plain(tree.this), int):
+        return -value
+    if kind in ("CAST", "TRYCAST"):  # 5L is one
+        value, to = _plain(tree.this), tree.to.sql("spark").lower()
+        if isinstance(value, int) and value.bit_length() < _BITS.get(to, 0):
+            return value
+        if to == "string" and isinstance(value, str):
+            return value
+        if to == "date" and isinstance(value, str) and _DATE.fullmatch(value):
+            return _date(value)
+    raise _Unknown
+
+
+def _date(text: str) -> dt.date:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        raise _Unknown from None

@@ -1,0 +1,280 @@
+"""What `read` gives: a DataFrame of Spark's whose `select`, `where`, `limit`, `count` and `isEmpty` read less.
+
+    read(...)                     all columns             count, isEmpty: the manifest
+      .select("id", "day")        two columns             classic sessions: those that any expressions need
+      .where("day = 2")           rows of day 2           what is not sure to mean the same is left to Spark
+      .limit(10)                  ten rows
+
+It is a DataFrame of the session's own class, so that joins, views, writes and all else see one. Each of these verbs
+makes another frame with a read of its own: nothing of it shows in the frame that it was called on, nor in others made
+of that. Wherever something is not known, the verb is Spark's own, on the frame as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from pyspark_lance.names import quoted
+from pyspark_lance.pushed_filters import push
+from pyspark_lance.same_columns import condition_text, in_place_of, is_classic, needed_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lance_core import LanceDataset
+
+__all__ = ["Scan", "thin"]
+
+_ADDRESS: Final = "_rowaddr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What a frame reads.
+
+    Attributes:
+        dataset: The version.
+        columns: Names of its columns, in order.
+        filter: Which rows; None for all.
+        limit: Most rows; None for all.
+        frame: Makes Spark's frame of a scan.
+    """
+
+    dataset: LanceDataset
+    columns: tuple[str, ...]
+    filter: pc.Expression | None = None
+    limit: int | None = None
+    frame: Callable[[Scan], DataFrame] = field(repr=False)
+
+    def narrowed(self, condition: pc.Expression) -> Scan:
+        """The rows of this one that meet a condition as well."""
+        return replace(self, filter=condition if self.filter is None else self.filter & condition)
+
+
+def thin(scan: Scan) -> DataFrame:
+    """The frame of a scan that reads less by itself."""
+    plain = scan.frame(scan)
+    return _made(plain, scan, plain, lambda: plain)
+
+
+def _made(frame: Any, scan: Scan, root: DataFrame, plain: Callable[[], DataFrame]) -> DataFrame:
+    """A thin frame.
+
+    Args:
+        frame: Spark's frame.
+        scan: What it reads.
+        root: The frame of the first read, whose columns others may refer to.
+        plain: Makes the frame without reading less.
+    """
+    base = next(kind for kind in type(frame).__mro__ if kind.__module__.startswith("pyspark.sql."))
+    kind: Any = _kind(base)
+    found = kind(frame._jdf if is_classic(frame) else frame._plan, frame.sparkSession)  # noqa: SLF001 - made as Spark makes them
+    found._lance = _State(scan=scan, root=root, plain=plain)  # noqa: SLF001 - its own
+    return found  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    scan: Scan
+    root: DataFrame
+    plain: Callable[[], DataFrame]
+
+
+@lru_cache(maxsize=4)
+def _kind(base: Any) -> type:
+    """The class of thin frames of a session's class of frames."""
+    # What asks for the module of the class learns which kind of session it is.
+    return type("DataFrame", (_Thin, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+
+
+class _Thin:
+    """The verbs that read less. Mixed into Spark's own class."""
+
+    _lance: _State
+    _jdf: Any
+    _plan: Any
+    _is_kept = False
+
+    def select(self, *cols: Any) -> Any:
+        """As Spark's `select`."""
+        names = list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list) else list(cols)
+        if self._is_kept or not names:
+            return self._spark().select(*cols)
+        have = self._lance.scan.columns
+        if all(isinstance(name, str) and name in have and "." not in name for name in names):
+            if len(set(names)) == len(names):
+                return self._with_columns(names, lambda plain: plain.select(*cols))
+            return self._spark().select(*cols)
+        return self._projected(lambda frame: frame.select(*cols))
+
+    def selectExpr(self, *expr: Any) -> Any:  # noqa: N802 - Spark's name
+        """As Spark's `selectExpr`."""
+        return self._projected(lambda frame: frame.selectExpr(*expr))
+
+    def agg(self, *exprs: Any) -> Any:
+        """As Spark's `agg`."""
+        return self._projected(lambda frame: frame.agg(*exprs))
+
+    def drop(self, *cols: Any) -> Any:
+        """As Spark's `drop`."""
+        have = self._lance.scan.columns
+        left = [name for name in have if name not in cols]
+        named = all(isinstance(name, str) and name in have for name in cols)
+        if self._is_kept or not named or not left:
+            return self._spark().drop(*cols)
+        return self._with_columns(left, lambda plain: plain.drop(*cols))
+
+    def filter(self, condition: Any) -> Any:
+        """As Spark's `filter`."""
+        try:
+            made = self._spark().filter(condition)
+        except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
+            return self._on_plain(error, lambda plain: plain.filter(condition))
+        scan = self._lance.scan
+        if self._is_kept or scan.limit is not None:
+            return made
+        if not is_classic(made) and not _knows(condition, scan.columns):
+            return self._lance.plain().filter(condition)
+        text = condition_text(made) if is_classic(made) else condition
+        pushed = None if text is None else push(text, scan.dataset.schema)
+        if pushed is None:
+            return made
+        narrowed = scan.narrowed(pushed.filter)
+        plain = self._lance.plain
+        less = self._reading(narrowed)
+        if less is None:
+            return made
+        if pushed.is_exact:
+            return _made(less, narrowed, self._lance.root, lambda: plain().filter(condition))
+        return less.filter(condition)
+
+    def where(self, condition: Any) -> Any:
+        """As Spark's `where`."""
+        return self.filter(condition)
+
+    def limit(self, num: int) -> Any:
+        """As Spark's `limit`."""
+        scan = self._lance.scan
+        if self._is_kept or not isinstance(num, int) or isinstance(num, bool) or num < 0:
+            return self._spark().limit(num)
+        least = num if scan.limit is None else min(num, scan.limit)
+        limited = replace(scan, limit=least)
+        less = self._reading(limited)
+        if less is None:
+            return self._spark().limit(num)
+        plain = self._lance.plain
+        return _made(less, limited, self._lance.root, lambda: plain().limit(num))
+
+    def count(self) -> int:
+        """As Spark's `count`: without a filter the manifest tells."""
+        scan = self._lance.scan
+        if scan.filter is None:
+            rows: int = scan.dataset.count_rows()
+            return rows if scan.limit is None else min(rows, scan.limit)
+        if self._is_kept:
+            return int(self._spark().count())
+        return int(scan.frame(replace(scan, columns=(_ADDRESS,))).count())
+
+    def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
+        """As Spark's `isEmpty`: without a filter the manifest tells."""
+        scan = self._lance.scan
+        if scan.filter is None or scan.limit == 0:
+            return self.count() == 0
+        return not scan.frame(replace(scan, columns=(_ADDRESS,), limit=1)).take(1)
+
+    def sort(self, *cols: Any, **kwargs: Any) -> Any:
+        """As Spark's `sort`, also by columns that a `select` has left out."""
+        return self._with_others("sort", cols, kwargs)
+
+    orderBy = sort  # noqa: N815 - Spark's name
+
+    def sortWithinPartitions(self, *cols: Any, **kwargs: Any) -> Any:  # noqa: N802 - Spark's name
+        """As Spark's `sortWithinPartitions`, also by columns that a `select` has left out."""
+        return self._with_others("sortWithinPartitions", cols, kwargs)
+
+    def cache(self) -> Any:
+        """As Spark's `cache`: what is made of this frame from now on uses what is kept."""
+        self._is_kept = True
+        return super().cache()  # type: ignore[misc]  # Spark's class
+
+    def persist(self, *level: Any, **kwargs: Any) -> Any:
+        """As Spark's `persist`: what is made of this frame from now on uses what is kept."""
+        self._is_kept = True
+        return super().persist(*level, **kwargs)  # type: ignore[misc]  # Spark's class
+
+    def unpersist(self, *args: Any, **kwargs: Any) -> Any:
+        """As Spark's `unpersist`."""
+        self._is_kept = False
+        return super().unpersist(*args, **kwargs)  # type: ignore[misc]  # Spark's class
+
+    def _spark(self) -> Any:
+        """Spark's own verbs on this frame."""
+        return super()
+
+    def _reading(self, scan: Scan) -> DataFrame | None:
+        """A frame that reads something else in the place of this one; None if this Spark cannot have it."""
+        less = in_place_of(self._lance.root, scan.frame(scan))
+        if less is None or is_classic(less):
+            return less
+        return less.select(*[quoted(name) for name in scan.columns])
+
+    def _with_columns(self, names: list[str], verb: Callable[[Any], Any]) -> Any:
+        scan = replace(self._lance.scan, columns=tuple(names))
+        less = self._reading(scan)
+        plain = self._lance.plain
+        if less is None:
+            return verb(self._spark())
+        return _made(less, scan, self._lance.root, lambda: verb(plain()))
+
+    def _projected(self, verb: Callable[[Any], Any]) -> Any:
+        """What a verb makes of the columns that it needs."""
+        try:
+            made = verb(self._spark())
+        except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
+            return self._on_plain(error, verb)
+        found = None if self._is_kept else needed_columns(self, made)  # type: ignore[arg-type]  # it is a frame
+        if found is None:
+            return made
+        names, alone = found
+        scan = self._lance.scan
+        if alone:
+            return self._with_columns(names, verb)
+        if len(names) == len(scan.columns):
+            return made
+        less = self._reading(replace(scan, columns=tuple(names or scan.columns[:1])))
+        return made if less is None else verb(less)
+
+    def _with_others(self, verb: str, cols: Any, kwargs: Any) -> Any:
+        scan = self._lance.scan
+        if not is_classic(self) and not all(_knows(one, scan.columns) for one in cols):  # type: ignore[arg-type]
+            return getattr(self._lance.plain(), verb)(*cols, **kwargs)
+        try:
+            return getattr(self._spark(), verb)(*cols, **kwargs)
+        except Exception as error:  # noqa: BLE001 - one of Spark's, by its name
+            return self._on_plain(error, lambda plain: getattr(plain, verb)(*cols, **kwargs))
+
+    def _on_plain(self, error: Exception, verb: Callable[[Any], Any]) -> Any:
+        """What a verb makes of the frame with all columns, if it missed one here: Spark looks below a `select` too."""
+        if type(error).__name__ != "AnalysisException":
+            raise error
+        return verb(self._lance.plain())
+
+
+def _knows(what: Any, columns: tuple[str, ...]) -> bool:
+    """Whether a text names nothing but columns that are there; of other things Spark Connect does not tell."""
+    if not isinstance(what, str):
+        return False
+    if what in columns:
+        return True
+    import sqlglot  # noqa: PLC0415 - a second that is seldom needed
+
+    try:
+        tree: Any = sqlglot.parse_one(what, read="spark")
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return False
+    return all(len(one.parts) == 1 and one.name in columns for one in tree.find_all(sqlglot.exp.Column))
