@@ -52,6 +52,9 @@ _SLIVER: Final = 0.02
 """Part of a fragment that is too small for another task to read."""
 _TEXT_BYTES: Final = 20
 """Spark's own estimate of a text."""
+_MANY_COLUMNS: Final = 256
+_STEP_BYTES: Final = 64 << 20
+"""Of more columns than that, so many bytes are read at a time: a page of each, as elsewhere, would be too much."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 32 << 20
 
@@ -108,7 +111,7 @@ class ReadPlan:
         dataset = self.open()
         convert: BatchConverter | None = None
         left = limit
-        for piece in pieces:
+        for piece in self._steps(dataset, pieces):
             if left is not None and left <= 0:
                 return
             for batch in self._scan(dataset, piece, left):
@@ -118,6 +121,20 @@ class ReadPlan:
                     yield convert(part)
                 if left is not None:
                     left -= batch.num_rows
+
+    def _steps(self, dataset: LanceDataset, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The pieces, in steps that bound the memory of a worker where there are many columns."""
+        if len(self.columns) <= _MANY_COLUMNS or self.filter is not None:  # rows are counted after the filter
+            yield from pieces
+            return
+        rows = max(1, dataset.count_rows())
+        most = max(1, _STEP_BYTES * rows // max(1, estimated_bytes(dataset, self.expected)))
+        for piece in pieces:
+            fragment = dataset.get_fragment(piece.fragment_id)
+            assert fragment is not None, "the plan was made for this version"
+            stop = piece.offset + (fragment.metadata.num_rows if piece.num_rows is None else piece.num_rows)
+            for start in range(piece.offset, stop, most):
+                yield replace(piece, offset=start, num_rows=min(most, stop - start))
 
     def _scan(self, dataset: LanceDataset, piece: Piece, limit: int | None) -> Iterator[pa.RecordBatch]:
         fragment = dataset.get_fragment(piece.fragment_id)

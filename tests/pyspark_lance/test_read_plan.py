@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_core
-from pyspark_lance.read_plan import FragmentSize, Piece, cut, plan_read, plan_tasks, table_schema
+from pyspark_lance import read_plan
+from pyspark_lance.read_plan import FragmentSize, Piece, cut, first_rows, plan_read, plan_tasks, table_schema
 
 MILLION = 1_000_000
 
@@ -92,3 +93,23 @@ def test_fragments_that_an_index_rules_out_make_no_tasks(tmp_path):
     (task,) = plan_tasks(dataset, plan, parallelism=4)
     assert [piece.fragment_id for piece in task] == [3, 9, 10]
     assert sum(batch.num_rows for batch in plan.read(task)) == 20
+
+
+def test_many_columns_are_read_in_steps(tmp_path, monkeypatch):
+    rows = pa.table({f"c{i}": range(1000) for i in range(5)})
+    dataset = lance_core.write_dataset(rows, tmp_path, max_rows_per_file=400)
+    dataset.delete("c0 % 3 = 0")
+    plan = plan_read(dataset, table_schema(dataset, None))
+    task = tuple(piece for one in plan_tasks(dataset, plan, parallelism=3) for piece in one)
+    expected = pa.Table.from_batches(plan.read(task))
+    monkeypatch.setattr(read_plan, "_MANY_COLUMNS", 4)
+    monkeypatch.setattr(read_plan, "_STEP_BYTES", 4000)
+    batches = list(plan.read(task))
+    assert max(batch.num_rows for batch in batches) == 100
+    assert pa.Table.from_batches(batches).equals(expected)
+    for limit in (0, 1, 150, 665, 700):
+        assert sum(batch.num_rows for batch in plan.read(task, limit)) == min(limit, 666)
+        first = first_rows(dataset, [task], limit)
+        assert pa.Table.from_batches([b for one in first for b in plan.read(one)], expected.schema).equals(
+            expected.slice(0, limit)
+        )
