@@ -271,7 +271,7 @@ def plan_materializations(
     """
     try:
         # There is no public interface for it. If this one is missing, nothing is announced.
-        from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251
+        from dagster._core.events import AssetMaterializationPlannedData  # noqa: PLC0415, TID251 - see above
     except ImportError:
         return
     build = getattr(dg.DagsterEvent, "build_asset_materialization_planned_event", None)

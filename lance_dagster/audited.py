@@ -138,7 +138,7 @@ def _publish(
     *,
     keep_branch: bool,
 ) -> None:
-    from lance_dagster import publishing  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
 
     main = root.open_or_none(ref)
     properties = {"dagster.promotion_run_id": context.run.run_id}

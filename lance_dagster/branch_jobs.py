@@ -137,9 +137,9 @@ def _job(job: _Job, name: str, work: Any, description: str) -> dg.JobDefinition:
 
 
 def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
-    from lance_core.errors import LanceError  # noqa: PLC0415 -- code locations load without lance_core
-    from lance_dagster import publishing  # noqa: PLC0415
-    from lance_dagster.branch_page import failed_checks  # noqa: PLC0415
+    from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster import publishing  # noqa: PLC0415 - as above
+    from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 - as above
 
     branch = _branch(context, config)
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
@@ -166,7 +166,7 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
 
 def _tell(job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, published: "Published | None") -> bool:
     """Report the promotion of one table; returns whether anything was promoted."""
-    from lance_dagster import publishing  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
 
     if published is None:
         context.log.info("%s has no such branch; passed over", ref.name)
@@ -224,7 +224,7 @@ def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:
     """Report the branches that the table has now."""
-    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 -- code locations load without lance_core
+    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 - code locations load without lance_core
 
     entries = branch_entries(main, context.instance, ref.key)
     context.log_event(dg.AssetObservation(asset_key=ref.key, metadata=entries))

@@ -56,7 +56,7 @@ class _Found:
     version: int
 
 
-def build_branch_sensor(  # noqa: PLR0913 -- each is a choice of its own, most by keyword only
+def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by keyword only
     tables: Iterable[TableLike] | TableLike,
     jobs: tuple[dg.JobDefinition, dg.JobDefinition] | None = None,
     *,
@@ -175,7 +175,7 @@ class _Rules:
         return ("report", "it is ready to be promoted") if self.promote is None else ("promote", "")
 
     def _failed(self, instance: dg.DagsterInstance, branch: str, where: list[_Found]) -> list[str]:
-        from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 -- code locations load without lance_core
+        from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 - code locations load without lance_core
 
         if not self.require_checks:
             return []
@@ -227,7 +227,7 @@ def _state(instance: dg.DagsterInstance, branch: str) -> State:
 
 
 def _reports(instance: dg.DagsterInstance, where: list[_Found], reason: str) -> Iterator[dg.AssetObservation]:
-    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 -- as above
+    from lance_dagster.branch_page import branch_entries  # noqa: PLC0415 - as above
 
     for found in where:
         metadata: dict[str, Any] = {

@@ -132,4 +132,4 @@ def _table(columns: list[str], rows: Iterable[list[str]]) -> Iterable[str]:
 
 
 if __name__ == "__main__":
-    print(settings_page(), end="")  # noqa: T201 -- what the command is for
+    print(settings_page(), end="")  # noqa: T201 - what the command is for

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import sys
 from pathlib import Path
 
@@ -126,6 +127,12 @@ def test_heads_of_modules_are_alike(module):
         has_annotations = any(isinstance(node, ast.FunctionDef | ast.AnnAssign) for node in ast.walk(tree))
         is_future = bool(imports) and ast.unparse(imports[0]) == "from __future__ import annotations"
         assert is_future or not has_annotations
+
+
+def test_ignored_rules_have_reasons(module):
+    path, _ = module
+    ignores = [line for line in path.read_text().splitlines() if re.search(r"# noqa\b", line)]
+    assert [line for line in ignores if not re.search(r"# noqa: [A-Z0-9]+(, [A-Z0-9]+)* - \w", line)] == []
 
 
 def test_stores_say_what_they_are(trees):

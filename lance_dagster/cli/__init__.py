@@ -15,7 +15,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command, or say which packages it lacks."""
     try:
-        from lance_dagster.cli.app import run  # noqa: PLC0415 -- click and rich are an extra
+        from lance_dagster.cli.app import run  # noqa: PLC0415 - click and rich are an extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise

@@ -24,7 +24,7 @@ CommitMode = Literal["create", "append", "overwrite", "replace", "merge"]
 
 def no_columns() -> pa.Schema:
     """An empty schema: no column is known."""
-    import pyarrow as pa  # noqa: PLC0415 -- where it is used, it is loaded
+    import pyarrow as pa  # noqa: PLC0415 - where it is used, it is loaded
 
     return pa.schema([])
 
@@ -129,7 +129,7 @@ class LanceTypeHandler(ABC):
     def load(self, request: ReadRequest) -> Any:
         """Load a value."""
 
-    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:  # noqa: ARG002 -- of the others
+    def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:  # noqa: ARG002 - of the others
         """A value without rows, for an input whose table does not exist yet.
 
         Args:

@@ -42,7 +42,7 @@ class LanceDatasetHandler(LanceTypeHandler):
             )
         if request.load_as is None or issubclass(request.load_as, lance_core.LanceDataset):
             return request.dataset
-        import lance  # noqa: PLC0415 -- optional; the annotation names it, so it is there
+        import lance  # noqa: PLC0415 - optional; the annotation names it, so it is there
 
         options = dict(request.table.storage_options) or None
         return lance.dataset(request.dataset.uri, version=request.dataset.version, storage_options=options)

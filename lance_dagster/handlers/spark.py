@@ -114,7 +114,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
     """Merge it: matched by a join of Spark's, and no row comes here, unless rows of partitions are to be deleted."""
-    import pyspark_lance  # noqa: PLC0415 -- optional
+    import pyspark_lance  # noqa: PLC0415 - optional
 
     output, slices = request.output, request.slices
     if output.empty_output != "write" and value.isEmpty():
