@@ -21,7 +21,7 @@ from lance_dagster.handlers.arrow_schema import fit_batch, target_schema, widene
 from lance_dagster.handlers.base import WriteRequest
 from lance_dagster.handlers.merging import after_creation, check_keys, merge_arrow, merged
 
-__all__ = ["refuse_outside", "write_arrow"]
+__all__ = ["refuse_outside", "widen_nulls", "write_arrow"]
 
 # Streams come in any order; more open writers than this hold too much unwritten data.
 _MAX_OPEN_WRITERS = 32
@@ -46,7 +46,7 @@ def write_arrow(
     wanted = with_known_types(schema, request.known, existing, without_rows=without_rows)
     wanted = with_vectors(wanted, request.output.vector_columns)
     if existing is not None and request.output.schema_mode != "overwrite":
-        existing = _widened(request, wanted, existing)
+        existing = widen_nulls(request, wanted, existing)
     target = target_schema(wanted, existing, request.mode, request.output.schema_mode)
     if request.output.write_mode == "merge":
         table = pa.concat_tables([fit_batch(batch, target) for batch in batches] or [target.empty_table()])
@@ -75,7 +75,7 @@ def write_arrow(
     return write_arrow(batches, target, after_creation(request))
 
 
-def _widened(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
+def widen_nulls(request: WriteRequest, frame: pa.Schema, table: pa.Schema) -> pa.Schema:
     """The table's columns, with the frame's types for those that were null so far.
 
     An overwrite brings them along; else they are changed in a version of their own.

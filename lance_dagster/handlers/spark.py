@@ -10,8 +10,8 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core import WriteResult
-from lance_core.errors import InvalidInputError
-from lance_dagster.handlers.arrow_write import refuse_outside, write_arrow
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_dagster.handlers.arrow_write import refuse_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.merging import commit_properties, configure, merged
 from lance_dagster.settings import TableSettings
@@ -55,10 +55,22 @@ class SparkHandler(LanceTypeHandler):
 
     def write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it: one Spark job, then one commit."""
-        import pyspark_lance  # noqa: PLC0415 - optional
-
+        value = with_known_types(value, request)
+        if request.existing is not None and request.output.schema_mode != "overwrite":
+            widen_nulls(replace(request, mode="append"), self.arrow_schema(value), request.existing.schema)
         if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
+        try:
+            return self._write(value, request)
+        except SchemaError:
+            if request.existing is None or request.output.schema_mode == "overwrite" or not value.isEmpty():
+                raise
+            return self._write(with_types(value, request.existing.schema), request)  # no row says of what type it is
+
+    def _write(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
+        import pyspark_lance  # noqa: PLC0415 - optional
+
+        assert request.mode != "merge"
         return pyspark_lance.write(
             value,
             request.uri,
@@ -66,7 +78,7 @@ class SparkHandler(LanceTypeHandler):
             slices=request.slices,
             cluster=request.output.cluster,
             outside=request.output.out_of_partition,
-            vector_columns=dict(request.output.vector_columns) or None,
+            vector_columns={**_vectors(value, request), **request.output.vector_columns} or None,
             transaction_properties=dict(request.properties),
             commit_message=request.output.commit_message,
             write_try=request.write_try,
@@ -96,6 +108,40 @@ class SparkHandler(LanceTypeHandler):
         """A frame without rows."""
         del load_as
         return _empty_frame(schema, session_of(table))
+
+
+def with_known_types(value: DataFrame, request: WriteRequest) -> DataFrame:
+    """A frame with types for columns of which it knows none, from the table, or from the metadata `lance/schema`.
+
+    A new table of a frame without rows gets the types of the metadata.
+    """
+    existing = None if request.existing is None else request.existing.schema
+    if not value.columns and len(existing if existing is not None else request.known):
+        return _empty_frame(existing if existing is not None else request.known, value.sparkSession)
+    told = {field.name: field for field in [*request.known, *(existing or ())] if not pa.types.is_null(field.type)}
+    void = [field.name for field in value.schema if field.dataType.typeName() == "void" and field.name in told]
+    if existing is None and len(request.known) and value.isEmpty():
+        void = [name for name in value.columns if name in told]
+    return with_types(value, pa.schema([told[name] for name in void]))
+
+
+def with_types(value: DataFrame, schema: pa.Schema) -> DataFrame:
+    """A frame whose columns are of the types of a schema, as far as that has them; only nulls may be lost by it."""
+    from pyspark.sql import functions
+
+    names = [name for name in schema.names if name in value.columns]
+    if not names:
+        return value
+    wanted = _empty_frame(pa.schema([schema.field(name) for name in names]), value.sparkSession).schema
+    return value.withColumns({field.name: functions.lit(None).cast(field.dataType) for field in wanted})
+
+
+def _vectors(value: DataFrame, request: WriteRequest) -> dict[str, int]:
+    """The widths of vectors that the metadata `lance/schema` tells of a new table."""
+    if request.existing is not None:
+        return {}
+    vectors = [field for field in request.known if pa.types.is_fixed_size_list(field.type)]
+    return {field.name: field.type.list_size for field in vectors if field.name in value.columns}
 
 
 def _arrow_type(kind: Any) -> pa.DataType:

@@ -223,6 +223,27 @@ def test_other_columns_are_refused_before_any_task(run, lake, spark):
     assert lake.table("events").version == 1
 
 
+def test_columns_without_values_and_frames_without_rows_take_the_types_that_are_known(run, lake, spark):
+    known = {"lance/schema": {"n": "int64", "s": "string"}}
+
+    def stored(query, name="t", metadata=known):
+        @dg.asset(name=name, metadata={**metadata, "lance/write_mode": "append"})
+        def t() -> DataFrame:
+            return spark.sql(query)
+
+        run(t)
+        return lake.table(name)
+
+    nothing, schema = "select null as n, null as s", pa.schema({"n": pa.int64(), "s": pa.string()})
+    assert stored(nothing).schema == schema
+    assert stored(nothing, metadata={}).count_rows() == 2
+    assert stored("select 'x' as n, 1 as s where false", metadata={}).schema == schema
+    assert stored("select 1 as n, 2 as s where false", "empty").schema == schema
+    assert stored(nothing, "open", {}).schema.types == [pa.null(), pa.null()]
+    assert stored("select 1L as n, 'x' as s", "open", {}).schema == schema
+    assert lake.rows("open", filter="n = 1") == [(1, "x")]
+
+
 def test_pylance_reads_appends_and_is_read_back(run, lake, spark):
     import lance
 
