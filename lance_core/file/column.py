@@ -37,8 +37,7 @@ _SCATTERED_ROWS: Final = 128 * 1024
 _LOOK_UP_BYTES: Final = 64 * 1024
 
 # Errors that numpy and pyarrow raise on broken bytes that no check of ours caught before. A TypeError is a mistake in
-# this
-# package, and a lack of memory says nothing about the file: neither is blamed on it.
+# this package, and a lack of memory says nothing about the file: neither is blamed on it.
 _SYMPTOMS: Final = (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException)
 
 

@@ -55,11 +55,6 @@ class Field:
     primary_key: KeyMark = NO_MARK
     clustering_key: KeyMark = NO_MARK
 
-    @property
-    def is_leaf(self) -> bool:
-        """Whether the field has no children."""
-        return not self.children
-
     def walk(self, parent_id: int = -1) -> Iterator[tuple[Field, int]]:
         """Yield this field and all below it, depth-first, each with the id of its parent."""
         yield self, parent_id

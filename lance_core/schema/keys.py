@@ -33,7 +33,7 @@ def check_primary_key(fields: tuple[Field, ...]) -> None:
 def _check(node: Field, path: str, *, nullable: bool, listed: bool) -> None:
     nullable = nullable or node.nullable
     if node.primary_key.is_member:
-        if not node.is_leaf:
+        if node.children:
             raise SchemaError(f"Primary key column must be a leaf: {path!r} is of type {node.logical_type}")
         if nullable:
             raise SchemaError(

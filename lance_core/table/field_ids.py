@@ -45,7 +45,7 @@ def with_new_ids(operation: Overwrite, before: Manifest) -> Overwrite:
         return operation
     schema = _numbered(operation.schema, before.first_new_field_id)
     new_ids = {old.id: new.id for (old, _), (new, _) in zip(operation.schema.walk(), schema.walk(), strict=True)}
-    leaves = {field.id for field, _ in operation.schema.walk() if field.is_leaf}
+    leaves = {field.id for field, _ in operation.schema.walk() if not field.children}
     fragments = tuple(_renamed(fragment, new_ids, leaves) for fragment in operation.fragments)
     return replace(operation, schema=schema, fragments=fragments)
 
