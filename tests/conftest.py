@@ -1,6 +1,7 @@
 """Fixtures that several packages of tests share."""
 
 import signal
+import time
 import uuid
 
 import pytest
@@ -20,6 +21,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("anew", deadline=None, print_blob=True)
 settings.load_profile("same")
+
+
+class TimeBox:
+    """Ends a run after some minutes, as green as its tests are."""
+
+    def __init__(self, minutes):
+        self.end = time.monotonic() + 60 * minutes
+        self.over = False
+
+    def pytest_runtest_logfinish(self, nodeid):
+        self.over = time.monotonic() > self.end
+
+    def pytest_runtest_protocol(self, item):
+        if self.over and not item.session.shouldstop:
+            item.session.shouldstop = f"the minutes are over; the first test left out is {item.nodeid}"
+            return True
+        return None
+
+    def pytest_sessionfinish(self, session):
+        if self.over and not session.testsfailed:
+            session.exitstatus = pytest.ExitCode.OK
+
+
+def pytest_addoption(parser):
+    parser.addoption("--minutes", type=float, help="begin no further test after so many minutes")
+
+
+def pytest_configure(config):
+    minutes = config.getoption("--minutes")
+    if minutes is not None:
+        config.pluginmanager.register(TimeBox(minutes))
 
 
 @pytest.fixture(scope="session")
