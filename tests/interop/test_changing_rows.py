@@ -91,10 +91,9 @@ def test_truncate(pair):
 
 
 def source(ids, **columns) -> pa.Table:
-    full = flights(200).take([i % 200 for i in ids])
-    table = full.set_column(0, "id", pa.array(ids, pa.int64())).set_column(
-        2, "delay", pa.array([100.0 + i for i in ids])
-    )
+    full = flights(200).take(pa.array([i % 200 for i in ids], pa.int64()))
+    delays = pa.array([100.0 + i for i in ids], full.schema.field("delay").type)
+    table = full.set_column(0, "id", pa.array(ids, pa.int64())).set_column(2, "delay", delays)
     return table.select(columns["only"]) if "only" in columns else table
 
 
