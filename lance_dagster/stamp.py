@@ -8,8 +8,9 @@ The Dagster UI shows table name and URI on the asset's page only when they are i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Final
 
 import dagster as dg
 
@@ -75,7 +76,19 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
 
     with warnings.catch_warnings():  # a preview interface since 1.9, the only one that reaches every kind of asset
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        return defs.map_resolved_asset_specs(func=stamp)
+        sources = [one for one in defs.assets or () if isinstance(one, dg.SourceAsset)]
+        if not sources:
+            return defs.map_resolved_asset_specs(func=stamp)
+        mapped = _without(defs, sources).map_resolved_asset_specs(func=stamp)
+        return dg.Definitions.merge(mapped, dg.Definitions(assets=sources))
+
+
+def _without(defs: dg.Definitions, left_out: Sequence[dg.SourceAsset]) -> dg.Definitions:
+    """The same without some assets, which Dagster cannot map; nothing of these is in a table of ours."""
+    names = [name for name in signature(dg.Definitions).parameters if hasattr(defs, name)]
+    given: dict[str, Any] = {name: getattr(defs, name) for name in names}
+    rest = [one for one in defs.assets or () if not any(one is source for source in left_out)]
+    return dg.Definitions(**{**given, "assets": rest})
 
 
 def _managers(defs: dg.Definitions) -> dict[dg.AssetKey, LanceIOManager]:

@@ -8,7 +8,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from lance_dagster import LanceIOManager, LanceTableResource, settings_page, stamp_lance_metadata
+from lance_dagster import (
+    LanceIOManager,
+    LanceTableResource,
+    build_lance_health_checks,
+    observable_lance_asset,
+    settings_page,
+    stamp_lance_metadata,
+)
 from lance_dagster.location import locate_table
 from lance_dagster.settings import OutputSettings
 from tests import processes
@@ -152,6 +159,27 @@ class TestStamp:
 
         resources = {"io_manager": LanceIOManager(root_uri="/lake"), **resources}
         return stamp_lance_metadata(dg.Definitions(assets=assets, resources=resources))
+
+    @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+    def test_tables_of_others_stay_as_they_are(self, tmp_path):
+        prices = observable_lance_asset("prices", str(tmp_path / "prices.lance"))
+
+        @dg.asset
+        def report(prices: pa.Table) -> pa.Table:
+            return prices
+
+        checks = build_lance_health_checks([report])
+        defs = stamp_lance_metadata(
+            dg.Definitions(
+                [prices, report], asset_checks=checks, resources={"io_manager": LanceIOManager(root_uri=str(tmp_path))}
+            )
+        )
+        graph = defs.resolve_asset_graph()
+        assert graph.get(report.key).metadata["dagster/table_name"] == "public.report"
+        assert graph.get(prices.key).metadata["dagster/uri"] == str(tmp_path / "prices.lance")
+        assert graph.get(prices.key).is_observable
+        assert graph.get(report.key).parent_keys == {prices.key}
+        assert len(graph.asset_check_keys) == 4
 
     def test_name_uri_and_kind_are_in_the_definition(self):
         @dg.asset(key_prefix="analytics", kinds={"pyspark"}, metadata={"partition_expr": "day"})
