@@ -129,6 +129,14 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         pattern=r"^(https?:/)?/[A-Za-z0-9._~:/%\[\]-]*$",
     )
 
+    derive_column_lineage: bool = Field(
+        default=False,
+        description=(
+            "Tell dagster/column_lineage from the plan of a Spark frame, as far as it goes, where the asset's metadata "
+            "lance/column_lineage does not."
+        ),
+    )
+
     @field_validator("root_uri", mode="before")
     @classmethod
     def _check_root(cls, value: object) -> object:
@@ -173,6 +181,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             index_partitions=self.index_partitions,
             max_unindexed_fragments=self.max_unindexed_fragments,
             ui_url=self.ui_url or "",
+            derive_column_lineage=self.derive_column_lineage,
         )
 
     @property

@@ -111,7 +111,7 @@ def build_maintenance_sensor(
         root = table_root(getattr(context.resources, io_manager_key))
         states = _read(context.cursor)
         _settle(context, job, states, silent_after)
-        busy = _busy(context, job, silent_after)
+        busy, silent = _busy(context, job, silent_after)
         due: dict[str, tuple[int, list[str]]] = {}
         for ref in refs:
             state = states.get(ref.name, _Asked())
@@ -122,6 +122,12 @@ def build_maintenance_sensor(
                 due[ref.name] = found
         for asset, (_, problems) in due.items():
             context.log.info("%s: %s", asset, "; ".join(problems))
+            for run_id in silent.get(asset, ()):
+                context.log.warning(
+                    "%s: the open run %s has told nothing for %s, its process seems to be gone, and it is not waited "
+                    "for. Terminate it in the UI",
+                    asset, run_id, silent_after,
+                )  # fmt: skip
         requests = [_request(due, states)] if due else []
         reason = None if due else f"none of {len(refs)} tables needs upkeep"
         cursor = _written(states)
@@ -214,21 +220,24 @@ def _needs(
     return (found.version, problems) if problems else None
 
 
-def _busy(context: dg.SensorEvaluationContext, job: dg.JobDefinition, silent_after: timedelta) -> set[str]:
-    """The tables that open runs of the job work on; a run that names none works on all."""
+def _busy(
+    context: dg.SensorEvaluationContext, job: dg.JobDefinition, silent_after: timedelta
+) -> tuple[set[str], dict[str, list[str]]]:
+    """The tables that open runs of the job work on; and those of which runs are open that seem to be killed.
+
+    A run that names no tables works on all.
+    """
     names: set[str] = set()
+    silent: dict[str, list[str]] = {}
     for record in context.instance.get_run_records(filters=dg.RunsFilter(job_name=job.name, statuses=_OPEN)):
         run = record.dagster_run
         mine = _tables_of_run(run) or tables_of(job)
-        if is_silent(context.instance, record, silent_after):
-            context.log.warning(
-                "run %s of %s is %s and has told nothing for %s: its process seems to be gone, and %s is not kept from "
-                "upkeep by it. Terminate it in the UI",
-                run.run_id, job.name, run.status.value, silent_after, ", ".join(mine),
-            )  # fmt: skip
-        else:
+        if not is_silent(context.instance, record, silent_after):
             names |= set(mine)
-    return names
+            continue
+        for name in mine:
+            silent.setdefault(name, []).append(run.run_id)
+    return names, silent
 
 
 def _tables_of_run(run: dg.DagsterRun) -> Sequence[str]:

@@ -100,6 +100,7 @@ def lineage_metadata(
     events: int = 1,
     consumers: Mapping[str, int | None] | None = None,
     ui_url: str = "",
+    derived: dg.TableColumnLineage | None = None,
 ) -> dict[str, Any]:
     """The entries that tell where a table comes from: its history as Markdown, and its columns' lineage.
 
@@ -110,6 +111,7 @@ def lineage_metadata(
         events: So many events are going to repeat them; the page of the table is left out if they are many.
         consumers: Assets that read the table, and the version that each read last.
         ui_url: Start of the links to runs.
+        derived: The lineage of columns, unless the asset says it.
     """
     versions = recent(dataset)
     page = table_log(dataset, versions, consumers, ui_url) if events <= _MOST_PAGES else None
@@ -118,7 +120,7 @@ def lineage_metadata(
         "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
         "lance/history": dg.MetadataValue.md(history_page(versions, ui_url)),
         "lance/table_log": None if page is None else dg.MetadataValue.md(page),
-        "dagster/column_lineage": column_lineage(definition, where=where),
+        "dagster/column_lineage": column_lineage(definition, where=where) or derived,
     }
     return {key: value for key, value in known.items() if value is not None}
 

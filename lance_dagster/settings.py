@@ -165,6 +165,7 @@ class TableSettings:
         index_partitions: Whether zone maps on the partition columns are made and refreshed.
         max_unindexed_fragments: How many fragments may lie outside of them.
         ui_url: Start of the links to the UI.
+        derive_column_lineage: Whether the plans of Spark frames are asked where columns come from.
     """
 
     root_uri: str
@@ -183,6 +184,7 @@ class TableSettings:
     index_partitions: bool = True
     max_unindexed_fragments: int = 64
     ui_url: str = ""
+    derive_column_lineage: bool = False
 
     @property
     def table_root(self) -> TableRoot:

@@ -49,6 +49,7 @@ from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import event_metadata, lineage_metadata, partition_metadata
 from lance_dagster.op_outputs import load_op_output, store_op_output
 from lance_dagster.partitions import PartitionPlan, plan_partitions
+from lance_dagster.plan_lineage import has_plan, plan_lineage, remember_frame
 from lance_dagster.read_inputs import input_properties, remember_input
 from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
 from lance_dagster.tables import TableRoot
@@ -141,10 +142,10 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        self._tell(output, outcome)
+        self._tell(output, outcome, obj)
         self._index_partitions(output, outcome.dataset)
 
-    def _tell(self, output: _Output, outcome: lance_core.WriteResult) -> None:
+    def _tell(self, output: _Output, outcome: lance_core.WriteResult, obj: Any) -> None:
         """Report the write to Dagster."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
@@ -158,8 +159,19 @@ class LanceTableIOManager(dg.IOManager):
             events=len(output.keys or ()),
             consumers=consumers(context),
             ui_url=self._settings.ui_url,
+            derived=self._derived(output, obj),
         )
         add_metadata(context, entries, partition_metadata(outcome, entries))
+
+    def _derived(self, output: _Output, obj: Any) -> dg.TableColumnLineage | None:
+        """Where the columns come from by the plan of the frame; nothing is known if it cannot be read."""
+        if not self._settings.derive_column_lineage or not has_plan(obj):
+            return None
+        try:
+            return plan_lineage(step_of(output.context), obj)
+        except Exception as error:  # noqa: BLE001 - Spark's plans are no public interface, and the write is done
+            output.context.log.warning("%s: its column lineage could not be derived: %s", output.where, error)
+            return None
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load an upstream asset: the partitions that Dagster asks for, of one version of its table.
@@ -194,6 +206,8 @@ class LanceTableIOManager(dg.IOManager):
             remember_input(step_of(context), context.asset_key.to_user_string(), request.dataset)
             context.log.debug("%s: version %s of %s", where, request.dataset.version, location.uri)
             values[key] = loading.handler.load(request)
+            if self._settings.derive_column_lineage:
+                remember_frame(step_of(context), context.asset_key.to_user_string(), values[key])
         return values if loading.by_partition else values[None]
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:

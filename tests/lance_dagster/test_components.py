@@ -103,12 +103,16 @@ root_module = "project"
 registry_modules = ["lance_dagster.components"]
 """
 DEFINITIONS = """
+import inspect
 from pathlib import Path
 import dagster as dg
 
 @dg.definitions
 def defs():
-    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    folder = Path(__file__).parent
+    is_new = "path_within_project" in inspect.signature(dg.load_from_defs_folder).parameters
+    where = {"path_within_project": folder} if is_new else {"project_root": folder.parents[1]}
+    return dg.load_from_defs_folder(**where)
 """
 
 

@@ -1,0 +1,154 @@
+"""Column lineage from the plan of a Spark frame: best effort, and off unless the IO manager is told to.
+
+    load_input      remembers the attributes of the frames that a step is given, by Spark's own ids of expressions
+    handle_output   follows the attributes of the frame that it stores back through the plan, to those that it knows
+
+    Alias(expression)                 comes from what the expression refers to
+    Union, rollup, cube               from what is in the same place of each side or grouping
+    other nodes that make attributes  from all that they refer to: explode, mapInPandas and the like
+
+Filters, joins and sorts are no sources: lineage tells where values come from, not what chose them. A frame that left
+Spark on its way (`toPandas`, a cache of rows) and one of a Connect session, whose plan is on the server, tell nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import dagster as dg
+
+__all__ = ["has_plan", "plan_lineage", "remember_frame"]
+
+_MOST_STEPS: Final = 100
+_MOST_NODES: Final = 2000
+
+Step = tuple[str, str]
+Source = tuple[str, str]
+"""An asset and a column of it."""
+
+_lock = threading.Lock()
+_known: OrderedDict[Step, dict[int, Source]] = OrderedDict()
+
+
+def has_plan(value: object) -> bool:
+    """Whether it is a frame of a classic Spark session."""
+    return hasattr(value, "_jdf") and hasattr(value, "sparkSession")
+
+
+def remember_frame(step: Step | None, asset: str, frame: Any) -> None:
+    """Remember the columns of a frame that a step is given; without a step, nothing."""
+    if step is None or not has_plan(frame):
+        return
+    columns = {_id(one): (asset, one.name()) for one in _items(_analyzed(frame).output())}
+    with _lock:
+        _known.setdefault(step, {}).update(columns)
+        while len(_known) > _MOST_STEPS:
+            _known.popitem(last=False)
+
+
+def plan_lineage(step: Step | None, frame: Any) -> dg.TableColumnLineage | None:
+    """Where the columns of a frame come from, as far as its plan tells; None if it does not tell of any.
+
+    Args:
+        step: The step that made it, and was given its inputs.
+        frame: A frame; of what is none of a classic session nothing is known.
+    """
+    with _lock:
+        known = dict(_known.get(step, {})) if step is not None else {}
+    if not known or not has_plan(frame):
+        return None
+    plan = _analyzed(frame)
+    made = _Made(known)
+    made.read(plan)
+    found = {one.name(): sorted(made.sources(_id(one))) for one in _items(plan.output())}
+    deps = {
+        column: [dg.TableColumnDep(dg.AssetKey.from_user_string(asset), name) for asset, name in sources]
+        for column, sources in found.items()
+        if sources
+    }
+    return dg.TableColumnLineage(deps) if deps else None
+
+
+class _Made:
+    """Which attribute is made of which others."""
+
+    def __init__(self, known: dict[int, Source]) -> None:
+        self._known = known
+        self._from: dict[int, set[int]] = {}
+        self._beside: dict[int, set[int]] = {}
+
+    def read(self, plan: Any) -> None:
+        """Read all nodes of a plan."""
+        waiting, seen = [plan], 0
+        while waiting and seen < _MOST_NODES:
+            node, seen = waiting.pop(), seen + 1
+            self._node(node)
+            waiting += _items(node.children())
+
+    def _node(self, node: Any) -> None:
+        outputs = [_id(one) for one in _items(node.output())]
+        kind = node.nodeName()
+        if kind == "Union":  # its attributes have the ids of those of its first side
+            for side in _items(node.children()):
+                for one, other in zip(outputs, _items(side.output()), strict=True):
+                    self._beside.setdefault(one, set()).add(_id(other))
+        elif kind == "Expand":  # of rollup and cube: one list of expressions for each grouping
+            for projection in _items(node.projections()):
+                for one, expression in zip(outputs, _items(projection), strict=True):
+                    self._add(one, _references(expression))
+        else:
+            aliases = [alias for expression in _items(node.expressions()) for alias in _aliases(expression)]
+            for alias in aliases:
+                self._add(_id(alias), _references(alias))
+            named = {_id(alias) for alias in aliases}
+            made = {_id(one) for one in _items(node.producedAttributes().toSeq())} - named
+            for one in made:
+                self._add(one, _references(node))
+
+    def _add(self, attribute: int, sources: Iterable[int]) -> None:
+        self._from.setdefault(attribute, set()).update(one for one in sources if one != attribute)
+
+    def sources(self, attribute: int) -> set[Source]:
+        """The columns that an attribute comes from in the end."""
+        found: set[Source] = set()
+        waiting, seen = [attribute], set()
+        while waiting:
+            one = waiting.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            waiting += self._beside.get(one, ())
+            if one in self._known:
+                found.add(self._known[one])
+            else:
+                waiting += self._from.get(one, ())
+        return found
+
+
+def _analyzed(frame: Any) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the one way to the plan
+
+
+def _id(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def _references(node: Any) -> list[int]:
+    """What a node or an expression refers to."""
+    return [_id(one) for one in _items(node.references().toSeq())]
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def _aliases(expression: Any) -> Iterator[Any]:
+    """The names that an expression gives: itself, or what is in it."""
+    if expression.nodeName() == "Alias":
+        yield expression
+        return
+    for child in _items(expression.children()):
+        yield from _aliases(child)
