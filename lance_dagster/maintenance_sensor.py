@@ -120,14 +120,7 @@ def build_maintenance_sensor(
                 found = _needs(context, root, ref, chosen, state)
             if found is not None:
                 due[ref.name] = found
-        for asset, (_, problems) in due.items():
-            context.log.info("%s: %s", asset, "; ".join(problems))
-            for run_id in silent.get(asset, ()):
-                context.log.warning(
-                    "%s: the open run %s has told nothing for %s, its process seems to be gone, and it is not waited "
-                    "for. Terminate it in the UI",
-                    asset, run_id, silent_after,
-                )  # fmt: skip
+        _log(context, due, silent, silent_after)
         requests = [_request(due, states)] if due else []
         reason = None if due else f"none of {len(refs)} tables needs upkeep"
         cursor = _written(states)
@@ -136,6 +129,23 @@ def build_maintenance_sensor(
         return dg.SensorResult(run_requests=requests, cursor=cursor, skip_reason=reason)
 
     return needed
+
+
+def _log(
+    context: dg.SensorEvaluationContext,
+    due: dict[str, tuple[int, list[str]]],
+    silent: dict[str, list[str]],
+    silent_after: timedelta,
+) -> None:
+    """Say why tables are due, and which open runs are not waited for."""
+    for asset, (_, problems) in due.items():
+        context.log.info("%s: %s", asset, "; ".join(problems))
+        for run_id in silent.get(asset, ()):
+            context.log.warning(
+                "%s: the open run %s has logged nothing for %s, its process seems to be gone, and it is not waited "
+                "for. Terminate it in the UI",
+                asset, run_id, silent_after,
+            )  # fmt: skip
 
 
 def _read(cursor: str | None) -> dict[str, _Asked]:
