@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lance_core.errors import LanceError
+from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.same_columns import is_classic
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ __all__ = ["ArrowRdd"]
 
 _NAME: Final = "pyspark_lance"
 """The name of the execution in the SQL tab and for listeners."""
+
+MANY_PARTITIONS: Final = 256
+_FOR_EACH_CORE: Final = 32
+"""Of more partitions than both, some share a task and its file: a Python task and a file cost as much work as many
+thousand rows."""
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
@@ -90,7 +96,10 @@ class ArrowRdd:
         return cls(_jvm_schema(jvm, jvm_frame, large=large), frame, jvm_frame, executions, arguments)
 
     def collect(self, function: Function) -> tuple[list[Any], int]:
-        """Run a function on the batches of each partition; gives all results, and the number of partitions."""
+        """Run a function on the batches of each partition; gives all results, and the number of partitions.
+
+        Many partitions are put together to fewer first, see `MANY_PARTITIONS`.
+        """
         from pyspark import RDD
         from pyspark.java_gateway import ensure_callback_server_started
         from pyspark.serializers import NoOpSerializer
@@ -100,6 +109,9 @@ class ArrowRdd:
         def job() -> tuple[list[Any], int]:
             # Planned in here: adaptive execution runs stages while it plans.
             messages = self._jvm_frame.toArrowBatchRdd(*self._arguments).toJavaRDD()
+            most = max(MANY_PARTITIONS, _FOR_EACH_CORE * parallelism_of(self._frame.sparkSession))
+            if messages.getNumPartitions() > most and not _grows(self._frame):
+                messages = messages.coalesce(most)
             rdd: Any = RDD(messages, context, NoOpSerializer()).mapPartitions(partial(_run, function, self.schema))
             return rdd.collect(), rdd.getNumPartitions()
 
@@ -131,6 +143,11 @@ def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:
     except Py4JError:
         made = utils.toArrowSchema(*given)  # before 4.3
     return pa.ipc.read_schema(pa.py_buffer(bytes(made.serializeAsMessage())))
+
+
+def _grows(frame: DataFrame) -> bool:
+    """Whether more tasks may run at once later on than now."""
+    return frame.sparkSession.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
 
 def _run(function: Function, schema: pa.Schema, messages: Iterable[bytes]) -> Iterable[Any]:

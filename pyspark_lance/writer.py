@@ -50,8 +50,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     """Write a DataFrame, classic or Spark Connect, to a Lance table in one commit.
 
     The DataFrame is computed once, by one task per partition. A partition gives one file, or more if it is larger than
-    the limits below; adaptive execution, `repartition` or `coalesce` decide how many there are. The rows never pass
-    through the calling process, which makes the commit and so must reach the storage.
+    the limits below; adaptive execution, `repartition` or `coalesce` decide how many there are. Only of more than 256
+    partitions (or 32 for each core) some may share a task and its file. The rows never pass through the calling
+    process, which makes the commit and so must reach the storage.
 
     Args:
         df: What to write.

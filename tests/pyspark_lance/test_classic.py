@@ -296,6 +296,15 @@ def test_the_same_write_twice_at_once_gives_one_version(spark, uri, lance):
     assert jobs[1].job not in {name.split("-")[0] for name in files(uri)}
 
 
+def test_many_small_partitions_share_tasks_and_files(spark, uri, monkeypatch):
+    monkeypatch.setattr(arrow_rdd, "MANY_PARTITIONS", 3)
+    monkeypatch.setattr(arrow_rdd, "_FOR_EACH_CORE", 1)
+    result = pyspark_lance.write(spark.range(0, 1000, 1, 40), uri)
+    assert (result.files, result.rows_written) == (3, 1000)
+    assert sorted(row.id for row in pyspark_lance.read(spark, uri).collect()) == list(range(1000))
+    assert pyspark_lance.merge(spark.range(990, 1100, 1, 40), uri, on="id").rows_inserted == 100
+
+
 def test_clustering_gives_a_slice_to_few_tasks(spark, uri):
     slices = Slices(Slice(name=str(k), conditions={"k": Equals(k)}) for k in range(20))
     frame = spark.sql("select id, id % 20 as k from range(0, 20000, 1, 4)")
