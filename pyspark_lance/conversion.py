@@ -12,19 +12,20 @@ already are skipped. In the end rows are counted, and hashes of all columns summ
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyarrow import fs
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, LanceError, UnsupportedError
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from pyspark_lance.changes import session_of
+from pyspark_lance.foreign_tables import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.names import quoted
 from pyspark_lance.reader import read
 from pyspark_lance.writer import write
@@ -101,36 +102,49 @@ def convert(
     if max_bytes_per_commit < 1:
         raise InvalidInputError(f"max_bytes_per_commit must be positive, as {max_bytes_per_commit} is not")
     session = session_of(spark)
-    groups = list(_groups(session, str(source), source_format, max_bytes_per_commit))
-    columns = [partition_expr] if isinstance(partition_expr, str) else partition_expr
-    done = _done(uri, storage_options)
-    ours = {group.token for group in groups}
-    if mode == "create" and done is not None and not done & ours:
-        raise DatasetExistsError(f"there is a table at {uri} already, and not one of a conversion of {source}")
-    commits = rows = 0
-    for number, group in enumerate(groups):
-        if done is not None and group.token in done:
-            continue
-        begins = mode == "overwrite" and number == 0
-        made = write(
-            group.frame,
-            uri,
-            mode="overwrite" if begins else "append",
-            schema_mode="overwrite" if begins else "strict",
-            partition_by=columns,
-            vector_columns=vector_columns,
-            once=(_DIGEST, group.token),
-            commit_message=f"convert {source}",
-            storage_options=storage_options,
-        )
-        assert made is not None, "without a row a version is made as well"
-        commits, rows = commits + 1, rows + made.rows_written
-    dataset = lance_core.dataset(uri, storage_options=storage_options)
-    if verify and mode != "append":
-        rows = _compare(groups, read(session, uri, storage_options=storage_options), f"{uri} and {source}")
+    with _columns_by_id(session):
+        groups = list(_groups(session, str(source), source_format, max_bytes_per_commit))
+        done = _done(uri, storage_options)
+        if mode == "create" and done is not None and not done & {group.token for group in groups}:
+            raise DatasetExistsError(f"there is a table at {uri} already, and not one of a conversion of {source}")
+        commits = rows = 0
+        for number, group in enumerate(groups):
+            if done is not None and group.token in done:
+                continue
+            begins = mode == "overwrite" and number == 0
+            made = write(
+                group.frame,
+                uri,
+                mode="overwrite" if begins else "append",
+                schema_mode="overwrite" if begins else "strict",
+                partition_by=[partition_expr] if isinstance(partition_expr, str) else partition_expr,
+                vector_columns=vector_columns,
+                once=(_DIGEST, group.token),
+                commit_message=f"convert {source}",
+                storage_options=storage_options,
+            )
+            assert made is not None, "without a row a version is made as well"
+            commits, rows = commits + 1, rows + made.rows_written
+        dataset = lance_core.dataset(uri, storage_options=storage_options)
+        if verify and mode != "append":
+            rows = _compare(groups, read(session, uri, storage_options=storage_options), f"{uri} and {source}")
     return ConvertResult(
         dataset=dataset, version=dataset.version, rows=rows, commits=commits, skipped=len(groups) - commits
     )
+
+
+@contextlib.contextmanager
+def _columns_by_id(session: SparkSession) -> Iterator[None]:
+    """Let Spark find columns by ids in Parquet files where a schema has ids; others are not concerned."""
+    before = session.conf.get(BY_ID, None)
+    session.conf.set(BY_ID, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(BY_ID)
+        else:
+            session.conf.set(BY_ID, before)
 
 
 def to_parquet(
@@ -201,22 +215,31 @@ def _groups(spark: SparkSession, source: str, form: SourceFormat | None, most: i
     form = form or _format_of(source)
     if form not in get_args(SourceFormat):
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
-    files = _files(spark, source, form)
-    if files is None:
-        frame = spark.read.format(form).load(source)
-        yield _Group(_digest([form, source]), frame)
+    if form != "parquet" and _spark_reads(spark, form):
+        yield _Group(_digest([form, source]), spark.read.format(form).load(source))
         return
-    base, sizes = files
-    if not sizes:
+    files = _listed(source) if form == "parquet" else foreign_files(source, form)
+    if not files.sizes:
         raise InvalidInputError(f"{source}: there is no Parquet file")
-    schema = spark.read.option("basePath", base).parquet(*sizes).schema
+    reader = spark.read if files.base is None else spark.read.option("basePath", files.base)
+    schema = files.schema or reader.parquet(*files.sizes).schema
+    for names in _batched(files.sizes, most):
+        frame = reader.schema(schema).parquet(*names)
+        if files.schema is not None:
+            for name in schema.names:
+                frame = frame.withMetadata(name, {})  # ids of another format mean nothing here
+        yield _Group(_digest(names), frame)
+
+
+def _batched(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
+    """Names of files in groups of so many bytes, at least one in each."""
     pending: list[str] = []
     for name, size in sizes.items():
         if pending and sum(sizes[one] for one in pending) + size > most:
-            yield _Group(_digest(pending), spark.read.schema(schema).option("basePath", base).parquet(*pending))
+            yield pending
             pending = []
         pending.append(name)
-    yield _Group(_digest(pending), spark.read.schema(schema).option("basePath", base).parquet(*pending))
+    yield pending
 
 
 def _format_of(source: str) -> SourceFormat:
@@ -229,50 +252,24 @@ def _format_of(source: str) -> SourceFormat:
 
 
 def _exists(path: str) -> bool:
-    filesystem, place, _ = _filesystem(path)
+    filesystem, place, _ = filesystem_of(path)
     return bool(filesystem.get_file_info(place).type.name == "Directory")
 
 
-def _filesystem(path: str) -> tuple[Any, str, str]:
-    """The file system of a place, the place in it, and the place's URI."""
-    uri = lance_core.canonical_uri(path)
-    filesystem, place = fs.FileSystem.from_uri(uri)
-    return filesystem, place, uri
-
-
-def _files(spark: SparkSession, source: str, form: SourceFormat) -> tuple[str, dict[str, int]] | None:
-    """The folder and its Parquet files with their sizes, by name; None if Spark itself reads the source."""
-    if form == "parquet":
-        return _listed(source)
-    if _spark_reads(spark, form):
-        return None
-    if form == "delta":
-        table = _library("deltalake", form).DeltaTable(source)
-        actions = table.get_add_actions(flatten=True).to_pylist()
-        if any(value for one in actions for key, value in one.items() if "deletion_vector" in key.lower()):
-            raise UnsupportedError(f"{source}: deletion vectors of Delta can only be read by Spark with Delta's jar")
-        return source, {f"{source.rstrip('/')}/{one['path']}": one["size_bytes"] for one in actions}
-    table = _library("pyiceberg.table", form).StaticTable.from_metadata(source)
-    tasks = list(table.scan().plan_files())
-    if any(task.delete_files for task in tasks):
-        raise UnsupportedError(f"{source}: delete files of Iceberg can only be read by Spark with Iceberg's jar")
-    return table.location(), {task.file.file_path: task.file.file_size_in_bytes for task in tasks}
-
-
-def _listed(source: str) -> tuple[str, dict[str, int]]:
-    filesystem, place, uri = _filesystem(source)
+def _listed(source: str) -> SourceFiles:
+    filesystem, place, uri = filesystem_of(source)
     info = filesystem.get_file_info(place)
     if info.type == fs.FileType.NotFound:
         raise InvalidInputError(f"there is nothing at {source}")
     if info.type == fs.FileType.File:
-        return uri.rpartition("/")[0], {uri: info.size}
+        return SourceFiles(base=uri.rpartition("/")[0], sizes={uri: info.size})
     found = {}
     for one in filesystem.get_file_info(fs.FileSelector(place, recursive=True)):
         below = one.path.removeprefix(place)
         hidden = any(part.startswith(("_", ".")) for part in below.split("/"))
         if one.type == fs.FileType.File and not hidden:
             found[uri + below] = one.size
-    return uri, dict(sorted(found.items()))
+    return SourceFiles(base=uri, sizes=dict(sorted(found.items())))
 
 
 def _spark_reads(spark: SparkSession, form: str) -> bool:
@@ -282,17 +279,6 @@ def _spark_reads(spark: SparkSession, form: str) -> bool:
     except Exception as error:  # noqa: BLE001 - it differs between sessions; a reader that is there says something else
         return "DATA_SOURCE_NOT_FOUND" not in str(error)
     return True
-
-
-def _library(name: str, form: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        package = name.partition(".")[0]
-        raise UnsupportedError(
-            f"{form}: this Spark session has no reader for it (its jar is missing), and the Python package"
-            f" {package} is not installed: `pip install {package}`, or start Spark with the jar"
-        ) from error
 
 
 def _digest(names: Sequence[str]) -> str:
