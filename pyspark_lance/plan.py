@@ -5,6 +5,7 @@
     strict        the DataFrame has exactly the table's columns; order and
                   nullability do not matter
     add_columns   it may lack columns that can be null, and bring new ones       (new ones: mode overwrite only)
+                  and new fields of structs, which are null in rows before
     overwrite     refused                                                     its schema becomes the table's
 
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of
@@ -24,7 +25,7 @@ from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.batch_convert import converter
 from pyspark_lance.modes import Mode, SchemaMode
-from pyspark_lance.spark_types import spark_view, stored_field, vector_width
+from pyspark_lance.spark_types import check_names, spark_view, stored_field, vector_width
 
 __all__ = ["WritePlan", "plan_write"]
 
@@ -39,11 +40,13 @@ class WritePlan:
         source: Schema of the batches that Spark hands over.
         stored: Schema of the fragments: the table's columns in its order, new ones last.
         new_columns: Names of the columns that the table does not have yet, if it exists and keeps its schema.
+        grown_columns: Names of its structs that get more fields.
     """
 
     source: pa.Schema
     stored: pa.Schema
     new_columns: tuple[str, ...] = ()
+    grown_columns: tuple[str, ...] = ()
 
 
 def plan_write(
@@ -123,12 +126,32 @@ def _plan_existing(
     for name in missing:
         if not table.field(name).nullable:
             raise SchemaError(f"column {name!r} of the table cannot be null, and the DataFrame lacks it")
-    for field in source:
-        if table.get_field_index(field.name) >= 0:
-            _check_fits(field, table.field(field.name), widths)
-    fields = [*table, *(stored_field(field, _declared_width(field, widths)) for field in new)]
-    stored = pa.schema(fields, metadata=table.metadata)
-    return WritePlan(source=source, stored=stored, new_columns=tuple(field.name for field in new))
+    known = [field for field in source if table.get_field_index(field.name) >= 0]
+    kept = {field.name: field for field in table}
+    if schema_mode == "add_columns":
+        kept |= {field.name: _grown(kept[field.name], field, field.name) for field in known}
+    for field in known:
+        _check_fits(field, kept[field.name], widths)
+    fields = [*kept.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
+    return WritePlan(
+        source=source,
+        stored=pa.schema(fields, metadata=table.metadata),
+        new_columns=tuple(field.name for field in new),
+        grown_columns=tuple(field.name for field in table if kept[field.name] != field),
+    )
+
+
+def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
+    """A struct of the table with the fields that only the DataFrame's has, also in the structs in it."""
+    if not (pa.types.is_struct(stored.type) and pa.types.is_struct(given.type)):
+        return stored
+    children = {child.name: child for child in stored.type}
+    for child in given.type:
+        old = children.get(child.name)
+        name = f"{path}.{child.name}"
+        children[child.name] = stored_field(child, path=path) if old is None else _grown(old, child, name)
+    check_names(children, within=path, reads=True)
+    return stored.with_type(pa.struct(list(children.values())))
 
 
 def _check_case(missing: list[str], new: list[str]) -> None:
@@ -157,7 +180,7 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int]) ->
     converter(field.type, stored.type, name)
 
 
-def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str) -> None:
+def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_grow: bool = True) -> None:
     """Refuse fields of structs that one side has and the other lacks, at any depth, with the way out.
 
     Raises:
@@ -169,8 +192,7 @@ def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str) -> None:
         for name in [name for name in have if name not in want]:
             raise SchemaError(
                 f"column {path!r}: the DataFrame has the field '{path}.{name}' of type {have[name]}, which the table"
-                " lacks. Fields cannot be added to a struct that is there: leave it out (Column.dropFields), write it"
-                " as a column of its own, or write the whole table anew with schema_mode='overwrite'"
+                f" lacks. {_ADD if can_grow else _CANNOT_ADD}"
             )
         for name in [name for name in want if name not in have]:
             raise SchemaError(
@@ -178,12 +200,19 @@ def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str) -> None:
                 " Add it as null: Column.withField(name, lit(None).cast(type))"
             )
         for name in have:
-            _check_fields(have[name], want[name], f"{path}.{name}")
+            _check_fields(have[name], want[name], f"{path}.{name}", can_grow=can_grow)
     elif types.is_map(given) and types.is_map(wanted):
-        _check_fields(given.key_type, wanted.key_type, f"{path}.key")
-        _check_fields(given.item_type, wanted.item_type, f"{path}.value")
+        _check_fields(given.key_type, wanted.key_type, f"{path}.key", can_grow=False)
+        _check_fields(given.item_type, wanted.item_type, f"{path}.value", can_grow=False)
     elif (types.is_list(given) or types.is_large_list(given)) and types.is_list(wanted):
-        _check_fields(given.value_type, wanted.value_type, f"{path}[]")
+        _check_fields(given.value_type, wanted.value_type, f"{path}[]", can_grow=False)
+
+
+_ADD: Final = "schema_mode='add_columns' (option mergeSchema) adds it; Column.dropFields leaves it out"
+_CANNOT_ADD: Final = (
+    "Fields cannot be added to structs inside of arrays and maps: leave it out (Column.dropFields), write it as a"
+    " column of its own, or write the whole table anew with schema_mode='overwrite'"
+)
 
 
 def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:

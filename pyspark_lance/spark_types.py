@@ -105,9 +105,13 @@ def _check_type(kind: DataType, path: str) -> None:
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):
+        if isinstance(kind.elementType, types.NullType) and not kind.containsNull:
+            raise SchemaError(f"column {path!r}: array() of nothing has no type of items; cast it to array<...>")
         _check_items(kind.elementType, f"{path}[]")
         _check_type(kind.elementType, f"{path}[]")
     elif isinstance(kind, types.MapType):
+        if isinstance(kind.keyType, types.NullType):
+            raise SchemaError(f"column {path!r}: map() of nothing has no type of keys; cast it to map<..., ...>")
         _check_items(kind.keyType, f"{path}.key")
         _check_items(kind.valueType, f"{path}.value")
         _check_type(kind.keyType, f"{path}.key")

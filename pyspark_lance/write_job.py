@@ -254,8 +254,9 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         vector_columns=options.vector_columns,
         slices=options.slices,
     )
-    if base is not None and plan.new_columns and options.keeps_rows and options.mode == "overwrite":
-        raise UnsupportedError(f"{uri} lacks the columns {plan.new_columns}; add them before rows are replaced")
+    lacking = plan.new_columns + plan.grown_columns
+    if base is not None and lacking and options.keeps_rows and options.mode == "overwrite":
+        raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; add them before rows are replaced")
     adds = base is not None and options.keeps_rows
     rules = row_rules(options, plan.stored) if options.rules else None
     if base is not None and adds:
@@ -274,7 +275,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
 
 def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:
     """The table's schema with its field ids, as it will be once the commit has added the new columns."""
-    new = [plan.stored.field(name) for name in plan.new_columns]
+    new = [plan.stored.field(name) for name in (*plan.grown_columns, *plan.new_columns)]
     return base.lance_schema_with(new) if new else base.lance_schema_bytes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.schema import schema_to_bytes
-from lance_core.verbs.columns.add import add_columns, commit_made, with_new_columns
+from lance_core.verbs.columns.add import add_columns, commit_made, with_null_columns
 from lance_core.verbs.columns.alter import alter_columns, drop_columns
 from lance_core.verbs.columns.makers import joined
 from lance_core.verbs.files.fragment_writer import ReaderLike
@@ -49,10 +49,13 @@ class EvolvingVerbs(Handle):
     def lance_schema_with(self, fields: Sequence[pa.Field]) -> bytes:
         """The schema as it will be with further columns, for a `FragmentWriter` whose commit adds them.
 
+        Args:
+            fields: The columns. A struct that is there already gets the fields that it lacks.
+
         Raises:
-            SchemaError: A column exists, or cannot be stored.
+            SchemaError: A column exists, does not allow nulls, or cannot be stored.
         """
-        return schema_to_bytes(with_new_columns(self._manifest, pa.schema(fields))[0])
+        return schema_to_bytes(with_null_columns(self._manifest, fields))
 
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None

@@ -293,3 +293,38 @@ def test_fields_of_structs_that_differ_are_named_with_the_way_out(given, told, s
     table = plan_write(frame(c=nested("a")), None).stored
     with pytest.raises(SchemaError, match=told):
         plan_write(frame(c=nested(*given)), table, schema_mode=schema_mode)
+
+
+def struct(**fields):
+    made = t.StructType()
+    for name, kind in fields.items():
+        made = made.add(name, kind)
+    return made
+
+
+def test_structs_get_the_fields_that_are_new():
+    table = plan_write(frame(id=t.LongType(), s=struct(a=t.LongType(), t=struct(x=t.LongType()))), None).stored
+    given = struct(b=t.StringType(), t=struct(y=t.StringType(), x=t.LongType()), a=t.LongType())
+    plan = plan_write(frame(s=given, id=t.LongType(), new=t.LongType()), table, schema_mode="add_columns")
+    inner = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    assert plan.stored.field("s").type == pa.struct([("a", pa.int64()), ("t", inner), ("b", pa.string())])
+    assert (plan.grown_columns, plan.new_columns) == (("s",), ("new",))
+    with pytest.raises(SchemaError, match=r"field 's\.b' of type string, which the table lacks.*schema_mode='add"):
+        plan_write(frame(id=t.LongType(), s=given), table)
+    with pytest.raises(SchemaError, match=r"lacks the field 's\.a' of the table"):
+        plan_write(frame(id=t.LongType(), s=struct(b=t.LongType())), table, schema_mode="add_columns")
+    clashing = frame(id=t.LongType(), s=struct(A=t.LongType(), t=struct(x=t.LongType())))
+    with pytest.raises(SchemaError, match="fields 'a' and 'A' differ only in case"):
+        plan_write(clashing, table, schema_mode="add_columns")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (t.ArrayType(t.NullType(), containsNull=False), r"column 'c': array\(\) of nothing .* cast it to array<...>"),
+        (t.MapType(t.NullType(), t.NullType(), False), r"column 'c': map\(\) of nothing .* cast it to map"),
+    ],
+)
+def test_arrays_and_maps_of_nothing_are_refused_by_name(kind, told):
+    with pytest.raises(SchemaError, match=told):
+        frame(c=kind)

@@ -245,3 +245,19 @@ def test_a_table_that_is_made_again_during_a_job_is_left_alone(tmp_path, options
         job.finish([report])
     assert lance_core.dataset(tmp_path).version == 1
     assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_struct_gets_more_fields(uri, lance, mode):
+    old = pa.struct([("a", pa.int64()), ("t", pa.struct([("x", pa.int64())]))])
+    new = pa.struct([("b", pa.string()), ("t", pa.struct([("y", pa.string()), ("x", pa.int64())])), ("a", pa.int64())])
+    before, after = {"a": 1, "t": {"x": 2}}, {"a": 3, "t": {"x": 4, "y": "y"}, "b": "b"}
+    lance.write_dataset(pa.table({"s": pa.array([before], old), "id": [1]}), uri)
+    rows = pa.table({"s": pa.array([after], new), "id": [2], "c": ["c"]})
+    job = prepare_write(rows.schema, uri, WriteOptions(mode=mode, schema_mode="add_columns"))
+    job.finish([job.task()(0, 0, iter(rows.to_batches()))])
+    kept = {"s": {"a": 1, "t": {"x": 2, "y": None}, "b": None}, "id": 1, "c": None}
+    expected = [*([kept] if mode == "append" else []), {"s": after, "id": 2, "c": "c"}]
+    assert lance_core.dataset(uri).to_table().to_pylist() == expected
+    assert lance.dataset(uri).to_table().to_pylist() == expected
+    lance_core.dataset(uri).validate()

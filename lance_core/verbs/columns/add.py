@@ -28,8 +28,10 @@ __all__ = [
     "commit_made",
     "commit_merge",
     "fields_of",
+    "lacking_fields",
     "made_fragment",
     "with_new_columns",
+    "with_null_columns",
 ]
 
 
@@ -86,7 +88,13 @@ def add_null_columns(
         InvalidInputError: There is no field.
         UnsupportedError: The files are of version 0.1, all of which must have all columns.
     """
-    base = source.manifest
+    schema = with_null_columns(source.manifest, fields)
+    fragments = tuple(source.manifest.fragments)
+    return commit_merge(Staged(source), fragments, schema, preserves_nullability=True, properties=properties)
+
+
+def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
+    """The dataset's schema with further columns, and further fields of structs; errors as `add_null_columns`."""
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
     added = [field_from_arrow(field) for field in fields]
@@ -101,9 +109,20 @@ def add_null_columns(
             result.append(field)
         else:
             result[at] = _grown(result[at], field, field.name)
-    schema = replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
-    fragments = tuple(base.fragments)
-    return commit_merge(Staged(source), fragments, schema, preserves_nullability=True, properties=properties)
+    return replace(base.schema, fields=tuple(result)).with_ids(base.max_field_id + 1)
+
+
+def lacking_fields(schema: Schema, wanted: pa.Schema) -> list[pa.Field]:
+    """The columns of an Arrow schema that a dataset lacks, structs of which it lacks fields among them."""
+    known = {field.name: field for field in schema.fields}
+    return [field for field in wanted if field.name not in known or _lacks(known[field.name], field.type)]
+
+
+def _lacks(field: Field, wanted: pa.DataType) -> bool:
+    if field.logical_type != "struct" or not pa.types.is_struct(wanted):
+        return False
+    children = {child.name: child for child in field.children}
+    return any(child.name not in children or _lacks(children[child.name], child.type) for child in wanted)
 
 
 def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Schema]:

@@ -48,7 +48,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
 from lance_core.table.transaction import SLICES_KEY, Transaction
-from lance_core.verbs.columns.add import add_null_columns
+from lance_core.verbs.columns.add import add_null_columns, lacking_fields
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.rows.removal import Removal
@@ -329,8 +329,7 @@ class _Commit:
         Raises:
             RetryableConflictError: The dataset has changed since `base`, so that the files may name other columns.
         """
-        known = set(base.schema.names)
-        new = [field for field in self.request.schema if field.name not in known]
+        new = lacking_fields(base.schema, self.request.schema)
         if not new or not self.request.add_columns or self.mode == "overwrite":
             return base
         latest = load_latest(self.store, base)
