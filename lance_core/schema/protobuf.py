@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from lance_core._proto import file_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.schema.field import MOST_LEVELS, Field, Schema
-from lance_core.schema.key_marks import KeyMark
+from lance_core.schema.key_marks import NO_MARK, KeyMark
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
 
@@ -44,16 +44,17 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
     position_of: dict[int, int] = {}
     top: list[int] = []
     for position, wire in enumerate(flat):
-        if wire.parent_id < 0:
+        parent_id = wire.parent_id
+        if parent_id < 0:
             top.append(position)
             depth.append(0)
-        elif wire.parent_id in position_of:
-            children[position_of[wire.parent_id]].append(position)
-            depth.append(depth[position_of[wire.parent_id]] + 1)
+        elif parent_id in position_of:
+            children[position_of[parent_id]].append(position)
+            depth.append(depth[position_of[parent_id]] + 1)
             if depth[-1] > MOST_LEVELS:
                 raise CorruptFileError(f"schema: field {wire.name!r} is nested more than {MOST_LEVELS} deep")
         else:
-            raise CorruptFileError(f"schema: field {wire.name!r} comes before its parent {wire.parent_id}")
+            raise CorruptFileError(f"schema: field {wire.name!r} comes before its parent {parent_id}")
         position_of[wire.id] = position
 
     def build(position: int) -> Field:
@@ -105,6 +106,10 @@ def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
         extension_name=wire.extension_name,
         encoding=int(wire.encoding),
         dictionary=(wire.dictionary.offset, wire.dictionary.length) if wire.HasField("dictionary") else None,
-        primary_key=KeyMark(wire.unenforced_primary_key, wire.unenforced_primary_key_position),
-        clustering_key=KeyMark(wire.unenforced_clustering_key, wire.unenforced_clustering_key_position),
+        primary_key=_mark(wire.unenforced_primary_key, wire.unenforced_primary_key_position),
+        clustering_key=_mark(wire.unenforced_clustering_key, wire.unenforced_clustering_key_position),
     )
+
+
+def _mark(flag: bool, position: int) -> KeyMark:
+    return KeyMark(flag, position) if flag or position else NO_MARK
