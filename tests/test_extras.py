@@ -30,6 +30,8 @@ except Exception as error:
         (["pyspark"], "from pyspark_lance import DefaultSource", "lance-dagster[spark]"),
         (["pyspark"], "import pyspark_lance; pyspark_lance.local_session()", "lance-dagster[spark]"),
         (["dagster"], "from lance_dagster import LanceIOManager", "lance-dagster[dagster]"),
+        (["dagster"], "import lance_dagster.components", "lance-dagster[dagster]"),
+        (["dagster"], "from lance_dagster.components import LanceMaintenanceComponent", "lance-dagster[dagster]"),
         (["botocore", "s3fs"], "import lance_core; lance_core.dataset('s3://b/t')", "lance-dagster[s3]"),
         (
             ["botocore", "s3fs", "aiobotocore"],

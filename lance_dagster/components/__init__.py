@@ -7,7 +7,14 @@
 Every `dg` command imports this package: it loads neither lance_core nor pyspark.
 """
 
-from lance_dagster.components.lakehouse import LanceLakehouseComponent
-from lance_dagster.components.maintenance import LanceMaintenanceComponent
+try:
+    from lance_dagster.components.lakehouse import LanceLakehouseComponent
+    from lance_dagster.components.maintenance import LanceMaintenanceComponent
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "dagster":
+        raise
+    raise ModuleNotFoundError(
+        "lance_dagster.components needs Dagster: pip install 'lance-dagster[dagster]'", name=error.name
+    ) from None
 
 __all__ = ["LanceLakehouseComponent", "LanceMaintenanceComponent"]
