@@ -31,6 +31,7 @@ from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
 from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.merge_frames import MergeFrames, kind_of, renamed, row_columns, rows_of
 from pyspark_lance.names import quoted
+from pyspark_lance.opened import opened
 from pyspark_lance.plan import plan_write
 from pyspark_lance.spark_types import handed_over, spark_schema
 from pyspark_lance.writer import write
@@ -62,6 +63,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     conflict_retries: int = 10,
     write_try: WriteTry | None = None,
     read_version: int | None = None,
+    identity: str | None = None,
 ) -> ChangeResult:
     """Merge the rows of a DataFrame, classic or Spark Connect, into a table by a key, in one commit.
 
@@ -88,6 +90,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         write_try: The write and the number of the try, if it may be tried several times. Merging on top of an earlier
             try does not always give the same as merging alone, so the caller decides about its `earlier` tries.
         read_version: The version to begin with; None for the latest, 0 if there was no table.
+        identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
 
     Returns:
         Rows inserted, updated and deleted, and the version.
@@ -111,7 +114,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         write_try=write_try,
     )
     _check_source(df, keys)
-    known = _opened(uri, read_version, options)
+    known = opened(uri, read_version, storage_options, identity)
     made = _created(df, uri, keys, options, inserts=when_not_matched is not None) if known is None else None
     if made is not None:
         return made
@@ -138,14 +141,6 @@ def _check_source(df: DataFrame, keys: list[str]) -> None:
     if missing:
         raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
     handed_over(df.schema)
-
-
-def _opened(uri: str | PathLike[str], version: int | None, options: ChangeOptions) -> LanceDataset | None:
-    """The version to begin with; None if there is no table."""
-    try:
-        return None if version == 0 else lance_core.dataset(uri, version, storage_options=options.storage_options)
-    except DatasetNotFoundError:
-        return None
 
 
 def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) -> Change:

@@ -24,7 +24,6 @@ import lance_core
 from lance_core import CommitResult, FragmentMetadata, LanceDataset, Slices, WriteResult
 from lance_core.errors import (
     DatasetExistsError,
-    DatasetNotFoundError,
     IncompatibleConflictError,
     InvalidInputError,
     LanceError,
@@ -33,6 +32,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from pyspark_lance.leftovers import delete_leftovers
+from pyspark_lance.opened import opened
 from pyspark_lance.plan import WritePlan, plan_write
 from pyspark_lance.row_rules import RowRules, slices_of
 from pyspark_lance.rule_commit import check_keys, partition_rows, replace_rows, row_rules
@@ -219,7 +219,7 @@ def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[Write
     """
     if options.once is None or options.read_version is not None:
         return None, options
-    latest = _open(uri, options, None)
+    latest = opened(uri, None, options.storage_options)
     if latest is None:
         return None, replace(options, read_version=0)
     found = latest.find_transaction(*options.once, newer_than=options.once_since)
@@ -240,10 +240,11 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
 
     Raises:
         DatasetExistsError: There is a table, and the mode is to create one.
+        IncompatibleConflictError: The table is not the one that the caller has read.
         SchemaError: The schemas do not fit; the message names the column.
     """
     uri = lance_core.canonical_uri(uri)  # tasks may run in another folder
-    base = _open(uri, options, options.read_version)
+    base = opened(uri, options.read_version, options.storage_options, options.identity)
     if base is not None and options.mode in ("create", "error"):
         raise DatasetExistsError(f"there is a table at {uri} already")
     plan = plan_write(
@@ -285,12 +286,3 @@ def _version_to_add(base: LanceDataset, options: WriteOptions) -> str:
     if wanted is not None and wanted != base.data_storage_version:
         raise InvalidInputError(f"data_storage_version {wanted!r}: the table has {base.data_storage_version!r}")
     return base.data_storage_version
-
-
-def _open(uri: str | PathLike[str], options: WriteOptions, version: int | None) -> LanceDataset | None:
-    if version == 0:
-        return None
-    try:
-        return lance_core.dataset(uri, version, storage_options=options.storage_options)
-    except DatasetNotFoundError:
-        return None

@@ -30,6 +30,7 @@ class WriteOptions:
     once_since: int = 0
     write_try: WriteTry | None = None
     read_version: int | None = None
+    identity: str | None = None
     table_config: Mapping[str, str] | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     max_rows_per_file: int | None = None

@@ -38,6 +38,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     once_since: int = 0,
     write_try: WriteTry | None = None,
     read_version: int | None = None,
+    identity: str | None = None,
     table_config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     max_rows_per_file: int | None = None,
@@ -79,6 +80,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         write_try: The write and the number of the try, if it may be tried several times: rows that earlier tries
             committed are replaced, and the write fails if a later try has committed.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
+        identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
         table_config: Configuration of the table to set in the same commit.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
@@ -117,6 +119,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         once_since=once_since,
         write_try=write_try,
         read_version=read_version,
+        identity=identity,
         table_config=table_config,
         storage_options=storage_options,
         max_rows_per_file=max_rows_per_file,

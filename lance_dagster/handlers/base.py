@@ -61,6 +61,11 @@ class WriteRequest:
         return 0 if self.existing is None else self.existing.version
 
     @property
+    def identity(self) -> str | None:
+        """Tells that version from one of a table that was made again; None when there was no table."""
+        return None if self.existing is None else self.existing.identity
+
+    @property
     def storage_options(self) -> dict[str, str] | None:
         """As lance_core takes them."""
         return dict(self.table.storage_options) or None

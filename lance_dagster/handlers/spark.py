@@ -83,6 +83,7 @@ class SparkHandler(LanceTypeHandler):
             commit_message=request.output.commit_message,
             write_try=request.write_try,
             read_version=request.read_version,
+            identity=request.identity,
             storage_options=request.storage_options,
             schema_mode=request.output.schema_mode,
             empty=request.output.empty_output,
@@ -187,6 +188,7 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
             storage_options=asked.storage_options,
             write_try=asked.write_try,
             read_version=asked.read_version,
+            identity=asked.identity,
             **asked.file_options,
         )
         return replace(done, replaced_versions=() if asked.write_try is None else asked.write_try.earlier)
