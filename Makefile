@@ -4,6 +4,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 UV_VERSION := 0.13.8
+COSMIC_RAY_VERSION := 8.7.0
 UV_HOME := .venv-uv
 UV := $(UV_HOME)/bin/uv
 RUN := .venv/bin
@@ -106,6 +107,16 @@ test-lowest: java setup test-lowest-core ## Run the Dagster and Spark tests with
 	@# This Spark leaves sockets to the garbage collector, which is not what is tested here.
 	PATH=$(CURDIR)/$(LOWEST)/bin:$(PATH) $(LOWEST)/bin/python -m pytest tests/lance_dagster tests/pyspark_lance \
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
+SEED ?= 1
+NUMBER ?= 40
+CODE ?= lance_core
+TESTS ?= tests/lance_core tests/interop tests/hostile
+
+.PHONY: mutants
+mutants: setup ## Change the code here and there, and see which changes no test notices (SEED, NUMBER, CODE, TESTS)
+	$(UV) run --quiet --isolated --no-project --python .venv/bin/python --with cosmic-ray==$(COSMIC_RAY_VERSION) \
+	  --with coverage python tests/mutants.py --seed $(SEED) --number $(NUMBER) --code $(CODE) --tests $(TESTS)
 
 .PHONY: test-all
 test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other
