@@ -287,3 +287,28 @@ def test_older_files(tmp_path, version):
         pair.run(verb)
     pair.run(lambda d, _: d.add_columns(pa.field("n", pa.int32())), check=version != "legacy")
     assert ("n" in pair.ours.schema.names) == (version != "legacy")
+
+
+@pytest.mark.parametrize("emptied", ["made so", "all rows deleted"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d, _: d.add_columns({"n": "a + 1"}),
+        lambda d, _: d.add_columns(pa.field("n", pa.int32())),
+        lambda d, _: d.add_columns(pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), [])),
+        lambda d, library: d.add_columns(library.batch_udf(output_schema=pa.schema([("twice", pa.int64())]))(doubled)),
+        lambda d, _: d.alter_columns({"path": "a", "data_type": pa.int32()}),
+        lambda d, _: d.drop_columns(["b"]),
+    ],
+    ids=["expression", "field", "reader", "function", "cast", "drop"],
+)
+def test_columns_of_tables_without_fragments(tmp_path, change, emptied):
+    pair = Pair(tmp_path, table(0 if emptied == "made so" else 3))
+    if emptied != "made so":
+        pair.run(lambda d, _: d.delete("true"))
+    pair.run(change)
+    schema = pair.theirs.schema
+    assert pair.ours.schema == schema
+    values = {"int64": 5, "int32": 5, "string": "t", "double": 1.5}
+    data = {field.name: [values.get(str(field.type))] for field in schema}
+    pair.run(lambda d, library: library.write_dataset(pa.table(data, schema=schema), d, mode="append").count_rows())

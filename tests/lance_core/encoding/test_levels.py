@@ -10,6 +10,7 @@ from lance_core.encoding.datablock import array_to_block
 from lance_core.encoding.paths import leaf_paths
 from lance_core.encoding.repdef import Layer, Levels, unravel
 from lance_core.encoding.shred import null_mask, shred
+from lance_core.encoding.structural import fullzip
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError
 from lance_core.schema import schema_from_arrow
@@ -104,3 +105,32 @@ def test_null_mask_honours_slices():
     for start in (0, 1, 7, 8, 9):
         part = array.slice(start, 30)
         assert null_mask(part).tolist() == [value is None for value in part.to_pylist()]
+
+
+def test_columns_of_one_field_must_have_the_same_lists():
+    values = pa.array([[{"x": 1, "y": 2}, {"x": 3, "y": 4}], [{"x": 5, "y": 6}]])
+    field = schema_from_arrow(pa.schema([pa.field("c", values.type)])).fields[0]
+
+    def column(name, lengths):
+        structs = [[{name: 0}] * length for length in lengths]
+        return pa.array(structs, pa.list_(pa.struct([pa.field(name, pa.int64())])))
+
+    assert merge_columns(field, [column("x", [2, 1]), column("y", [2, 1])]).type == values.type
+    for lengths in ([1, 2], [3, 0], [2, 2]):
+        with pytest.raises(CorruptFileError, match="do not have the same lists"):
+            merge_columns(field, [column("x", [2, 1]), column("y", lengths)])
+
+
+def test_columns_of_one_struct_must_have_as_many_rows():
+    field = schema_from_arrow(pa.schema([pa.field("c", pa.struct({"x": pa.int64(), "y": pa.int64()}))])).fields[0]
+    columns = [pa.array([{"x": 1}, {"x": 2}]), pa.array([{"y": 1}])]
+    with pytest.raises(CorruptFileError, match="different lengths"):
+        merge_columns(field, columns)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"), [((0, 0), 0), ((1, 0), 1), ((4, 4), 1), ((4, 5), 2), ((8, 8), 2), ((8, 9), 4), ((16, 16), 4)]
+)
+def test_control_words_of_zipped_pages_are_as_short_as_their_bits_allow(bits, expected):
+    """As pylance counts: another width would make its pages and ours unreadable for each other."""
+    assert fullzip._control_bytes(*bits) == expected

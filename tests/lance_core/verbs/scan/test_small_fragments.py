@@ -14,6 +14,7 @@ from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.verbs.scan import fragment_scan
 from lance_core.verbs.scan import small_fragments as joined_scan
 from tests.interop.shapes import rows
+from tests.interop.wire import edit_latest
 
 FRAGMENTS = 30
 ROWS = 60
@@ -269,3 +270,24 @@ def test_blobs_are_read_file_by_file(tmp_path, joins):
     ours = lance_core.dataset(tmp_path / "table").to_table()
     assert ours["b"].to_pylist() == table["b"].to_pylist()
     assert not joins
+
+
+def first_scan(uri):
+    scanner = lance_core.dataset(uri).scanner()
+    return fragment_scan.FragmentScan(scanner._source, scanner._source.manifest.fragments[0], scanner._options)
+
+
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_a_fragment_with_a_file_of_unknown_size_is_not_small(tmp_path, unknown):
+    """It may be of any size: nothing of it is kept in memory, or read together with others."""
+    uri = str(tmp_path)
+    lance_core.write_dataset(pa.table({"a": [1, 2]}), uri)
+    assert joined_scan._joinable_bytes(first_scan(uri), None) > 0
+    lance_core.dataset(uri).add_columns({"b": "a + 1"})
+    assert first_scan(uri).is_small
+    edit_latest(uri, lambda message: message.fragments[0].files[unknown].ClearField("file_size_bytes"))
+    assert not first_scan(uri).is_small
+    lance_core.dataset(uri, version=1).restore()
+    edit_latest(uri, lambda message: message.fragments[0].files[0].ClearField("file_size_bytes"))
+    assert joined_scan._joinable_bytes(first_scan(uri), None) is None
+    assert lance_core.dataset(uri).to_table() == pa.table({"a": [1, 2]})
