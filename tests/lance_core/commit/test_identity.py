@@ -30,6 +30,7 @@ VERBS = {
     "commit": lambda ds: lance.LanceDataset.commit(
         ds, lance.LanceOperation.Delete([], [0], "true"), read_version=ds.version
     ),
+    "create_branch": lambda ds: ds.create_branch("b"),
     "restore-op": lambda ds: lance.LanceDataset.commit(ds, lance.LanceOperation.Restore(1)),
 }
 
