@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -118,8 +119,6 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         once=once,
         once_since=once_since,
         write_try=write_try,
-        read_version=read_version,
-        identity=identity,
         table_config=table_config,
         storage_options=storage_options,
         max_rows_per_file=max_rows_per_file,
@@ -129,7 +128,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
-    return write_with(df, uri, options)
+    return write_with(df, uri, replace(options, read_version=read_version, identity=identity))
 
 
 def write_with(
