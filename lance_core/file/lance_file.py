@@ -11,12 +11,13 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
+from lance_core.encoding.jsonb import jsonb_array
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
 from lance_core.file.reader import DataFileReader
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DEFAULT_PAGE_BYTES, DataFileWriter
-from lance_core.schema import Schema, resolve_extensions, schema_from_arrow, schema_to_arrow
+from lance_core.schema import Schema, is_json_type, resolve_extensions, schema_from_arrow, schema_to_arrow
 from lance_core.store import ObjectStore, canonical_uri, open_store
 
 __all__ = ["LanceFileReader", "LanceFileWriter", "ReaderResults", "refuse", "stable_version"]
@@ -139,7 +140,11 @@ class LanceFileReader:
     def _read(self, rows: Any, batch_size: int, batch_readahead: int) -> ReaderResults:
         if batch_readahead < 0:
             raise InvalidInputError(f"batch_readahead must not be {batch_readahead}")
-        typed = resolve_extensions(schema_to_arrow(self._schema))
+        stored = schema_to_arrow(self._schema)
+        typed = resolve_extensions(stored)
+        for index, field in enumerate(typed):
+            if is_json_type(field.type):  # in files alone JSON is shown as it is stored, as by pylance
+                typed = typed.set(index, stored.field(index))
 
         def batches() -> Iterator[pa.RecordBatch]:
             for batch in self._file.read(self._schema, None, rows, batch_rows=batch_size):
@@ -208,7 +213,7 @@ class LanceFileWriter:
         missing = [name for name in self._schema.names if name not in given]
         if missing:
             raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
-        self._writer(self._schema).write(batch.select(self._schema.names))
+        self._writer(self._schema).write(_json_stored(batch.select(self._schema.names)))
 
     def close(self) -> int | None:
         """End the file; returns the number of its rows, None if it was closed already.
@@ -291,6 +296,18 @@ class LanceFileWriter:
                 sizes.append(max(1, self._cache_bytes // max(1, len(schema.fields))))
             self._file = DataFileWriter(self._store, self._key, schema, version=self._version, page_bytes=min(sizes))
         return self._file
+
+
+def _json_stored(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+    """The rows with columns of JSON texts as they are stored."""
+    for index, field in enumerate(rows.schema):
+        if is_json_type(field.type):
+            column = rows.column(index)
+            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            stored = [jsonb_array(chunk.storage, field.name) for chunk in chunks]
+            made = pa.chunked_array(stored, pa.large_binary()) if isinstance(column, pa.ChunkedArray) else stored[0]
+            rows = rows.set_column(index, field.with_type(pa.large_binary()), made)
+    return rows
 
 
 def _locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:

@@ -1,9 +1,11 @@
 """Schemas: fields with ids, and their Arrow and protobuf forms."""
 
 from lance_core.schema.arrow import (
+    JSON,
     arrow_type_of,
     field_from_arrow,
     field_to_arrow,
+    is_json_type,
     resolve_extensions,
     schema_from_arrow,
     schema_to_arrow,
@@ -27,6 +29,7 @@ from lance_core.schema.protobuf import schema_from_bytes, schema_from_protobuf, 
 
 __all__ = [
     "CLUSTERING_KEY_POSITION",
+    "JSON",
     "NO_MARK",
     "PRIMARY_KEY",
     "PRIMARY_KEY_POSITION",
@@ -43,6 +46,7 @@ __all__ = [
     "exported_metadata",
     "field_from_arrow",
     "field_to_arrow",
+    "is_json_type",
     "json_to_schema",
     "primary_key",
     "primary_key_mark",

@@ -39,6 +39,7 @@ __all__ = [
     "arrow_type_of",
     "field_from_arrow",
     "field_to_arrow",
+    "is_json_type",
     "resolve_extensions",
     "schema_from_arrow",
     "schema_to_arrow",
@@ -71,12 +72,16 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "time64:ns": pa.time64("ns"),
     **{f"duration:{unit}": pa.duration(unit) for unit in ("s", "ms", "us", "ns")},
 }
+JSON: Final = "json"
+"""Logical type of JSON: `lance_core.encoding.jsonb` in columns, `arrow.json` outside."""
+
 _SIMPLE_NAMES: Final = {arrow_type: name for name, arrow_type in _SIMPLE.items()}
 
 # The value of Field.encoding for a type: 0.1 readers need it, later ones ignore it.
 _PLAIN, _VAR_BINARY, _DICTIONARY = 1, 2, 3
 
 _EXTENSION_NAME: Final = "ARROW:extension:name"
+_LANCE_JSON: Final = b"lance.json"
 
 
 def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
@@ -112,7 +117,17 @@ def schema_to_arrow(schema: Schema) -> pa.Schema:
 
 def resolve_extensions(schema: pa.Schema) -> pa.Schema:
     """The schema with the extension types that pyarrow knows in place of their storage types."""
-    return pa.ipc.read_schema(schema.serialize())
+    found = pa.ipc.read_schema(schema.serialize())
+    for index, field in enumerate(found):
+        if (field.metadata or {}).get(_EXTENSION_NAME.encode()) == _LANCE_JSON:
+            metadata = {key: value for key, value in field.metadata.items() if not key.startswith(b"ARROW:extension:")}
+            found = found.set(index, pa.field(field.name, pa.json_(), field.nullable, metadata or None))
+    return found
+
+
+def is_json_type(kind: pa.DataType) -> bool:
+    """Whether it is Arrow's type of JSON texts."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
 
 
 def field_from_arrow(field: pa.Field, path: str = "") -> Field:
@@ -126,8 +141,10 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
     path = f"{path}.{field.name}" if path else field.name
     metadata = _decode_keys(field.metadata)
     kind: pa.DataType = field.type
+    if is_json_type(kind):
+        return _json_field(field, metadata, path)
     if isinstance(kind, pa.BaseExtensionType):
-        metadata |= _extension_metadata(kind, path)
+        metadata |= _extension_metadata(kind)
         kind = kind.storage_type
     logical_type, child_fields, encoding = _describe(kind, path)
     return Field(
@@ -157,7 +174,11 @@ def arrow_type_of(field: Field) -> pa.DataType:
         CorruptFileError: The children do not fit the logical type.
     """
     kind = field.logical_type
+    if kind == JSON:
+        return pa.large_binary()
     head = kind.split(":", 1)[0]
+    if any(child.logical_type == JSON for child in field.children):
+        raise UnsupportedError(f"column {field.name!r}: JSON inside of a {kind} is not offered")
     if head in _NESTED:
         if head != "struct" and len(field.children) != 1:
             raise CorruptFileError(f"schema: field {field.name!r} of type {kind!r} has {len(field.children)} children")
@@ -302,9 +323,21 @@ def _parse_int(text: str, kind: str) -> int:
         raise UnsupportedError(f"logical type {kind!r} is not known") from None
 
 
-def _extension_metadata(kind: pa.BaseExtensionType, path: str) -> dict[str, bytes]:
-    if kind.extension_name == "arrow.json":
-        raise UnsupportedError(f"column {path!r}: arrow.json is not offered; store the text as a string")
+def _json_field(field: pa.Field, metadata: dict[str, bytes], path: str) -> Field:
+    if path != field.name:
+        raise UnsupportedError(f"column {path!r}: arrow.json is offered for whole columns; store the text as a string")
+    metadata |= {_EXTENSION_NAME: _LANCE_JSON, "ARROW:extension:metadata": b""}
+    return Field(
+        name=field.name,
+        logical_type=JSON,
+        nullable=field.nullable,
+        metadata=metadata,
+        extension_name=_LANCE_JSON.decode(),
+        encoding=_VAR_BINARY,
+    )
+
+
+def _extension_metadata(kind: pa.BaseExtensionType) -> dict[str, bytes]:
     return _decode_keys(dict(exported_metadata(pa.field("", kind))))
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lance_core.commit import commit
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import (
+    JSON,
     UNASSIGNED,
     Field,
     Schema,
@@ -143,6 +144,10 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
     kind = alteration.get("data_type")
     cast = None
     if kind is not None:
+        if old.logical_type == JSON:
+            raise SchemaError(
+                f'Cannot cast column "{path}" of JSON to {rust_name(kind)}; json_extract in add_columns can'
+            )
         target = field_from_arrow(pa.field(old.name, kind))
         if target.logical_type != old.logical_type or target.children:
             source_type = schema_to_arrow(Schema(fields=(old,))).field(0).type

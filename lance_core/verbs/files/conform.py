@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.jsonb import jsonb_array
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.relabel import relabel
 from lance_core.errors import SchemaError
-from lance_core.schema import Field, Schema, field_to_arrow, schema_from_arrow, schema_to_arrow
+from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
 
 __all__ = ["check_new_columns", "conform", "fit"]
 
@@ -121,6 +122,8 @@ def _conform_column(column: pa.Array | pa.ChunkedArray, field: Field) -> pa.Chun
         return chunked
     if is_blob_v2(field) and not pa.types.is_struct(_storage_type(chunked.type)):
         return pa.chunked_array([_as_blobs(chunk, wanted) for chunk in chunked.chunks], wanted)
+    if field.logical_type == JSON and is_json_type(chunked.type):
+        return pa.chunked_array([jsonb_array(chunk.storage, field.name) for chunk in chunked.chunks], wanted)
     try:
         return pa.chunked_array([relabel(chunk, wanted) for chunk in chunked.chunks], wanted)
     except SchemaError as error:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.encoding.jsonb import jsonb_array
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.schema import Schema, schema_to_arrow
+from lance_core.schema import JSON, Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Update
@@ -101,7 +102,13 @@ def _expressions(updates: Mapping[str, str | pc.Expression], schema: Schema) -> 
         if name not in schema.names:
             _refuse(name, schema)
     arrow = schema_to_arrow(schema)
-    return {name: to_expression(value, arrow, arrow.field(name).type) for name, value in updates.items()}
+    kinds = {name: pa.string() if _is_json(schema, name) else arrow.field(name).type for name in updates}
+    return {name: to_expression(value, arrow, kinds[name]) for name, value in updates.items()}
+
+
+def _is_json(schema: Schema, name: str) -> bool:
+    """Whether values of a column are given as JSON texts."""
+    return schema.column(name).logical_type == JSON
 
 
 def _refuse(name: str, schema: Schema) -> NoReturn:
@@ -123,6 +130,8 @@ def _changed(rows: pa.RecordBatch, values: Mapping[str, pc.Expression], schema: 
     for name in values:
         field = schema.field(name)
         column = computed.column(name)
+        if pa.types.is_string(column.type) and (field.metadata or {}).get(b"ARROW:extension:name") == b"lance.json":
+            column = pa.chunked_array([jsonb_array(chunk, name) for chunk in column.chunks], field.type)
         if not _share_fields(column.type, field.type):
             raise InvalidInputError(f"column {name!r}: {column.type} has no field of {field.type}")
         if column.type != field.type:

@@ -19,8 +19,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.jsonb import json_texts
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.schema import Field, Schema, field_to_arrow, resolve_extensions, schema_to_arrow, split_path
+from lance_core.schema import (
+    Field,
+    Schema,
+    field_to_arrow,
+    is_json_type,
+    resolve_extensions,
+    schema_to_arrow,
+    split_path,
+)
 from lance_core.verbs.expressions.arrow import columns_of, evaluated
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field
 
@@ -153,7 +162,7 @@ class Projection:
             else:
                 assert table is not None
                 column = table.column(field.name).combine_chunks()
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(_typed(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else rows_without_columns(batch.num_rows)
 
 
@@ -204,8 +213,16 @@ def with_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        columns.append(_typed(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if is_json_type(kind) and pa.types.is_large_binary(column.type):
+        return pa.ExtensionArray.from_storage(kind, json_texts(column))
+    return column.cast(kind)
 
 
 def _field_at(schema: Schema, path: Sequence[str]) -> pa.Field:

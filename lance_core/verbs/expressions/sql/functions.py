@@ -19,9 +19,11 @@ from lance_core.verbs.expressions.sql.compare import common_of, is_null, meet, n
 from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
+from lance_core.verbs.expressions.sql.functions_json import JSON_TYPES, check_json_arguments
 from lance_core.verbs.expressions.sql.functions_math import MATH_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_text import TEXT_FUNCTIONS
 from lance_core.verbs.expressions.sql.functions_time import TIME_FUNCTIONS
+from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
 __all__ = ["FUNCTIONS", "SYNTAX", "Function"]
@@ -128,6 +130,14 @@ def _nan_or(value: Typed, other: Typed) -> Typed:
     return call("if_else", [call("is_nan", [value], _BOOL), other, value], value.type)
 
 
+def _json(name: str) -> Callable[..., Typed]:
+    def compiled(*arguments: Typed) -> Typed:
+        check_json_arguments(name, arguments)
+        return python_call(name, arguments, JSON_TYPES[name])
+
+    return compiled
+
+
 def _eager_table(table: dict[str, tuple[Callable[..., Typed], int, int | None]]) -> dict[str, Function]:
     return {name: _eager(*entry) for name, entry in table.items()}
 
@@ -155,6 +165,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
     **_eager_table(MATH_FUNCTIONS),
     **_eager_table(TIME_FUNCTIONS),
     **_eager_table(ARRAY_FUNCTIONS),
+    **{name: _eager(_json(name), 3 if name == "json_array_contains" else 2) for name in JSON_TYPES},
 }
 
 

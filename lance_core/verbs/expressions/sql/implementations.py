@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.functions_json import JSON_IMPLEMENTATIONS
 
 __all__ = ["IMPLEMENTATIONS"]
 
@@ -263,6 +264,7 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "gcd": _floats(np.gcd),
     "initcap": _rows(_initcap),
     "lcm": _floats(np.lcm),
+    **{name: _rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
     "levenshtein": _rows(_levenshtein),
     "like": _rows(_like),
     "lpad": _rows(_lpad),

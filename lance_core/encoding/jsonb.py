@@ -1,0 +1,230 @@
+"""JSON as it is stored: the binary form of the `jsonb` crate, which Lance uses for columns of type `json`.
+
+    value       scalar:  u32 0x20000000, one entry, its data
+                array:   u32 0x80000000 | count, an entry per item, their data
+                object:  u32 0x40000000 | count, an entry per key, an entry per value, the keys, the data of the values
+    entry       u32 kind << 28 | length of the data: 0 null, 1 text, 2 number, 3 false, 4 true, 5 array or object
+    number      u8 0x00 zero, 0x40 signed, 0x50 unsigned (both of 1, 2, 4 or 8 bytes), 0x60 float64
+
+All numbers are big-endian; keys are UTF-8 and ascend. Measured on what pylance 14.0.2 writes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
+
+__all__ = ["decoded", "encoded", "json_texts", "jsonb_array", "parsed", "text_of"]
+
+_SCALAR, _OBJECT, _ARRAY = 0x20000000, 0x40000000, 0x80000000
+_KIND: Final = 0xE0000000
+_NULL, _TEXT, _NUMBER, _FALSE, _TRUE, _CONTAINER = range(6)
+_ZERO, _NAN, _INFINITY, _MINUS_INFINITY, _SIGNED, _UNSIGNED, _FLOAT = 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60
+_SIZES: Final = (1, 2, 4, 8)
+_MOST_LENGTH: Final = (1 << 28) - 1
+_MOST_LEVELS: Final = 200
+
+
+def jsonb_array(texts: pa.Array, name: str) -> pa.Array:
+    """JSON texts in their stored form.
+
+    Args:
+        texts: The texts, of any Arrow type of texts.
+        name: The column, for errors.
+
+    Raises:
+        InvalidInputError: A text is no JSON; names the row.
+    """
+    values: list[bytes | None] = []
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            values.append(None if text is None else encoded(parsed(text)))
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(
+                f"column {name!r}: row {row} of the batch is no JSON ({error}): {text!r:.80}"
+            ) from error
+    return pa.array(values, pa.large_binary())
+
+
+def json_texts(values: pa.Array) -> pa.Array:
+    """The inverse of `jsonb_array`: texts without spaces, keys in order.
+
+    Raises:
+        CorruptFileError: A value does not follow the format.
+        UnsupportedError: A number is of an unknown kind.
+    """
+    return pa.array([None if value is None else text_of(decoded(value)) for value in values.to_pylist()], pa.string())
+
+
+def encoded(value: Any) -> bytes:
+    """A value as Python has it, in its stored form.
+
+    Raises:
+        ValueError: It is nested too deep, too long, or a text is no Unicode.
+    """
+    if isinstance(value, dict | list):
+        return _container(value, 0)
+    entry, data = _entry(value, 0)
+    return struct.pack(">II", _SCALAR, entry) + data
+
+
+def decoded(data: bytes) -> Any:
+    """The value of its stored form; errors as `json_texts`."""
+    try:
+        return _value(memoryview(data), 0)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise CorruptFileError(f"a value of a JSON column does not follow its format: {error}") from error
+
+
+def text_of(value: Any) -> str:
+    """The JSON text of a value."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{encode_basestring(key)}:{text_of(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of, value))}]"
+    if isinstance(value, str):
+        return encode_basestring(value)
+    return _float_text(value) if isinstance(value, float) else json.dumps(value)
+
+
+def parsed(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: It is none: constants that are no numbers, numbers that are too large, keys that occur twice.
+    """
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
+def _container(value: dict[str, Any] | list[Any], level: int) -> bytes:
+    if level > _MOST_LEVELS:
+        raise ValueError(f"it is nested more than {_MOST_LEVELS} deep")
+    if isinstance(value, list):
+        keys: list[bytes] = []
+        parts = [_entry(item, level) for item in value]
+    else:
+        ordered = sorted((key.encode(), item) for key, item in value.items())
+        keys = [key for key, _ in ordered]
+        parts = [_entry(item, level) for _, item in ordered]
+    kind = _ARRAY if isinstance(value, list) else _OBJECT
+    entries = [_TEXT << 28 | _checked(len(key)) for key in keys] + [entry for entry, _ in parts]
+    head = struct.pack(f">I{len(entries)}I", kind | _checked(len(parts)), *entries)
+    return b"".join([head, *keys, *(data for _, data in parts)])
+
+
+def _entry(value: Any, level: int) -> tuple[int, bytes]:
+    """The entry of a value, and its data."""
+    if value is None:
+        return _NULL << 28, b""
+    if isinstance(value, bool):
+        return (_TRUE if value else _FALSE) << 28, b""
+    if isinstance(value, dict | list):
+        kind, data = _CONTAINER, _container(value, level + 1)
+    elif isinstance(value, str):
+        kind, data = _TEXT, value.encode()
+    else:
+        kind, data = _NUMBER, _number(value)
+    return kind << 28 | _checked(len(data)), data
+
+
+def _checked(length: int) -> int:
+    if length > _MOST_LENGTH:
+        raise ValueError(f"a part of it takes {length} bytes")
+    return length
+
+
+def _number(value: Any) -> bytes:
+    if isinstance(value, float) or not -(1 << 63) <= value < 1 << 64:
+        return struct.pack(">Bd", _FLOAT, value)
+    if value == 0:
+        return bytes([_ZERO])
+    size = next(size for size in _SIZES if -(1 << 8 * size - 1) <= value < (1 << 8 * size if value > 0 else 1))
+    return bytes([_UNSIGNED if value > 0 else _SIGNED]) + int(value).to_bytes(size, "big", signed=value < 0)
+
+
+def _value(data: memoryview, level: int) -> Any:
+    if level > _MOST_LEVELS:
+        raise CorruptFileError(f"a value of a JSON column is nested more than {_MOST_LEVELS} deep")
+    (head,) = struct.unpack_from(">I", data)
+    count, kind = head & ~_KIND, head & _KIND
+    if kind == _SCALAR:
+        count = 1
+    num_entries = 2 * count if kind == _OBJECT else count
+    if kind not in (_SCALAR, _OBJECT, _ARRAY) or 4 + 4 * num_entries > len(data):
+        raise CorruptFileError("a value of a JSON column does not follow its format: its header is none")
+    entries = struct.unpack_from(f">{num_entries}I", data, 4)
+    position, found = 4 + 4 * num_entries, []
+    for entry in entries:
+        end = position + (entry & _MOST_LENGTH)
+        if end > len(data):
+            raise CorruptFileError("a value of a JSON column does not follow its format: it is cut short")
+        found.append(_part(entry >> 28, data[position:end], level))
+        position = end
+    if kind == _OBJECT:
+        return dict(zip(found[:count], found[count:], strict=True))
+    return found if kind == _ARRAY else found[0]
+
+
+def _part(kind: int, data: memoryview, level: int) -> Any:
+    if kind in (_NULL, _FALSE, _TRUE):
+        return {_NULL: None, _FALSE: False, _TRUE: True}[kind]
+    if kind == _TEXT:
+        return str(data, "utf-8")
+    if kind == _NUMBER:
+        return _number_of(data)
+    if kind == _CONTAINER:
+        return _value(data, level + 1)
+    raise UnsupportedError(f"a value of a JSON column is of the unknown kind {kind}")
+
+
+def _number_of(data: memoryview) -> int | float:
+    kind, rest = data[0], data[1:]
+    if kind == _ZERO:
+        return 0
+    if kind in (_SIGNED, _UNSIGNED) and len(rest) in (1, 2, 4, 8):
+        return int.from_bytes(rest, "big", signed=kind == _SIGNED)
+    if kind == _FLOAT and len(rest) == 8:
+        return float(struct.unpack(">d", rest)[0])
+    special = {_NAN: math.nan, _INFINITY: math.inf, _MINUS_INFINITY: -math.inf}.get(kind)
+    if special is not None:
+        return special
+    raise UnsupportedError(f"a number of a JSON column is of the unknown kind {kind:#x}")
+
+
+def _float_text(value: float) -> str:
+    """As pylance writes it: 0.00001, 1e-7, 1e+16."""
+    if not math.isfinite(value):
+        return {math.inf: '"Infinity"', -math.inf: '"-Infinity"'}.get(value, '"NaN"')
+    text = repr(value)
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return text
+    if -6 < int(exponent) < 0:
+        return format(Decimal(text), "f")
+    return f"{mantissa}e{int(exponent):+d}"

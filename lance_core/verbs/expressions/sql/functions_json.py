@@ -1,0 +1,197 @@
+"""Functions of JSON: columns of it, which hold `lance_core.encoding.jsonb`, or texts.
+
+Paths are those that name one place, or all items: `$.a.b`, `$."a b"`, `$["a"]`, `$[0]`, `$[last]`, `$[*]`, `$.*`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lance_core.encoding.jsonb import decoded, encoded, parsed, text_of
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.expressions.sql.typed import Typed
+
+__all__ = ["JSON_IMPLEMENTATIONS", "JSON_TYPES", "check_json_arguments"]
+
+JSON_TYPES: Final[dict[str, pa.DataType]] = {
+    "json_extract": pa.string(),
+    "json_exists": pa.bool_(),
+    "json_get": pa.large_binary(),
+    "json_get_string": pa.string(),
+    "json_get_int": pa.int64(),
+    "json_get_float": pa.float64(),
+    "json_get_bool": pa.bool_(),
+    "json_array_contains": pa.bool_(),
+    "json_array_length": pa.int64(),
+}
+"""Functions and the types of their results; all take a value and a path or key, one a text as well."""
+
+_STEP: Final = re.compile(
+    r"""\.(?P<name>[^.\[\]"'\s()?@*$]+)|\."(?P<quoted>[^"]*)"|\[\s*"(?P<double>[^"]*)"\s*\]|\[\s*'(?P<single>[^']*)'\s*\]"""
+    r"""|\[\s*(?P<index>\d+)\s*\]|(?P<last>\[\s*last\s*\])|(?P<all>\[\s*\*\s*\])|(?P<every>\.\*)"""
+)
+_ALL: Final = object()
+_LAST: Final = object()
+_EVERY: Final = object()
+
+
+def check_json_arguments(name: str, arguments: tuple[Typed, ...]) -> None:
+    """Refuse values that are no JSON, and paths that are not known, before rows are read.
+
+    Raises:
+        InvalidInputError: An argument is of another type, or no path.
+        UnsupportedError: A path is of a kind that is not known.
+    """
+    kind = arguments[0].type
+    if not any(is_kind(kind) for is_kind in (pa.types.is_large_binary, pa.types.is_string, pa.types.is_null)):
+        raise InvalidInputError(f"{name} takes a column of JSON, not {kind}")
+    for other in arguments[1:]:
+        if not (pa.types.is_string(other.type) or pa.types.is_large_string(other.type)):
+            raise InvalidInputError(f"{name} takes texts after the column, not {other.type}")
+    if arguments[1].is_literal and isinstance(arguments[1].value, str) and not name.startswith("json_get"):
+        _steps(arguments[1].value)
+
+
+@lru_cache(maxsize=256)
+def _steps(path: str) -> tuple[object, ...]:
+    """The steps of a path: names, positions, or one of the marks."""
+    rest = path.strip()
+    rest = rest[1:] if rest.startswith("$") else f".{rest}" if rest and rest[0] not in ".[" else rest
+    steps: list[object] = []
+    position = 0
+    while position < len(rest):
+        found = _STEP.match(rest, position)
+        if found is None:
+            raise UnsupportedError(f"the JSON path {path!r}, from {rest[position:]!r} on")
+        kind, text = found.lastgroup, found[found.lastgroup or 0]
+        marks = {"all": _ALL, "last": _LAST, "every": _EVERY}
+        steps.append(marks.get(kind or "", int(text) if kind == "index" else text))
+        position = found.end()
+    return tuple(steps)
+
+
+def _found(value: Any, path: str) -> list[Any]:
+    """All that a path leads to."""
+    places = [value]
+    for step in _steps(path):
+        places = [item for place in places for item in _below(place, step)]
+    return places
+
+
+def _below(place: Any, step: object) -> list[Any]:
+    if isinstance(step, str):
+        return [place[step]] if isinstance(place, dict) and step in place else []
+    if step is _EVERY:
+        return list(place.values()) if isinstance(place, dict) else []
+    if not isinstance(place, list):
+        return []
+    if step is _ALL:
+        return place
+    index = len(place) - 1 if step is _LAST else step
+    assert isinstance(index, int)
+    return [place[index]] if 0 <= index < len(place) else []
+
+
+def _value(data: bytes | str) -> Any:
+    return parsed(data) if isinstance(data, str) else decoded(data)
+
+
+def _extract(data: bytes | str, path: str) -> str | None:
+    found = _found(_value(data), path)
+    return None if not found else text_of(found[0] if len(found) == 1 else found)
+
+
+def _one(data: bytes | str, path: str, function: str) -> list[Any]:
+    """What a path leads to, which must be one place at most."""
+    if any(step in (_ALL, _EVERY) for step in _steps(path)):
+        raise UnsupportedError(f"{function} with the JSON path {path!r}, which names several places")
+    return _found(_value(data), path)
+
+
+def _contains(data: bytes | str, path: str, wanted: str) -> bool:
+    found = _one(data, path, "json_array_contains")
+    if not found or not isinstance(found[0], list):
+        return False
+    return any(item == wanted or text_of(item) == wanted for item in found[0])
+
+
+def _length(data: bytes | str, path: str) -> int | None:
+    found = _one(data, path, "json_array_length")
+    return (len(found[0]) if isinstance(found[0], list) else 0) if found else None
+
+
+_MISSING: Final = object()
+
+
+def _at(data: bytes | str, key: str) -> Any:
+    """The field or item of that name."""
+    value = _value(data)
+    if isinstance(value, dict):
+        return value.get(key, _MISSING)
+    if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+        return value[int(key)]
+    return _MISSING
+
+
+def _get(data: bytes | str, key: str) -> bytes | None:
+    found = _at(data, key)
+    return None if found is _MISSING else encoded(found)
+
+
+def _getter(what: str, convert: Callable[[Any], Any]) -> Callable[[bytes | str, str], Any]:
+    def get(data: bytes | str, key: str) -> Any:
+        found = _at(data, key)
+        if found is _MISSING or found is None:
+            return None
+        try:
+            return convert(found)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InvalidInputError(f"{key!r} is no {what}: {text_of(found):.80}") from error
+
+    return get
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, dict | list):
+        raise TypeError
+    return value if isinstance(value, str) else text_of(value)
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, float):
+        return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value) is None:
+        raise ValueError
+    return int(value)
+
+
+def _float(value: Any) -> float:
+    return float(value)
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.lower() not in ("true", "false"):
+        raise TypeError
+    return value.lower() == "true"
+
+
+JSON_IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
+    "json_extract": _extract,
+    "json_exists": lambda data, path: bool(_found(_value(data), path)),
+    "json_get": _get,
+    "json_get_string": _getter("text", _string),
+    "json_get_int": _getter("integer", _int),
+    "json_get_float": _getter("number", _float),
+    "json_get_bool": _getter("truth value", _bool),
+    "json_array_contains": _contains,
+    "json_array_length": _length,
+}
+"""What each gives for the values of one row, none of them null."""
