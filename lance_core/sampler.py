@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from lance_core.arguments import checked, checked_methods
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.dataset.lance_dataset import dataset as open_dataset
 from lance_core.errors import InvalidInputError
@@ -19,6 +20,7 @@ from lance_core.errors import InvalidInputError
 __all__ = ["ShardedBatchIterator", "ShardedBatchSampler", "ShardedFixedBatchSampler", "maybe_sample"]
 
 
+@checked
 def maybe_sample(
     dataset: str | PathLike[str] | LanceDataset,
     n: int,
@@ -73,6 +75,7 @@ def _chosen(candidates: np.ndarray[Any, Any], n: int, max_takes: int) -> np.ndar
     return np.concatenate([candidates[run * length : (run + 1) * length] for run in runs[: n // length + 2]])[:n]
 
 
+@checked_methods
 class ShardedBatchSampler:
     """The share of one process: every `world_size`-th batch of the rows.
 
@@ -137,6 +140,7 @@ class ShardedBatchSampler:
         return batches
 
 
+@checked_methods
 class ShardedFixedBatchSampler(ShardedBatchSampler):
     """Positions of rows for one process: its batches are neighbours, and so are the rows of each.
 
@@ -178,6 +182,7 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
             yield list(rows)
 
 
+@checked_methods
 class ShardedBatchIterator:
     """Iterates over the share of one process; every iteration begins anew. `ShardedBatchSampler` is the newer name.
 

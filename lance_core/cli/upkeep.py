@@ -33,6 +33,15 @@ def parse_option_age(context: click.Context, parameter: click.Parameter, value: 
         raise click.BadParameter(str(error), context, parameter) from error
 
 
+_RETRIES = click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Do what is left again so often when writers change fragments meanwhile.",
+)
+
+
 @command("compact", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--target-rows", type=int, help="Merge fragments with fewer rows.  [1048576]")
@@ -45,13 +54,7 @@ def parse_option_age(context: click.Context, parameter: click.Parameter, value: 
 @click.option("--max-rows", type=int, help="Rewrite at most so many rows.")
 @click.option("--max-bytes", type=int, help="Rewrite at most so many bytes.")
 @click.option("--processes", type=int, help="Processes to use.")
-@click.option(
-    "--retries",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="Do what is left again so often when writers change fragments meanwhile.",
-)
+@_RETRIES
 def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retries: int, **arguments: Any) -> None:
     """Merge small fragments and drop deleted rows.
 
@@ -79,17 +82,21 @@ def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retrie
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--threshold", type=float, help="... of fragments of which more than this share is deleted.  [0.1]")
 @click.option("--processes", type=int, help="Processes to use.")
+@_RETRIES
 def materialize_deletions(
-    dataset: LanceDataset, output: Output, dry_run: bool, threshold: float | None, processes: int | None
+    dataset: LanceDataset,
+    output: Output,
+    dry_run: bool,
+    threshold: float | None,
+    processes: int | None,
+    retries: int,
 ) -> None:
     """Drop deleted rows from files, each fragment on its own."""
     options = {"deletions_only": True, "materialize_deletions_threshold": threshold, "num_threads": processes}
-    _compact(dataset, output, options, dry_run=dry_run)
+    _compact(dataset, output, options, dry_run=dry_run, retries=retries)
 
 
-def _compact(
-    dataset: LanceDataset, output: Output, options: dict[str, Any], *, dry_run: bool, retries: int = 0
-) -> None:
+def _compact(dataset: LanceDataset, output: Output, options: dict[str, Any], *, dry_run: bool, retries: int) -> None:
     if dry_run:
         plan = Compaction.plan(dataset, options)
         rows = [

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
+from lance_core.arguments import checked_methods
 from lance_core.dataset.fragment_changes import FragmentChanges
 from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
@@ -20,6 +21,7 @@ from lance_core.verbs.version.source import Source
 __all__ = ["FragmentSession", "LanceFragment"]
 
 
+@checked_methods
 class FragmentSession:
     """Takes rows of one fragment; made by `LanceFragment.open_session`.
 
@@ -43,6 +45,7 @@ class FragmentSession:
         return take_rows(self._source, [self._record], indices, self._options)
 
 
+@checked_methods
 class LanceFragment(FragmentChanges):
     """A fragment of one version of a dataset.
 

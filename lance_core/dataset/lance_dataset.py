@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
+from lance_core.arguments import checked, checked_methods
 from lance_core.commit import load_manifest
 from lance_core.dataset.columns import EvolvingVerbs
 from lance_core.dataset.commits import CommittingVerbs
@@ -28,6 +29,7 @@ from lance_core.verbs.version.unsupported import refuse
 __all__ = ["LanceDataset", "dataset"]
 
 
+@checked_methods
 class LanceDataset(
     ReadingVerbs,
     HistoryVerbs,
@@ -47,6 +49,7 @@ class LanceDataset(
     """
 
 
+@checked
 def dataset(
     uri: str | PathLike[str],
     version: Reference = None,

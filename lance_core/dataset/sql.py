@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID, row_field
@@ -72,6 +73,7 @@ class SqlQuery:
         return pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, settings, connection, engine))
 
 
+@checked_methods
 class SqlQueryBuilder:
     """Sets what a query is run with; made by `LanceDataset.sql`.
 

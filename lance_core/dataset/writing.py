@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from lance_core.arguments import checked
 from lance_core.commit import WriteTry
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.store import CommitLock
@@ -30,6 +31,7 @@ from lance_core.verbs.write.write_dataset import write_dataset as write_version
 __all__ = ["CommitResult", "WriteResult", "commit_fragments", "write_dataset"]
 
 
+@checked
 def write_dataset(
     data_obj: ReaderLike,
     uri: str | PathLike[str] | Handle,
@@ -198,6 +200,7 @@ class WriteResult(CommitResult):
         return cls(dataset=dataset, **{**known, **facts})
 
 
+@checked
 def commit_fragments(
     uri: str | PathLike[str] | Handle,
     fragments: Sequence[FragmentMetadata],

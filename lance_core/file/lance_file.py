@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
+from lance_core.arguments import checked_methods
 from lance_core.encoding.jsonb import jsonb_array
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.description import LanceFileMetadata, LanceFileStatistics, described, measured
@@ -50,6 +51,7 @@ class ReaderResults:
         return self._reader.read_all()
 
 
+@checked_methods
 class LanceFileReader:
     """Reads one data file.
 
@@ -154,6 +156,7 @@ class LanceFileReader:
         return ReaderResults(typed, batches())
 
 
+@checked_methods
 class LanceFileWriter:
     """Writes one data file. As a context manager it closes the file, or drops it if the body raises.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, ObjectNotFoundError
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter, refuse
 from lance_core.store import canonical_uri, join_uri, open_store
@@ -30,6 +31,7 @@ class ListResult:
     objects: list[str]
 
 
+@checked_methods
 class LanceFileSession:
     """Opens, lists, moves and removes files below one place; paths are relative to it.
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lance_core.arguments import checked_methods
 from lance_core.commit import commit, load_following
 from lance_core.errors import (
     InvalidInputError,
@@ -45,6 +46,7 @@ __all__ = ["Compaction", "compact"]
 _logger = logging.getLogger(__name__)
 
 
+@checked_methods
 class Compaction:
     """The three steps of a compaction, for callers that run the tasks themselves."""
 

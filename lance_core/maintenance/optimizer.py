@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lance_core.arguments import checked_methods
 from lance_core.commit import commit
 from lance_core.errors import InvalidInputError
 from lance_core.maintenance.compaction import compact
@@ -23,6 +24,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+@checked_methods
 class DatasetOptimizer:
     """The upkeep of one dataset.
 

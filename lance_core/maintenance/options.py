@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Final, Self
 
 from lance_core.errors import InvalidInputError, UnsupportedError
@@ -78,6 +79,8 @@ class CompactionOptions:
             raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
+            if value is not None and not isinstance(value, Integral):
+                raise InvalidInputError(f"CompactionOptions::{name} must be a whole number, not {value!r}")
             if value is not None and value < 1:
                 raise InvalidInputError(
                     f"CompactionOptions::{name} must be greater than 0"

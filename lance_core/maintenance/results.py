@@ -61,6 +61,13 @@ class RewriteResult:
     read_version: int
     row_addrs: bytes | None = None
 
+    def __repr__(self) -> str:
+        """As pylance shows it."""
+        return (
+            f"RewriteResult(read_version={self.read_version}, new_fragments={self.new_fragments}, "
+            f"old_fragments={self.original_fragments})"
+        )
+
     @property
     def new_fragments(self) -> list[FragmentMetadata]:
         """The new fragments."""
@@ -94,14 +101,6 @@ class RewriteResult:
             original_records=fragments_from_json(data["original_fragments"]),
             read_version=data["read_version"],
             row_addrs=None if addresses is None else bytes(addresses),
-        )
-
-    def __repr__(self) -> str:
-        """Name the fragments."""
-        ids = [record.id for record in self.original_records]
-        return (
-            f"RewriteResult(read_version={self.read_version}, original_fragments={ids}, "
-            f"new_fragments=<{len(self.new_records)}>)"
         )
 
 

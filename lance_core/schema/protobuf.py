@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from google.protobuf.message import DecodeError
+
 from lance_core._proto import file_pb2
-from lance_core.errors import CorruptFileError
+from lance_core.errors import CorruptFileError, InvalidInputError
 from lance_core.schema.field import MOST_LEVELS, Field, Schema
 from lance_core.schema.key_marks import NO_MARK, KeyMark
 
@@ -70,8 +72,15 @@ def schema_to_bytes(schema: Schema) -> bytes:
 
 
 def schema_from_bytes(data: bytes) -> Schema:
-    """The inverse of `schema_to_bytes`."""
-    message = file_pb2.Schema.FromString(data)
+    """The inverse of `schema_to_bytes`.
+
+    Raises:
+        InvalidInputError: The bytes are no schema.
+    """
+    try:
+        message = file_pb2.Schema.FromString(data)
+    except DecodeError as error:
+        raise InvalidInputError(f"{len(data)} bytes are no schema, such as lance_schema_bytes gives") from error
     return schema_from_protobuf(message.fields, message.metadata)
 
 

@@ -24,6 +24,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import unquote
 
+from lance_core.arguments import checked
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.store.base import ObjectStore
 from lance_core.store.dynamodb import DynamoDbIndex
@@ -38,6 +39,7 @@ from lance_core.store.s3 import S3Store
 __all__ = ["canonical_uri", "join_uri", "open_base", "open_store", "split_uri", "uri_above"]
 
 
+@checked
 def open_store(uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
     """Return the store of a URI; nothing is read or created.
 
@@ -107,6 +109,7 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
     return (one_slash.group(1).lower(), text[one_slash.end() :]) if one_slash else ("", text)
 
 
+@checked
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
     """Return the one spelling of a URI that is stored and compared.
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
 
 __all__ = ["BatchUDF", "BatchUDFCheckpoint", "as_batch", "batch_udf", "check_output"]
 
 
+@checked_methods
 class BatchUDF:
     """A function that computes new columns of a batch of rows.
 
@@ -67,6 +69,7 @@ def batch_udf(
     return wrap
 
 
+@checked_methods
 class BatchUDFCheckpoint:
     """Results of a function in an SQLite file: of batches, and of fragments that are written but not committed.
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
@@ -48,6 +49,7 @@ ReaderLike = Any
 an iterable of batches."""
 
 
+@checked_methods
 class FragmentWriter:
     """Write batches into new fragments of a dataset, without committing them.
 

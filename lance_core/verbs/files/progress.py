@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from lance_core.arguments import checked_methods
 from lance_core.store import open_store
 from lance_core.verbs.records.fragments import FragmentMetadata
 
@@ -35,6 +36,7 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
         """Take no notice."""
 
 
+@checked_methods
 class FileSystemFragmentWriteProgress(FragmentWriteProgress):
     """Keeps two files per fragment: its description, and a marker that is there while it is written.
 

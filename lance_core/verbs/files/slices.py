@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, SchemaError
 
 __all__ = ["Between", "Equals", "Slice", "Slices"]
@@ -66,6 +67,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+@checked_methods
 class Slices:
     """Disjoint slices over the same columns.
 

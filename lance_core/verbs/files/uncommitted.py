@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from os import PathLike
 
+from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError
 from lance_core.store import open_store
 from lance_core.table.paths import DATA_PREFIX, data_key
@@ -12,6 +13,7 @@ from lance_core.table.paths import DATA_PREFIX, data_key
 __all__ = ["delete_uncommitted_files"]
 
 
+@checked
 def delete_uncommitted_files(
     uri: str | PathLike[str],
     *,

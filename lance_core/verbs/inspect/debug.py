@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lance_core.arguments import checked
 from lance_core.commit import list_versions, load_manifest, load_transaction
 from lance_core.errors import VersionNotFoundError
 from lance_core.verbs.records.fragments import FragmentMetadata
-
-if TYPE_CHECKING:
-    from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.handle import Handle
 
 __all__ = ["format_fragment", "format_manifest", "format_schema", "list_transactions"]
 
 _STEP = "    "
 
 
+@checked
 def format_schema(dataset: Handle) -> str:
     """The columns of a dataset, with the ids of their fields."""
     return _text(dataset.source.manifest.schema)
 
 
+@checked
 def format_manifest(dataset: Handle) -> str:
     """All that a version says of itself."""
     return _text(dataset.source.manifest)
 
 
+@checked
 def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
     """A fragment: its files, each with the fields of the dataset that are in it."""
     record = fragment.to_record()
@@ -38,6 +40,7 @@ def format_fragment(fragment: FragmentMetadata, dataset: Handle) -> str:
     return "\n".join(lines)
 
 
+@checked
 def list_transactions(dataset: Handle, /, max_transactions: int = 10) -> list[str | None]:
     """What the latest commits up to this version changed, newest first; None where it is not recorded."""
     store = dataset.source.store

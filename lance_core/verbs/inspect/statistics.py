@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from lance_core.arguments import checked_methods
 from lance_core.file.reader import DataFileReader
 from lance_core.verbs.inspect.indices import IndexStatistics, index_statistics
 from lance_core.verbs.version.source import Source
@@ -46,6 +47,7 @@ class DataStatistics:
     fields: list[FieldStatistics]
 
 
+@checked_methods
 class LanceStats:
     """Statistics of one version.
 

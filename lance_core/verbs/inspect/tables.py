@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Final
 
+from lance_core.arguments import checked
 from lance_core.store import ObjectStore, StorageOptions, open_store
 from lance_core.table.paths import VERSIONS_PREFIX
 
@@ -16,6 +17,7 @@ SUFFIX: Final = ".lance"
 _AFTER_EVERYTHING: Final = "\U0010ffff"
 
 
+@checked
 def list_tables(
     root_uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None, unfinished: bool = False
 ) -> list[str]:

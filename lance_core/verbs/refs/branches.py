@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+from lance_core.arguments import checked_methods
 from lance_core.commit import commit, existing_versions, load_following, load_latest
 from lance_core.errors import (
     AlreadyExistsError,
@@ -60,6 +61,7 @@ Names = list[str]
 Ordered = list[tuple[str, dict[str, Any]]]
 
 
+@checked_methods
 class Branches:
     """The branches of a dataset, except main. They are shared by all handles.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from lance_core.arguments import checked_methods
 from lance_core.commit import existing_versions
 from lance_core.errors import AlreadyExistsError, InvalidInputError
 from lance_core.table.manifest import Manifest
@@ -19,6 +20,7 @@ __all__ = ["Tags", "checked_order", "load_tags", "manifest_size", "write_tag"]
 Ordered = list[tuple[str, dict[str, Any]]]
 
 
+@checked_methods
 class Tags:
     """The tags of a dataset. They are shared by all handles and branches and have no history of their own.
 

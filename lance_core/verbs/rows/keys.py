@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core._proto import transaction_pb2
+from lance_core.arguments import checked
 from lance_core.errors import UnsupportedError
 from lance_core.table.operations import KeyExistenceFilter
 
@@ -90,6 +91,7 @@ def inserted_keys(table: pa.Table, columns: Sequence[str], field_ids: Sequence[i
     return key_filter(None if table.num_rows > MAX_EXACT_KEYS else key_hashes(table, columns).tolist(), field_ids)
 
 
+@checked
 def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
     """Hashes of the keys of rows, of 64 bits, as commits carry those of inserted rows.
 
@@ -102,6 +104,7 @@ def key_hashes(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> npt.
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
+@checked
 def key_filter(hashes: Iterable[int] | None, field_ids: Sequence[int]) -> KeyExistenceFilter:
     """The filter of inserted keys for `LanceOperation.Update.inserted_rows`.
 

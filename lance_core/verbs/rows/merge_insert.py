@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.arguments import checked_methods
 from lance_core.commit import CommitOptions, WriteTry
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.index.kinds import KINDS
@@ -31,6 +32,7 @@ from lance_core.verbs.version.staged import Staged, staged
 __all__ = ["MergeInsertBuilder"]
 
 
+@checked_methods
 class MergeInsertBuilder:
     """Builds a merge: what happens to rows with a key in both, only in the source, or only in the dataset.
 

@@ -16,10 +16,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
@@ -34,12 +34,13 @@ from lance_core.verbs.scan.read_counter import ReadCounter, counted
 from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import joined
-from lance_core.verbs.scan.take import take_addresses
+from lance_core.verbs.scan.take import take_addresses, whole_numbers
 from lance_core.verbs.version.source import Source
 
 __all__ = ["LanceScanner"]
 
 
+@checked_methods
 class LanceScanner:
     """A prepared scan; every call of a `to_` method runs it.
 
@@ -105,7 +106,7 @@ class LanceScanner:
             InvalidInputError: A position is out of range.
         """
         table = self.to_table()
-        wanted = np.asarray(indices, dtype=np.int64)
+        wanted = whole_numbers("indices", indices)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < table.num_rows):
             raise InvalidInputError(f"a position lies outside the {table.num_rows} rows")
         return table.take(pa.array(wanted))

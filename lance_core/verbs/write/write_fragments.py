@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_core.arguments import checked
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
@@ -28,6 +29,7 @@ from lance_core.verbs.write.prepare import WriteOptions, prepare
 __all__ = ["write_fragments"]
 
 
+@checked
 def write_fragments(
     data: ReaderLike,
     dataset_uri: str | PathLike[str] | Handle,

@@ -1,0 +1,209 @@
+"""Arguments of public functions, held against their annotations: one guard in place of a raw TypeError from inside.
+
+Annotations that say more than a type (Any, protocols, type variables) are left to the function itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+import sys
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from lance_core.errors import InvalidInputError
+
+__all__ = ["ArgumentTypeError", "checked", "checked_methods"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Class = TypeVar("_Class", bound=type)
+_Check = Callable[[object], bool]
+
+_NAMES: Final = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bytes: "bytes",
+    bool: "True or False",
+    type(None): "None",
+    PathLike: "a path",
+}
+_LOOKED_AT: Final = 1000
+"""Items of a list whose types are looked at."""
+
+
+class ArgumentTypeError(InvalidInputError, TypeError):
+    """An argument is of a type that is not taken."""
+
+
+def checked(function: Callable[_P, _R], where: str | None = None) -> Callable[_P, _R]:
+    """The function, with its arguments held against their annotations first.
+
+    Args:
+        function: The function; a method gets its object unlooked.
+        where: What errors call it; None for its name.
+    """
+    name = where or function.__name__
+    guard = _Guard(function, name)
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        guard(args, kwargs)
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+def checked_methods(cls: _Class) -> _Class:
+    """The class, with all its public methods checked, inherited ones included."""
+    for name in dir(cls):
+        if name.startswith("_") and name != "__init__":
+            continue
+        raw = inspect.getattr_static(cls, name)
+        function = raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+        if not isinstance(function, types.FunctionType) or not function.__module__.startswith("lance_core"):
+            continue
+        called = cls.__name__ if name == "__init__" else name
+        made: Any = checked(function, called)
+        setattr(cls, name, type(raw)(made) if isinstance(raw, staticmethod | classmethod) else made)
+    return cls
+
+
+class _Guard:
+    """Checks the arguments of one function; what its annotations say is worked out when it is called first."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._order: list[str] | None = None
+        self._checks: dict[str, tuple[_Check, str]] = {}
+
+    def __call__(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        if self._order is None:
+            self._learn()
+        assert self._order is not None
+        for argument, value in zip(self._order, args, strict=False):
+            self._check(argument, value)
+        for argument, value in kwargs.items():
+            self._check(argument, value)
+
+    def _check(self, argument: str, value: object) -> None:
+        known = self._checks.get(argument)
+        if known is not None and not known[0](value):
+            raise ArgumentTypeError(f"{self._name}: {argument} must be {known[1]}, not {value!r:.80}")
+
+    def _learn(self) -> None:
+        signature = inspect.signature(self._function)
+        space = vars(sys.modules[self._function.__module__])
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                continue
+            hint = _evaluated(parameter.annotation, space)
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self._learn_options(hint)
+                continue
+            found = _check_of(hint)
+            if found is not None:
+                default = parameter.default
+                # A default is always taken, whatever its type.
+                check = found[0] if default is not None else _or_none(found[0])
+                self._checks[parameter.name] = (check, found[1])
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._order = [one.name for one in signature.parameters.values() if one.kind in kinds]
+
+    def _learn_options(self, hint: object) -> None:
+        """The options of `**options: Unpack[SomeArguments]`."""
+        for options in get_args(hint):
+            for name, one in get_type_hints(options).items():
+                found = _check_of(one)
+                if found is not None:
+                    self._checks[name] = found
+
+
+def _evaluated(annotation: object, space: dict[str, Any]) -> object:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, space)  # noqa: S307 - an annotation of this library
+    except (NameError, AttributeError, TypeError):
+        return Any  # a name that is imported for type checkers alone
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _check_of(hint: object) -> tuple[_Check, str] | None:
+    """What tells whether a value is taken, and in words what is; None if the annotation does not tell."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        found = [_check_of(part) for part in get_args(hint)]
+        if any(part is None for part in found):
+            return None
+        known = [part for part in found if part is not None]
+        checks = [part[0] for part in known]
+        return lambda value: any(check(value) for check in checks), " or ".join(dict.fromkeys(p[1] for p in known))
+    if origin is not None:
+        return _check_of_generic(origin, get_args(hint))
+    if hint is None or hint is type(None):
+        return lambda value: value is None, "None"
+    if hint in (int, float, bool):
+        return _NUMBERS[hint], _NAMES[hint]
+    if is_typeddict(hint):
+        return lambda value: isinstance(value, Mapping), "a mapping"
+    if (
+        isinstance(hint, type)
+        and not getattr(hint, "_is_protocol", False)
+        and hint not in (Any, object, inspect.Parameter.empty)
+    ):
+        kind = hint
+        return lambda value: isinstance(value, kind), _NAMES.get(hint, f"a {hint.__name__}")
+    return None
+
+
+def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> tuple[_Check, str] | None:
+    if origin is PathLike:
+        return lambda value: isinstance(value, PathLike), "a path"
+    if origin in (Sequence, Collection, Iterable, list):
+        item = _check_of(arguments[0]) if arguments else None
+        words = f"a list, each {item[1]}" if item is not None else "a list"
+        return lambda value: _is_list(value, item[0] if item is not None else None), words
+    if origin is tuple and Ellipsis not in arguments:
+        items = [_check_of(argument) for argument in arguments]
+        words = f"{len(items)} values: {', '.join(item[1] if item is not None else 'any' for item in items)}"
+        return lambda value: _is_tuple(value, [item[0] if item is not None else None for item in items]), words
+    if origin in (Mapping, dict):
+        key = _check_of(arguments[0]) if arguments else None
+        return lambda value: _is_mapping(value, key[0] if key is not None else None), "a mapping"
+    return (callable, "a function") if origin is Callable else None
+
+
+def _is_list(value: object, check: _Check | None) -> bool:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        return False
+    return check is None or not isinstance(value, list | tuple) or all(map(check, value[:_LOOKED_AT]))
+
+
+def _is_tuple(value: object, checks: Sequence[_Check | None]) -> bool:
+    if not isinstance(value, tuple | list) or len(value) != len(checks):
+        return False
+    return all(check is None or check(item) for check, item in zip(checks, value, strict=True))
+
+
+def _is_mapping(value: object, check: _Check | None) -> bool:
+    return isinstance(value, Mapping) and (check is None or all(map(check, value)))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) or hasattr(value, "__index__")
+
+
+_NUMBERS: Final[dict[object, _Check]] = {
+    int: _is_whole,
+    float: lambda value: isinstance(value, numbers.Real) or hasattr(value, "__float__"),
+    bool: lambda value: isinstance(value, numbers.Integral) or type(value).__name__ in ("bool_", "bool"),
+}

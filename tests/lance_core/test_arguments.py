@@ -1,0 +1,135 @@
+"""Arguments of a wrong type: every public verb takes them, or refuses them by name before anything is done."""
+
+import inspect
+import itertools
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.arguments import ArgumentTypeError, checked
+from lance_core.errors import InvalidInputError, LanceError
+from lance_core.optimize import Compaction
+
+ROWS = pa.table({"a": range(10), "s": ["x"] * 10})
+WRONG = [5, None, "abc", [], {}, object(), -1, 1.5, b"x", True]
+GOOD = {
+    "data_obj": ROWS, "data": ROWS, "uri": "memory://good", "dataset_uri": "memory://good", "predicate": "a > 3",
+    "updates": {"a": "1"}, "values": {"k": "v"}, "columns": ["a"], "indices": [1], "column": "a", "index_type": "BTREE",
+    "version": 1, "on": "a", "schema": ROWS.schema, "left_on": "a", "num_rows": 1, "start": 0, "end": 2, "fragment_id": 0,
+    "text": "a > 1", "fragments": [], "transforms": {"n": "a + 1"}, "target_path": "memory://copy", "ids": [0],
+}  # fmt: skip
+
+_numbers = itertools.count()
+
+
+def fresh():
+    return lance_core.write_dataset(ROWS, f"memory://arguments{next(_numbers)}")
+
+
+HOLDERS = {
+    "dataset": fresh,
+    "fragment": lambda: fresh().get_fragments()[0],
+    "tags": lambda: fresh().tags,
+    "branches": lambda: fresh().branches,
+    "optimize": lambda: fresh().optimize,
+    "scanner": lambda: fresh().scanner(),
+    "merge": lambda: fresh().merge_insert("a").when_matched_update_all(),
+    "sql": lambda: fresh().sql("SELECT 1"),
+    "compaction": lambda: Compaction,
+    "module": lambda: lance_core,
+}
+SLOW = ("dataset", "fragment", "merge")
+FUNCTIONS = ("dataset", "write_dataset", "write_fragments", "commit_fragments", "list_tables", "json_to_schema")
+
+
+def verbs(holder):
+    if holder == "module":
+        return FUNCTIONS
+    return [name for name in dir(HOLDERS[holder]()) if not name.startswith("_")]
+
+
+def calls(function):
+    """Each argument wrong in each way, with what else must be given."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [one for one in parameters if one.default is one.empty and one.kind not in kinds]
+    for wrong, value in itertools.product([one for one in parameters if one.kind not in kinds], WRONG):
+        given = {one.name: GOOD.get(one.name, "abc") for one in needed if one.kind is not one.POSITIONAL_ONLY}
+        yield {**given, wrong.name: value}
+
+
+@pytest.mark.parametrize(
+    "holder", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in HOLDERS]
+)
+def test_wrong_arguments_end_in_errors_of_ours(holder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    warnings.simplefilter("ignore")
+    others = []
+    for name in verbs(holder):
+        function = getattr(HOLDERS[holder](), name)
+        if not callable(function):
+            continue
+        for given in calls(function):
+            try:
+                found = getattr(HOLDERS[holder](), name)(**given)
+                if hasattr(found, "__next__"):
+                    next(found, None)
+            except LanceError:
+                continue
+            except Exception as error:  # noqa: BLE001 - all that is not of our tree is told
+                others.append((name, given, repr(error)))
+    assert others == []
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda made: made.drop_columns(5), "columns"),
+        (lambda made: made.drop_columns("a"), "columns"),
+        (lambda made: made.alter_columns(5), "alter_columns"),
+        (lambda made: made.merge_insert(5), "on"),
+        (lambda made: made.update(5), "updates"),
+        (lambda made: made.take(None), "indices"),
+        (lambda made: made.take("abc"), "indices"),
+        (lambda made: made.take([1.5]), "indices"),
+        (lambda made: made.to_table(columns=5), "columns"),
+        (lambda made: made.to_table(limit="abc"), "limit"),
+        (lambda made: made.tags.create(5, 1), "tag"),
+        (lambda made: made.create_branch(None), "branch"),
+        (lambda made: made.update_config(5), "values"),
+        (lambda made: made.insert(5), "rows"),
+        (lambda made: made.optimize.compact_files(batch_size="abc"), "batch_size"),
+        (lambda made: made.cleanup_old_versions("abc"), "older_than"),
+    ],
+)
+def test_the_argument_is_named(call, argument):
+    made = fresh()
+    with pytest.raises(InvalidInputError, match=argument):
+        call(made)
+    assert made.latest_version == 1
+
+
+def test_what_is_like_the_type_is_taken():
+    made = fresh()
+    assert made.head(np.int64(3)).num_rows == 3
+    assert made.to_table(columns=(name for name in ["a"])).num_columns == 1
+    assert made.to_table(columns=np.array(["a"]), limit=np.int32(2)).num_rows == 2
+    assert made.take(np.array([1, 2])).num_rows == 2
+    assert made.take(pa.chunked_array([[1, 2]])).num_rows == 2
+    assert made.scanner(with_row_id=np.True_).to_table().num_columns == 3
+
+
+def test_an_error_of_a_type_is_a_type_error():
+    with pytest.raises(TypeError, match=r"head: num_rows must be a whole number, not 'abc'"):
+        fresh().head("abc")
+
+    @checked
+    def function(first: int, *, second: tuple[str, int] | None = None, third: "Missing" = None) -> None:  # noqa: F821
+        del first, second, third
+
+    function(1, second=("a", 2), third=object())
+    with pytest.raises(ArgumentTypeError, match="second must be 2 values: a text, a whole number or None"):
+        function(1, second=("a",))
