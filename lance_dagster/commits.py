@@ -39,9 +39,9 @@ import lance_core
 from lance_core.errors import (
     CommitConflictError,
     EarlierTryError,
-    IncompatibleConflictError,
+    EarlierTryLandedError,
+    LanceError,
     NotFoundError,
-    RetryableConflictError,
     SupersededError,
 )
 from lance_dagster._context import RunFacts, run_created_at, run_succeeded
@@ -197,21 +197,21 @@ def made_by(dataset: lance_core.LanceDataset, version: int) -> str:
     return f"run {run_id}" + ("" if keys is None else f" (partitions {keys})")
 
 
-def named(
-    error: CommitConflictError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings
-) -> CommitConflictError:
-    """A conflict with the asset, its partitions, the table and the other committer in its message."""
+def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, settings: TableSettings) -> LanceError:
+    """An error of a write with the asset, its partitions, the table, and for a conflict who was in the way."""
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
-    found = re.search(r"\bversion (\d+)", str(error))
-    other = ""
+    text = str(error)
+    for known in (f"{where}: ", f"{uri}: "):
+        text = text.removeprefix(known)
+    found = re.search(r"\bversion (\d+)", text) if isinstance(error, CommitConflictError) else None
     if found is not None:
         dataset = lance_core.dataset(uri, storage_options=dict(settings.storage_options) or None)
-        other = f". Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
-    kinds = (SupersededError, EarlierTryError, IncompatibleConflictError, RetryableConflictError, CommitConflictError)
-    kind = next(kind for kind in kinds if isinstance(error, kind))
-    text = str(error).removeprefix(f"{uri}: ").rstrip(".")
-    return kind(f"{where}{partitions}, table {uri}: {text}{other}")
+        text = f"{text.rstrip('.')}. Version {found[1]} was committed by {made_by(dataset, int(found[1]))}."
+    kinds = (cls for cls in type(error).__mro__ if cls.__module__ == LanceError.__module__)
+    kind = next(cls for cls in kinds if cls is not EarlierTryLandedError)
+    made: LanceError = kind(f"{where}{partitions}, table {uri}: {text}")
+    return made
 
 
 def _prefixed(properties: dict[str, str | None]) -> dict[str, str]:

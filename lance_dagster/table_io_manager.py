@@ -14,7 +14,7 @@ import dagster as dg
 import pyarrow as pa
 
 import lance_core
-from lance_core.errors import CommitConflictError, DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
     RunFacts,
@@ -112,7 +112,7 @@ class LanceTableIOManager(dg.IOManager):
             output = self._begun(output, handler, obj)
         try:
             outcome = self._write(output, handler, obj)
-        except CommitConflictError as error:
+        except LanceError as error:
             raise named(error, output.where, output.keys, output.uri, self._settings) from error
         if outcome is None:
             _refuse_to_keep(output)

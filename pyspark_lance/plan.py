@@ -120,9 +120,15 @@ def _plan_existing(
     new = [field for field in source if table.get_field_index(field.name) < 0]
     _check_case(missing, [field.name for field in new])
     if schema_mode == "strict" and (missing or new):
-        what = f"lacks the columns {missing}" if missing else f"has the columns {[f.name for f in new]}"
-        fix = "" if missing else ", which the table lacks; schema_mode='add_columns' adds them"
-        raise SchemaError(f"the DataFrame {what}{fix or ' of the table'}")
+        if missing:
+            raise SchemaError(
+                f"the DataFrame lacks the columns {missing} of the table; schema_mode='add_columns' (option"
+                " mergeSchema) fills those that can be null"
+            )
+        raise SchemaError(
+            f"the DataFrame has the columns {[f.name for f in new]}, which the table lacks; schema_mode='add_columns'"
+            " (option mergeSchema) adds them"
+        )
     for name in missing:
         if not table.field(name).nullable:
             raise SchemaError(f"column {name!r} of the table cannot be null, and the DataFrame lacks it")
@@ -176,7 +182,10 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int]) ->
     wanted = spark_view(stored.type, name)
     if not _same_shape(field.type, wanted):
         _check_fields(field.type, wanted, name)
-        raise SchemaError(f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}")
+        raise SchemaError(
+            f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}; cast it, or overwrite the whole"
+            " table with schema_mode='overwrite' (option overwriteSchema)"
+        )
     converter(field.type, stored.type, name)
 
 

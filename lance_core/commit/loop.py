@@ -327,13 +327,14 @@ class _Commit:
             verdict = judge(self.original, other, self.affected_rows)
             if verdict is Verdict.RETRYABLE:
                 raise RetryableConflictError(
-                    f"Retryable commit conflict for version {version}: This {name} transaction was preempted by "
-                    f"concurrent transaction {other.operation.name} at version {version}. Please retry."
+                    f"Retryable commit conflict for version {version} of {self.store.root}: This {name} transaction "
+                    f"was preempted by concurrent transaction {other.operation.name} at version {version}. Please "
+                    "retry."
                 )
             if verdict is Verdict.INCOMPATIBLE:
                 raise IncompatibleConflictError(
                     f"Incompatible transaction: This {name} transaction is incompatible with concurrent transaction "
-                    f"{other.operation.name} at version {version}."
+                    f"{other.operation.name} at version {version} of {self.store.root}."
                 )
 
     def _rebased(self, latest: Manifest | None, earlier: Mapping[int, Transaction]) -> Rebased:

@@ -38,6 +38,7 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
     "time": pa.time64("us"),
+    "variant": pa.struct([("value", pa.binary()), ("metadata", pa.binary())]),
     "interval day to second": pa.duration("us"),
     "daytimeinterval": pa.duration("us"),
     "interval year to month": pa.month_day_nano_interval(),
