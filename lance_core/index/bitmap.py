@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.index.addresses import RowSet, decode, encode, located, row_set, union
-from lance_core.index.conditions import Contains, Test
+from lance_core.index.conditions import Contains, IsIn, Test
 from lance_core.index.evaluate import codes_of, holds
 from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, Ints, Rows, U64s, View
+from lance_core.index.values import is_exact
 
 __all__ = ["FILE", "NULL_LISTS_KEY", "STATISTICS_KEY", "BitmapBuilder", "BitmapIndex", "LabelBuilder"]
 
@@ -127,6 +128,27 @@ class BitmapIndex:
             return None
         result = located(found, view, covered, by_id=by_id)
         return result | self._unknown(view, covered, by_id=by_id) if self._is_checked else result
+
+    def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+        """The rows of which a test is certainly true, or false: they are under such a value, and no row is under two.
+
+        Raises:
+            CorruptFileError: The rows contradict the fragments.
+        """
+        if not self._is_checked or isinstance(test, Contains) or not self._is_disjoint():
+            return None
+        if isinstance(test, IsIn) and not is_exact(self.keys.type, test.values.type):
+            return None
+        chosen = holds(test, wanted, self.keys)
+        if chosen is None or not chosen.any():
+            return None
+        found = located(union(self.sets(np.flatnonzero(chosen))), view, covered, by_id=self.by_id and view.has_row_ids)
+        return Candidates(np.where(covered, found.state, NONE).astype(np.uint8), found.rows)
+
+    def _is_disjoint(self) -> bool:
+        """Whether no row is under two values."""
+        once = sum(len(rows) for one in self.sets(np.arange(len(self.keys))) for rows in one.values())
+        return once == sum(map(len, self.known().values()))
 
     @property
     def _is_checked(self) -> bool:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from lance_core.errors import CorruptFileError
 from lance_core.index.conditions import Compare, IsIn, IsNull, Test
 from lance_core.index.rows import Bools, Candidates, Ints, Rows, View
-from lance_core.index.values import comparable
+from lance_core.index.values import is_exact
 from lance_core.index.xxhash import hashes_of
 from lance_core.index.zones import ZONE_COLUMNS, Zones, cut
 
@@ -291,7 +291,7 @@ def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
         return None
     if values.type != kind:
         try:
-            stored = values.cast(kind) if _is_exact(kind, values.type) else None
+            stored = values.cast(kind) if is_exact(kind, values.type) else None
         except pa.ArrowInvalid:
             return None
         if stored is None or not stored.cast(values.type, safe=False).equals(values):
@@ -303,15 +303,6 @@ def _asked(test: Test, kind: pa.DataType) -> pa.Array | None:
         return None
     zeros = pc.any(pc.equal(values, pa.scalar(0.0, kind))).as_py()
     return pa.concat_arrays([values, pa.array([0.0, -0.0], kind)]) if zeros else values
-
-
-def _is_exact(stored: pa.DataType, asked: pa.DataType) -> bool:
-    """Whether of all stored values only one equals one that is asked for, and can be found by a cast."""
-    if pa.types.is_integer(stored):
-        return bool(pa.types.is_integer(asked) or (pa.types.is_float64(asked) and stored.bit_width <= 32))
-    if pa.types.is_floating(stored):
-        return bool(pa.types.is_integer(asked) or pa.types.is_floating(asked))
-    return comparable(stored, asked) and not pa.types.is_date(stored)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

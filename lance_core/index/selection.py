@@ -40,7 +40,7 @@ from lance_core.schema import Field, Schema
 from lance_core.table.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
-__all__ = ["Selection", "fields_of", "select", "view_of"]
+__all__ = ["Asked", "Selection", "fields_of", "select", "view_of"]
 
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
@@ -96,7 +96,7 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
     if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
         return None
     condition = condition_of(expression)
-    asked = _Asked(manifest, reader)
+    asked = Asked(manifest, reader)
     if not any(map(asked.has_index, tests_of(condition))):
         return None
     found = _possible(condition, True, asked)
@@ -127,7 +127,7 @@ def fields_of(schema: Schema, path: Path) -> Field | None:
 
 
 @dataclass(slots=True)
-class _Asked:
+class Asked:
     """The indices of a version, while a filter is answered.
 
     Attributes:
@@ -150,13 +150,13 @@ class _Asked:
 
     def has_index(self, test: Test) -> bool:
         """Whether there is an index on the field of a test."""
-        return any(True for _ in self._indices(test))
+        return any(True for _ in self.indices(test))
 
     def answer(self, test: Test, wanted: bool) -> Candidates:
         """The rows for which a test can be true, or false."""
         result = Candidates.every(self.view)
         node = fields_of(self.manifest.schema, test.path)
-        for segments in sorted(self._indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
+        for segments in sorted(self.indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
             assert node is not None
             names = len(self.names)
             result = result & self._of_index(segments, node, test, wanted)
@@ -165,7 +165,8 @@ class _Asked:
                 break  # another index costs more than reading the rows
         return result
 
-    def _indices(self, test: Test) -> Iterator[list[Segment]]:
+    def indices(self, test: Test) -> Iterator[list[Segment]]:
+        """The indices on the field of a test, as their segments."""
         node = fields_of(self.manifest.schema, test.path)
         # Whether a field of a null struct is null is told differently by different writers.
         if node is None or (len(test.path) > 1 and isinstance(test, IsNull | IsNan)):
@@ -199,7 +200,7 @@ class _Asked:
         return result
 
 
-def _possible(condition: Condition, wanted: bool, asked: _Asked) -> Candidates:
+def _possible(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
     """The rows for which a condition can be true, or false."""
     if isinstance(condition, Not):
         return _possible(condition.part, not wanted, asked)

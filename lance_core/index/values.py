@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["comparable", "is_ordered", "next_prefix"]
+__all__ = ["comparable", "is_exact", "is_ordered", "next_prefix"]
 
 
 def comparable(stored: pa.DataType, asked: pa.DataType) -> bool:
     """Whether Arrow compares such values in an order in which the bounds of the stored ones are bounds."""
     return stored == asked or (_family(stored) is not None and _family(stored) == _family(asked))
+
+
+def is_exact(stored: pa.DataType, asked: pa.DataType) -> bool:
+    """Whether of all stored values only one equals one that is asked for, and can be found by a cast."""
+    if stored == asked:
+        return True
+    if pa.types.is_integer(stored):
+        return bool(pa.types.is_integer(asked) or (pa.types.is_float64(asked) and stored.bit_width <= 32))
+    if pa.types.is_floating(stored):
+        return bool(pa.types.is_integer(asked) or pa.types.is_floating(asked))
+    return comparable(stored, asked) and not pa.types.is_date(stored)
 
 
 def is_ordered(kind: pa.DataType) -> bool:

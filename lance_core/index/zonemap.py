@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 
 from lance_core.errors import CorruptFileError
 from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
-from lance_core.index.rows import Bools, Candidates, Ints, Rows, View
+from lance_core.index.evaluate import holds
+from lance_core.index.rows import ALL, NONE, Bools, Candidates, Ints, Rows, View
 from lance_core.index.values import comparable, is_ordered, next_prefix
 from lance_core.index.zones import Zones, cut
 
@@ -173,6 +174,24 @@ class ZoneMap(Zones):
         """
         zones = self.possible(test, wanted=wanted)
         return None if zones is None else self.spread(zones, view, covered)
+
+    def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
+        """The fragments of whose every row a test is true, or false: they hold one value.
+
+        Raises:
+            CorruptFileError: The zones contradict the fragments.
+        """
+        if pa.types.is_floating(self.lows.type) or not len(self):
+            return None
+        same = _truth(pc.equal(self.lows, self.highs)) & (self.nulls == 0) & (self.nans == 0)
+        chosen = holds(test, wanted, self.lows)
+        if chosen is None or isinstance(test, IsNull):
+            return None
+        where, order, is_whole = self.layout(view, covered)
+        count = len(view.ids)
+        others = np.bincount(where, weights=~(same & chosen)[order], minlength=count)
+        known = covered & is_whole & (others == 0)
+        return Candidates(np.where(known, ALL, NONE).astype(np.uint8))
 
     def possible(self, test: Test, *, wanted: bool) -> Bools | None:
         """For each zone whether the test can be true of one of its rows, or false."""

@@ -24,7 +24,7 @@ from lance_core.errors import (
     SchemaError,
     UnsupportedError,
 )
-from lance_core.index import btree
+from lance_core.index import bitmap, btree
 from lance_core.index.kinds import KINDS as CONTENTS
 from lance_core.index.kinds import Target
 from lance_core.maintenance.verify import verify
@@ -183,6 +183,28 @@ def test_a_btree_of_row_ids_is_merged_by_address(tmp_path):
     lance_core.dataset(uri).optimize.optimize_indices()
     assert lance_core.dataset(uri).stats.index_stats("p_idx")["num_unindexed_rows"] == 0
     check(uri, filters)
+
+
+@pytest.mark.parametrize("place", ["branch", "shallow clone"])
+def test_what_pylance_rewrites_of_a_base_and_loses_is_read_and_built_anew(tmp_path, place):
+    uri = str(tmp_path / "t")
+    dataset = lance.write_dataset(ROWS, uri, max_rows_per_file=60)
+    dataset.create_scalar_index("p", "BTREE")
+    if place == "branch":
+        lance.dataset(uri).create_branch("b")
+        uri = f"{uri}/tree/b"
+    else:
+        lance.dataset(uri).shallow_clone(f"{uri}_clone", 2)
+        uri = f"{uri}_clone"
+    lance.dataset(uri).optimize.compact_files()
+    with pytest.raises(OSError, match="page_lookup"):
+        lance.dataset(uri).count_rows("p = 'd3'")
+    with pytest.warns(UserWarning, match="p_idx"):
+        assert len(rows_of(lance_core.dataset(uri), "p = 'd3'")) == 30
+    with pytest.warns(UserWarning, match="p_idx"):
+        lance_core.dataset(uri).optimize.optimize_indices()
+    assert lance_core.dataset(uri).stats.index_stats("p_idx")["num_unindexed_rows"] == 0
+    check(uri)
 
 
 def test_only_new_fragments_are_read_to_refresh(tmp_path):
@@ -428,6 +450,44 @@ def test_a_day_is_counted_without_its_file(unreadable):
     assert unreadable.count_rows(filter="day <> date '2024-01-02' AND p > 'd5'") == 60
     assert unreadable.count_rows(filter="date_part('day', day) = 3 OR p = 'd1'") == 58
     assert "objects=1" in unreadable.scanner(filter="day = date '2024-01-02'").analyze_plan(count_rows=True)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+def test_what_a_bitmap_tells_is_counted_without_files(tmp_path, stable):
+    uri = str(tmp_path / "t")
+    rows = ROWS.set_column(2, "p", pa.array([None if i % 9 == 0 else f"d{i % 4}" for i in range(NUM_ROWS)]))
+    dataset = lance_core.write_dataset(rows, uri, max_rows_per_file=60, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("p", "BITMAP")
+    dataset.delete("id = 31 OR id = 65 OR id >= 180")
+    filters = [*FILTERS, "p = 'd1'", "p != 'd2'", "NOT p = 'd2'", "p IN ('d1', 'd2')", "p = 'd1' OR p = 'd3'"]
+    expected = [dataset.scanner(filter=text, use_scalar_index=False).count_rows() for text in filters]
+    for file in (tmp_path / "t" / "data").iterdir():
+        file.rename(file.with_suffix(".away"))
+    dataset = lance_core.dataset(uri)
+    assert [dataset.count_rows(filter=text) for text in filters] == expected
+    with pytest.raises(lance_core.errors.LanceError, match="data"):
+        dataset.count_rows(filter="p = 'd1' AND id > 3")
+
+
+def test_a_bitmap_that_has_rows_twice_counts_nothing(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
+    source, key = dataset.source, uuid.uuid4()
+    sets = [{0: BitMap(range(60))}, {0: BitMap(range(60)), **{i: BitMap(range(60)) for i in (1, 2, 3)}}]
+    content = bitmap.BitmapIndex.of(pa.array(["d0", "d1"]), sets, by_id=False)
+    target = Target(store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False)
+    index = IndexMetadata(
+        uuid=key,
+        name="p_idx",
+        fields=(dataset.schema.get_field_index("p"),),
+        dataset_version=dataset.version,
+        fragment_bitmap=BitMap(source.manifest.fragments.ids).serialize(),
+        details_type_url="/lance.table.BitmapIndexDetails",
+        files=CONTENTS["Bitmap"].write(content, target).files,
+    )
+    transaction = Transaction(read_version=dataset.version, operation=CreateIndex(new_indices=(index,)))
+    commit(source.store, transaction, base=source.manifest)
+    assert lance_core.dataset(uri).count_rows(filter="p = 'd1'") == 30
 
 
 def test_a_day_is_deleted_without_its_file(unreadable):

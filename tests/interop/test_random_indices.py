@@ -46,6 +46,7 @@ class History:
         self.random = random.Random(seed)
         self.next_id = 0
         self.log = []
+        self.place = place
         self.bases = []
         options = {}
         if place == "base paths":
@@ -221,6 +222,9 @@ def rewrite_columns(history):
 
 def compact(history):
     library, dataset = history.handle()
+    if history.place in ("branch", "shallow clone"):
+        # pylance says that the indices that it rewrites lie in the base, and finds them no more.
+        library, dataset = lance_core, lance_core.dataset(history.uri)
     options = {}
     if library is lance and not dataset.has_stable_row_ids and history.random.random() < 0.4:
         options = {"defer_index_remap": True}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyroaring import BitMap
 
+from lance_core.index.certain import certain
 from lance_core.index.selection import Selection
 from lance_core.table.fragment import Fragment, FragmentList
 from lance_core.verbs.scan.decided import Decided, decide
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Chosen", "choose"]
@@ -45,6 +47,43 @@ class Chosen:
         for fragment, rows in self.parts:
             if decided or fragment.id not in self.whole:
                 yield FragmentScan(self.source, fragment, self.options, possible=rows)
+
+    def counted(self) -> tuple[int, Chosen]:
+        """How many rows match in fragments of which indices tell that, and the fragments that have to be read."""
+        whole = [fragment for fragment, _ in self.parts if fragment.id in self.whole]
+        total = sum(live_counts(self.source, whole))
+        left = [(fragment, rows) for fragment, rows in self.parts if fragment.id not in self.whole]
+        sure = self._certain() if left else None
+        unknown = []
+        for fragment, rows in left:
+            count = None if sure is None else self._count(sure, fragment, rows)
+            total += count or 0
+            if count is None:
+                unknown.append((fragment, rows))
+        return total, replace(self, parts=unknown)
+
+    def _certain(self) -> Selection | None:
+        """The rows that match for certain."""
+        source, expression = self.source, self.options.filter
+        if expression is None or self.selection is None:
+            return None
+        found = certain(expression, source.manifest, source.indices)
+        return None if found is None else replace(self.selection, candidates=found)
+
+    def _count(self, sure: Selection, fragment: Fragment, possible: BitMap | None) -> int | None:
+        """How many rows of a fragment match; None if that is not certain of each that can."""
+        place = int(sure.view.places(np.array([fragment.id], np.int64))[0])
+        if place < 0 or not _is_of(self.source.manifest.fragments, fragment):
+            return None
+        matching = sure.rows_of(place)
+        if matching is None:
+            return live_count(self.source, fragment)
+        if not matching and possible is None:
+            return None
+        deletions = self.source.deletions(fragment)
+        gone = BitMap() if deletions is None else deletions.bitmap
+        every = BitMap(range(int(sure.view.physical_rows[place]))) if possible is None else possible
+        return len(matching - gone) if (every - gone) <= matching else None
 
 
 def choose(source: Source, fragments: Sequence[Fragment], options: ScanOptions) -> Chosen:

@@ -192,11 +192,9 @@ class LanceScanner:
         )
 
     def _count_matching(self) -> int:
-        """Number of rows that match; fragments that match as a whole are not opened."""
-        chosen = self._chosen()
-        known = [fragment for fragment, _ in chosen.parts if fragment.id in chosen.whole]
-        batches = self._read_ahead(chosen, decided=False)
-        return sum(live_counts(self._source, known)) + sum(int(batch.num_rows) for batch in batches)
+        """Number of rows that match; fragments of which indices tell it are not opened."""
+        total, left = self._chosen().counted()
+        return total + sum(int(batch.num_rows) for batch in self._read_ahead(left))
 
     def _chosen(self) -> Chosen:
         """The fragments that can match the filter."""
@@ -286,9 +284,9 @@ class LanceScanner:
                 if left == 0:
                     return
 
-    def _read_ahead(self, chosen: Chosen, *, decided: bool = True) -> Iterator[pa.RecordBatch]:
+    def _read_ahead(self, chosen: Chosen) -> Iterator[pa.RecordBatch]:
         """All batches of fragments; small fragments of a store that is far away are read side by side."""
-        scans = joined(chosen.scans(decided=decided))
+        scans = joined(chosen.scans())
         if self._options.fragment_readahead < 2 or len(chosen.parts) < 2:
             for scan in scans:
                 yield from scan.batches()

@@ -1,0 +1,89 @@
+"""The rows that certainly match a filter, without a look at them: what a count needs of most rows.
+
+An answer may always name too few rows, never too many. A BITMAP is sure of the rows that are under one of its values
+and under no other, a ZONEMAP of fragments that hold one value. Only what a single segment vouches for counts.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import LanceError
+from lance_core.index.bitmap import BitmapIndex
+from lance_core.index.conditions import All, AnyOf, Choice, Condition, Constant, Not, Test, condition_of, tests_of
+from lance_core.index.rows import Candidates
+from lance_core.index.segments import IndexReader, Segment, type_of
+from lance_core.index.selection import Asked, fields_of
+from lance_core.index.zonemap import ZoneMap
+from lance_core.schema import Field
+from lance_core.table.manifest import Manifest
+
+__all__ = ["certain"]
+
+
+def certain(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> Candidates | None:
+    """The rows for which a filter is certainly true; deleted ones are among them. None if no index is asked.
+
+    Args:
+        expression: The filter.
+        manifest: The version.
+        reader: Reads its indices.
+    """
+    if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
+        return None
+    condition = condition_of(expression)
+    asked = Asked(manifest, reader)
+    if not any(map(asked.has_index, tests_of(condition))):
+        return None
+    return _certain(condition, True, asked)
+
+
+def _certain(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
+    """The rows for which a condition is certainly true, or false."""
+    if isinstance(condition, Not):
+        return _certain(condition.part, not wanted, asked)
+    if isinstance(condition, All | AnyOf):
+        parts = (_certain(part, wanted, asked) for part in condition.parts)
+        return reduce(Candidates.__and__ if isinstance(condition, All) == wanted else Candidates.__or__, parts)
+    if isinstance(condition, Choice):
+        then, otherwise = (
+            _certain(condition.test, chosen, asked) & _certain(part, wanted, asked)
+            for chosen, part in ((True, condition.then), (False, condition.otherwise))
+        )
+        return then | otherwise
+    if isinstance(condition, Constant) and condition.value is wanted:
+        return Candidates.every(asked.view)
+    if not isinstance(condition, Test):
+        return Candidates.no(asked.view)
+    node = fields_of(asked.manifest.schema, condition.path)
+    result = Candidates.no(asked.view)
+    if node is not None and len(condition.path) == 1:
+        for segments in asked.indices(condition):
+            result = result | _of_index(segments, node, condition, wanted, asked)
+    return result
+
+
+def _of_index(segments: list[Segment], node: Field, test: Test, wanted: bool, asked: Asked) -> Candidates:
+    """What the segments of an index are sure of, each of the fragments that it alone covers."""
+    result = Candidates.no(asked.view)
+    if segments[0].index.kind not in ("Bitmap", "ZoneMap"):
+        return result
+    covered = [asked.view.covered(segment.covered) for segment in segments]
+    vouched = np.sum(covered, axis=0)
+    for segment, own in zip(segments, covered, strict=True):
+        alone = own & (vouched == 1)
+        content = asked.reader.try_read(segment.index, type_of(node)) if alone.any() else None
+        if not isinstance(content, BitmapIndex | ZoneMap):
+            continue
+        try:
+            found = content.certain(test, wanted, asked.view, alone)
+        except (LanceError, pa.ArrowException) as error:
+            if isinstance(error, LanceError):
+                asked.reader.cache.warn(segment.index, str(error))
+            continue
+        result = result if found is None else result | found
+    return result
