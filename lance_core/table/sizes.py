@@ -6,6 +6,7 @@ All fragments are parsed in one go, by messages that have these two fields only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,8 @@ def fragment_sizes(raw: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDA
         found = _Sizes.FromString(together.SerializeToString()).fragments  # type: ignore[attr-defined]
     except DecodeError as error:
         raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
-    ids = np.fromiter((one.id for one in found), np.uint64, len(found))
-    rows = np.fromiter((one.physical_rows for one in found), np.uint64, len(found))
+    ids = np.fromiter(map(attrgetter("id"), found), np.uint64, len(found))
+    rows = np.fromiter(map(attrgetter("physical_rows"), found), np.uint64, len(found))
     return ids.astype(np.int64), np.where(rows <= _MOST_ROWS, rows, 0).astype(np.int64)
 
 
