@@ -16,6 +16,7 @@ from lance_core.errors import (
     UnsupportedError,
     VersionNotFoundError,
 )
+from tests.interop.wire import latest_message
 
 COLUMNS = pa.table({
     "id": pa.array(range(300), pa.int64()),
@@ -240,3 +241,20 @@ def test_empty_texts_of_0_1_are_null_only_where_nulls_are_allowed(tmp_path):
         dataset = library.dataset(tmp_path)
         assert dataset.to_table().equals(expected)
         assert dataset.count_rows("s = ''") == 1
+
+
+KINDS = [
+    *(pa.null(), pa.bool_(), pa.int8(), pa.uint16(), pa.int64(), pa.float16(), pa.float64(), pa.decimal128(9, 2)),
+    *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.binary(7), pa.date32(), pa.time64("us")),
+    *(pa.timestamp("ns", "UTC"), pa.duration("s"), pa.list_(pa.int8()), pa.large_list(pa.string())),
+    *(pa.list_(pa.float32(), 2), pa.struct({"x": pa.large_binary()}), pa.dictionary(pa.int8(), pa.string())),
+]
+
+
+def test_fields_are_described_as_by_pylance(tmp_path):
+    schema = pa.schema([pa.field(f"c{i}", kind, i % 2 == 0) for i, kind in enumerate(KINDS)])
+    for library in (lance, lance_core):
+        library.write_dataset(schema.empty_table(), tmp_path / library.__name__)
+    theirs, ours = (list(latest_message(tmp_path / library.__name__).fields) for library in (lance, lance_core))
+    for their, our in zip(theirs, ours, strict=True):
+        assert our == their, their.name

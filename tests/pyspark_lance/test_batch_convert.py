@@ -59,7 +59,10 @@ def test_a_null_row_may_keep_items_in_the_list():
     assert convert(lists, VECTORS).to_pylist() == [[1, 2], None, [3, 4]]
 
 
-@pytest.mark.parametrize("rows", [[[1, 2], [3]], [[1, 2, 3], None], [None, []]])
+@pytest.mark.parametrize(
+    "rows",
+    [[[1, 2], [3]], [[1, 2], [3, 4, 5]], [[1, 2, 3], [4]], [[1, 2, 3], None], [None, []], [[1], None, [2, 3, 4]]],
+)
 def test_a_wrong_length_is_named_with_its_column(rows):
     length = next(len(row) for row in rows if row is not None and len(row) != 2)
     with pytest.raises(InvalidInputError, match=rf"column 'c': a vector has {length} items.*takes vectors of 2"):
