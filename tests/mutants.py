@@ -196,9 +196,14 @@ def prepare(tests: Sequence[str]) -> dict[str, float]:
 
 
 def tests_of(mutant: Mutant, data: coverage.CoverageData, durations: Mapping[str, float]) -> list[str]:
-    """The tests that run the mutant's line, quickest first, as many as the budget allows."""
-    contexts = data.contexts_by_lineno(str(TREE / mutant.path)).get(mutant.line, [])
-    tests = {context.rpartition("|")[0] for context in contexts} - {""}
+    """The tests that run the mutant's line, quickest first, as many as the budget allows.
+
+    What a module does when it is imported belongs to no test: for it those are taken that run anything of the module.
+    """
+    by_line = data.contexts_by_lineno(str(TREE / mutant.path))
+    every = (context for contexts in by_line.values() for context in contexts)
+    tests = {context.rpartition("|")[0] for context in by_line.get(mutant.line, [])} - {""}
+    tests = tests or {context.rpartition("|")[0] for context in every} - {""}
     chosen, total = [], 0.0
     for test in sorted(tests, key=lambda test: (durations.get(test, 1.0), test)):
         total += durations.get(test, 1.0)
