@@ -1,8 +1,9 @@
 """`make demo`: real flights through Spark into Lance tables, by Dagster; then the tables tell what happened.
 
 Four runs: the four reference tables; `flights` for a range of days at once; one of these days again, which replaces
-exactly that day; what is made of the flights. Then a week is made again on a branch, and the branch is promoted into
-main by one commit. The history that is printed comes from the tables alone.
+exactly that day; what is made of the flights. The history that is printed comes from the tables alone. Upkeep follows.
+At last a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
+versions before and after, are printed.
 
     python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
 """
@@ -68,19 +69,27 @@ def main() -> None:
     with dg.DagsterInstance.get() as instance, _bar(console) as bar:
         for title, (job, tags) in runs.items():
             _run(job, tags, title, instance, bar)
-        before = _flights().version
-        week = _week(chosen.again)
-        tags = {**_span(*week), "lance/branch": BRANCH}
-        _run("flight_days", tags, f"{week[0]} .. {week[1]} on a branch", instance, bar)
-        diff = _flights().branches.diff(BRANCH)
-        _run("lance_promote", {"lance/branch": BRANCH}, "promote the branch", instance, bar)
-        promoted = _flights().version
         _print_histories(console)
         _run("lance_maintenance", {}, "upkeep", instance, bar)
-        upkeep = _observed(instance)
-    _print_branch(console, diff, before, promoted)
-    _print_upkeep(console, upkeep)
+        _print_upkeep(console, _observed(instance))
+        _tell_of_a_branch(console, _week(chosen.again), instance, bar)
     console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
+
+
+def _tell_of_a_branch(console: Console, week: tuple[str, str], instance: dg.DagsterInstance, bar: Progress) -> None:
+    """Make a week again on a branch, look at what it changes, and promote it; print the versions before and after."""
+    before = _flights()
+    tags = {**_span(*week), "lance/branch": BRANCH}
+    _run("flight_days", tags, f"{week[0]} .. {week[1]} on a branch", instance, bar)
+    _print_diff(console, _flights().branches.diff(BRANCH))
+    branch = before.checkout_version((BRANCH, None))
+    _run("lance_promote", {"lance/branch": BRANCH}, "promote the branch", instance, bar)
+    shown = Table(title="flights before and after the promotion", title_justify="left")
+    for heading in ("", "version", "rows", "fragments"):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for name, table in {"main before": before, BRANCH: branch, "main after": _flights()}.items():
+        shown.add_row(name, str(table.version), f"{table.count_rows():,}", f"{len(table.get_fragments()):,}")
+    console.print(shown)
 
 
 def _arguments() -> argparse.Namespace:
@@ -129,14 +138,14 @@ def _print_upkeep(console: Console, upkeep: Mapping[str, Mapping[str, Any]]) -> 
     console.print(shown)
 
 
-def _print_branch(console: Console, diff: Any, before: int, after: int) -> None:
-    """What the branch changed, and what became of it."""
+def _print_diff(console: Console, diff: Any) -> None:
+    """What a branch changed."""
     days = f"{len(diff.partitions)} days, {diff.partitions[0]} .. {diff.partitions[-1]}"
-    shown = Table(title=f"branch {diff.branch}: a week beside main, then one commit", title_justify="left")
-    for heading in ("forked from", "days", "rows added", "rows removed", "main before", "main after"):
+    shown = Table(title=f"branch {diff.branch}: a week beside main, before it is promoted", title_justify="left")
+    for heading in ("forked from", "days", "rows added", "rows removed", "fragments added", "MB to copy"):
         shown.add_column(heading)
-    rows = (f"{diff.rows.added:,}", f"{diff.rows.removed:,}")
-    shown.add_row(f"version {diff.fork_version}", days, *rows, f"version {before}", f"version {after}")
+    rows = (f"{diff.rows.added:,}", f"{diff.rows.removed:,}", f"{len(diff.fragments.added):,}")
+    shown.add_row(f"version {diff.fork_version}", days, *rows, f"{diff.num_bytes / 1e6:.1f}")
     console.print(shown)
 
 
