@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 import time
 import urllib.request
@@ -13,7 +12,7 @@ import pytest
 
 import lance_core
 from tests import processes
-from tests.ui.test_asset_page import CHROMIUM, browse, wait_for
+from tests.ui.test_asset_page import wait_for
 
 ROOT = Path(__file__).parents[2]
 DEFINITIONS = Path(__file__).with_name("branch_definitions.py")
@@ -146,13 +145,3 @@ class TestStories:
         site.until("the discard", lambda: f"dagster/backfill/{backfill}" not in site.table().branches.list())
         assert site.table().version == version
         assert site.rows()[0] == ("d00", 5)
-
-    @pytest.mark.ui
-    def test_the_pages(self, site):
-        if CHROMIUM is None:
-            pytest.skip("Chromium is missing")
-        picture = site.folder / "branches.png"
-        browse(f"{site.url}/assets/events?view=events", site.folder / "profile", f"--screenshot={picture}")
-        assert picture.stat().st_size > 20_000
-        if kept := os.environ.get("LANCE_PICTURES"):
-            shutil.copy(picture, Path(kept) / "branches.png")  # the one that docs/backfills.md shows
