@@ -115,6 +115,9 @@ class TestStories:
         with processes.running(command, env=story.site.env, log=story.site.folder / "killed.log"):
             killed = story.kill_at("rewrite")
         story.start_sensor()
+        story.site.until("a tick that waits", lambda: story.states()[1]["ticks"])
+        assert [run.run_id for run in story.runs()] == [killed]
+        (story.hold / "dead").write_text(killed)
         story.site.until("upkeep", story.is_small)
         assert story.found() == story.expected()
         assert story.site.status(killed) == "STARTED"

@@ -6,6 +6,8 @@ that of the run into the file `stopped`, and waits to be killed:
     <step>            the step has done its work, and its output is not stored
     <step> begins     its input is about to be loaded
     reserved          the ids of new fragments are reserved, and the rewrite is not committed
+
+The file `dead` names a run that has been silent for too long.
 """
 
 import os
@@ -25,6 +27,7 @@ from lance_dagster import (
     build_maintenance_job,
     build_maintenance_schedule,
     build_maintenance_sensor,
+    maintenance_sensor,
     stamp_lance_metadata,
 )
 
@@ -80,6 +83,16 @@ def _stopping_commit(store, transaction, **options):
 
 
 compaction.commit = _stopping_commit
+_is_silent = maintenance_sensor.is_silent
+
+
+def _is_silent_or_dead(instance, record, longer_than):
+    dead = HOLD / "dead"
+    is_dead = dead.exists() and dead.read_text() == record.dagster_run.run_id
+    return _is_silent(instance, record, timedelta(0) if is_dead else longer_than)
+
+
+maintenance_sensor.is_silent = _is_silent_or_dead
 
 
 @dg.asset(
@@ -106,11 +119,7 @@ defs = stamp_lance_metadata(
         asset_checks=build_lance_health_checks([orders], policy),
         jobs=[maintain, many_processes],
         schedules=[build_maintenance_schedule(maintain, cron_schedule="* * * * *")],
-        sensors=[
-            build_maintenance_sensor(
-                maintain, [orders], policy, minimum_interval_seconds=2, silent_after=timedelta(seconds=8)
-            )
-        ],
+        sensors=[build_maintenance_sensor(maintain, [orders], policy, minimum_interval_seconds=2)],
         resources={"io_manager": LanceIOManager(root_uri=os.environ["LANCE_TEST_ROOT"], index_partitions=False)},
         executor=dg.in_process_executor,
     )
