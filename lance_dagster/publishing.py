@@ -19,7 +19,7 @@ from lance_core.errors import NotFoundError
 from lance_dagster._context import plan_materializations
 from lance_dagster.history import data_version
 from lance_dagster.location import TableLocation
-from lance_dagster.metadata import column_schema
+from lance_dagster.metadata import column_schema, lineage_metadata
 
 __all__ = [
     "Gates",
@@ -153,6 +153,8 @@ def materializations(
         "lance/deduplicated": not published.is_new,
     }
     metadata = {name: value for name, value in known.items() if value is not None}
+    count = len(published.partitions if partitions is None else partitions)
+    metadata |= lineage_metadata({}, dataset, key.to_user_string(), events=count)
     tags = {"dagster/data_version": data_version(dataset.root_uri, dataset.version)}
     keys: list[str | None] = [*(published.partitions if partitions is None else partitions)]
     for partition in keys or [None]:

@@ -70,6 +70,8 @@ class TestPromote:
         assert sorted(events_told) == ["2024-01-02", "2024-01-03"]
         metadata = events_told["2024-01-03"]
         assert (metadata["lance/version"], metadata["lance/promoted_from"]) == (2, BRANCH)
+        assert metadata["lance/history"].splitlines()[2].startswith("| 2 | ")
+        assert "### Versions" in metadata["lance/table_log"]
         assert (metadata["lance/published"], metadata["dagster/row_count"]) == (True, 3)
         record = written.instance.get_latest_materialization_event(dg.AssetKey("events"))
         assert record.asset_materialization.tags["dagster/data_version"].endswith(":main:2")
