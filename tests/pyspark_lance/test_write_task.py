@@ -13,6 +13,7 @@ import lance_core
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, SchemaError, StoreError
 from pyspark_lance import write_task
+from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.transports import rows_per_batch
 from pyspark_lance.write_job import WriteOptions, prepare_write
 from pyspark_lance.write_task import TaskReport, WriteTask
@@ -238,6 +239,7 @@ def test_a_table_that_is_made_again_during_a_job_is_left_alone(tmp_path, options
     rows = pa.Table.from_batches(batches("ab"))
     lance_core.write_dataset(rows, tmp_path)
     job = prepare_write(SCHEMA, tmp_path, WriteOptions(**options))
+    job = KeyMergeJob.of(job) if "merge_on" in options else job
     lance_core.LanceDataset.drop(tmp_path)
     lance_core.write_dataset(rows, tmp_path)
     report = job.task()(0, 0, batches("cd"))
