@@ -94,7 +94,9 @@ class _Guard:
     def _check(self, argument: str, value: object) -> None:
         known = self._checks.get(argument)
         if known is not None and not known[0](value):
-            raise ArgumentTypeError(f"{self._name}: {argument} must be {known[1]}, not {value!r:.80}")
+            # Options of the storage can be secret, whatever was given for them.
+            shown = f"a {type(value).__name__}" if argument.endswith("_options") else f"{value!r:.80}"
+            raise ArgumentTypeError(f"{self._name}: {argument} must be {known[1]}, not {shown}")
 
     def _learn(self) -> None:
         signature = inspect.signature(self._function)

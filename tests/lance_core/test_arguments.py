@@ -133,3 +133,10 @@ def test_an_error_of_a_type_is_a_type_error():
     function(1, second=("a", 2), third=object())
     with pytest.raises(ArgumentTypeError, match="second must be 2 values: a text, a whole number or None"):
         function(1, second=("a",))
+
+
+@pytest.mark.parametrize("options", ["aws_secret_access_key=canary", [("aws_secret_access_key", "canary")]])
+def test_wrong_options_of_a_storage_are_not_shown(options):
+    with pytest.raises(ArgumentTypeError, match="storage_options must be a mapping or None") as caught:
+        lance_core.dataset("memory://arguments", storage_options=options)
+    assert "canary" not in str(caught.value)
