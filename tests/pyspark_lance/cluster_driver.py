@@ -1,0 +1,124 @@
+"""What `test_cluster.py` runs as the driver of a standalone cluster: `python cluster_driver.py <what> <master> <folder>`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def session(master: str, **config: str):
+    """A session of the cluster."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("lance").config("spark.ui.enabled", "false")
+    given = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "OFF",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "false",
+        **config,
+    }
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 3:  # the driver is one of them
+        time.sleep(0.2)
+    return spark
+
+
+def kills_its_executor(batches):
+    """Rows as they are; the first attempt of one task ends the executor that it runs in."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    for number, batch in enumerate(batches):
+        yield batch
+        if (
+            number == 1
+            and context.partitionId() == 1
+            and context.attemptNumber() == 0
+            and context.stageAttemptNumber() == 0
+        ):
+            os.kill(_executor(), signal.SIGKILL)
+            time.sleep(60)
+
+
+def _executor() -> int:
+    """The JVM above this worker."""
+    pid = os.getpid()
+    while "java" not in Path(f"/proc/{pid}/comm").read_text():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def killed(master: str, folder: Path) -> None:
+    """An executor is killed while its task writes; and one that holds a part of a shuffle."""
+    import lance_core
+    import pyspark_lance
+
+    spark = session(master)
+    uri = str(folder / "killed.lance")
+    frame = spark.range(0, 100_000, 1, 4)
+    result = pyspark_lance.write(frame.mapInArrow(kills_its_executor, "id long"), uri)
+    check(uri, result.version, range(100_000))
+    shuffled = spark.range(100_000, 200_000, 1, 4).repartition(4, "id")  # its parts are lost with the executor
+    result = pyspark_lance.write(shuffled.mapInArrow(kills_its_executor, "id long"), uri)
+    check(uri, result.version, range(200_000))
+    merged = pyspark_lance.merge(spark.range(199_990, 200_010), uri, on="id")
+    assert (merged.rows_inserted, merged.rows_updated, merged.version) == (10, 10, 3)
+    assert lance_core.dataset(uri).latest_version == 3
+    spark.stop()
+
+
+def shipped(master: str, folder: Path) -> None:
+    """Executors that have no such package get it from the driver."""
+    import lance_core
+    import pyspark_lance
+
+    spark = session(master)
+    uri = str(folder / "shipped.lance")
+    with pytest.raises(Exception, match="No module named"):
+        pyspark_lance.write(spark.range(10), uri)
+    spark.sparkContext.addPyFile(archive(folder))
+    pyspark_lance.register(spark)
+    assert pyspark_lance.write(spark.range(10), uri).rows_written == 10
+    spark.range(5, 15).write.format("lance").mode("append").option("merge_on", "id").save(uri)
+    assert spark.read.format("lance").load(uri).count() == 15
+    assert pyspark_lance.read(spark, uri).where("id > 12").count() == 2
+    assert lance_core.dataset(uri).latest_version == 2
+    spark.stop()
+
+
+def archive(folder: Path) -> str:
+    """The packages in a zip file."""
+    import lance_core
+
+    root = Path(lance_core.__file__).parents[1]
+    for name in ("lance_core", "pyspark_lance"):
+        if not (folder / "ship" / name).exists():
+            shutil.copytree(root / name, folder / "ship" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return shutil.make_archive(str(folder / "lance"), "zip", folder / "ship")
+
+
+def check(uri: str, version: int, expected) -> None:
+    """One commit has all rows once, and nothing else is left behind."""
+    import lance_core
+
+    dataset = lance_core.dataset(uri)
+    assert dataset.latest_version == version, (dataset.latest_version, version)
+    assert sorted(dataset.to_table().column("id").to_pylist()) == list(expected)
+    dataset.validate()
+
+
+if __name__ == "__main__":
+    what, place, path = sys.argv[1:]
+    {"killed": killed, "shipped": shipped}[what](place, Path(path))
+    print("done")

@@ -1,0 +1,109 @@
+"""A standalone cluster with workers in processes of their own: one commit or none; the library is shipped."""
+
+import contextlib
+import os
+import socket
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pyspark  # noqa: TID253 - what the tests are about
+import pytest
+
+from tests import processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+DRIVER = Path(__file__).with_name("cluster_driver.py")
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def await_port(port, process, log):
+    while not answers(port):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.2)
+
+
+@pytest.fixture(params=["installed", "bare"])
+def python(request, tmp_path):
+    """The Python of executors: this one, or one that has the libraries below this package and not the package."""
+    if request.param == "installed":
+        return sys.executable
+    # Without `site`, the file that makes an editable installation known is not looked at.
+    script = tmp_path / "bare-python"
+    site = sysconfig.get_path("purelib")
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site}" exec {sys.executable} -S "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture
+def cluster(tmp_path, python):
+    """A master and two workers; gives the master's URL and the environment of a driver."""
+    port = free_port()
+    env = {
+        **os.environ,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+        "PYTHONWARNINGS": "ignore",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    with contextlib.ExitStack() as stack:
+        log = tmp_path / "master.log"
+        start = [SPARK_CLASS, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port]
+        master = stack.enter_context(
+            processes.running(
+                [str(one) for one in [*start, "--webui-port", free_port()]], env=env, cwd=tmp_path, log=log
+            )
+        )
+        await_port(port, master, log)
+        url = f"spark://127.0.0.1:{port}"
+        for number in (2, 3):
+            start = [SPARK_CLASS, "org.apache.spark.deploy.worker.Worker", "--host", f"127.0.0.{number}", "--cores", 1]
+            more = ["--memory", "600m", "--webui-port", free_port(), "--work-dir", tmp_path / f"work-{number}", url]
+            stack.enter_context(
+                processes.running(
+                    [str(one) for one in [*start, *more]],
+                    env={**env, "SPARK_LOCAL_IP": f"127.0.0.{number}"},
+                    cwd=tmp_path,
+                    log=tmp_path / f"worker-{number}.log",
+                )
+            )
+        yield url, env
+
+
+def drive(what, place, env, folder):
+    done = processes.run([sys.executable, str(DRIVER), what, place, str(folder)], env=env, limit_s=800)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+
+
+def orphans(uri):
+    said = processes.run([sys.executable, "-m", "lance_core.cli", "files", uri, "--orphans"], check=True).stdout
+    return {path.name for path in Path(uri, "data").iterdir() if path.name in said.replace("\n", "")}
+
+
+@pytest.mark.parametrize("python", ["installed"], indirect=True)
+@pytest.mark.parametrize("what", ["killed"])
+def test_one_commit_or_none(cluster, tmp_path, what):
+    drive(what, *cluster, tmp_path)
+    assert orphans(str(tmp_path / f"{what}.lance")) == set()  # the driver has deleted what losers left
+
+
+@pytest.mark.parametrize("python", ["bare"], indirect=True)
+def test_the_library_is_shipped(cluster, tmp_path):
+    url, env = cluster
+    drive("shipped", url, env, tmp_path)
