@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.table.fragment import Fragment
+from lance_core.verbs.scan.nearest import NearestScanner, Query
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
 from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
@@ -60,10 +62,27 @@ class ReadingVerbs(Handle):
         chosen = self._manifest.fragments if fragments is None else [one.record for one in fragments]
         given = {"columns": columns, "filter": filter, "limit": limit, "offset": offset, **options}
         wanted = {**self._scan_defaults, **{name: value for name, value in given.items() if value is not None}}
+        if wanted.get("nearest") is not None:
+            return self._search(chosen, wanted)
         arguments = scan_options(
             self._manifest.schema, wanted.pop("columns", None), wanted.pop("filter", None), **wanted
         )
         return LanceScanner(self.source, chosen, arguments)
+
+    def _search(self, fragments: Sequence[Fragment], wanted: dict[str, Any]) -> LanceScanner:
+        schema = self._manifest.schema
+        query = Query.of(wanted.pop("nearest"), schema)
+        columns, filter_ = wanted.pop("columns", None), wanted.pop("filter", None)
+        with_distance = not wanted.pop("disable_scoring_autoprojection", False)
+        prefilter = bool(wanted.pop("prefilter", False))
+        return NearestScanner(
+            self.source,
+            fragments,
+            scan_options(schema, columns, filter_, **wanted),
+            query,
+            prefilter=prefilter,
+            with_distance=with_distance or columns is None,
+        )
 
     @property
     def schema(self) -> pa.Schema:

@@ -79,11 +79,13 @@ class ScanArguments(TypedDict, total=False):
         use_stats: Taken, without effect: statistics never change the result.
         use_scalar_index: False leaves indices alone; otherwise those that there are rule out fragments and rows that
             cannot match the filter. The result is the same.
-        prefilter: Taken, without effect: it tells when a search is filtered, and there is none.
-        disable_scoring_autoprojection: Taken, without effect: only a search has scores.
+        prefilter: Whether the filter says what `nearest` searches, instead of what is kept of what it found.
+        disable_scoring_autoprojection: True leaves the column `_distance` of `nearest` out if columns are named.
         fast_search: Only False is offered.
         blob_handling: Taken where no column holds blobs.
-        nearest: Not offered.
+        nearest: Search for the rows whose vectors are nearest to one: a mapping with `column`, `q`, `k` (10), `metric`
+            ("l2", "cosine" or "dot") and `distance_range`. All vectors are looked at, whatever indices there are, so
+            that the result is exact; keys about indices are taken without effect. Datasets only, not fragments.
         full_text_query: Not offered.
         index_segments: Not offered.
         scan_stats_callback: Not offered.

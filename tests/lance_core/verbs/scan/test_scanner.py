@@ -222,7 +222,7 @@ def test_a_sample_has_no_row_twice(dataset):
         ({"include_deleted_rows": True, "with_row_id": True, "order_by": ["id"]}, UnsupportedError, "order_by"),
         ({"strict_batch_size": True, "batch_size_bytes": 10}, InvalidInputError, "strict_batch_size"),
         ({"blob_handling": "nope"}, InvalidInputError, "blob_handling"),
-        ({"nearest": {"column": "y"}}, UnsupportedError, "nearest"),
+        ({"nearest": {"column": "y"}}, InvalidInputError, "nearest"),
         ({"full_text_query": "a"}, UnsupportedError, "full_text_query"),
         ({"fast_search": True}, UnsupportedError, "fast_search"),
         ({"index_segments": []}, UnsupportedError, "index_segments"),

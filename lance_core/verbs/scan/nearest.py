@@ -1,0 +1,251 @@
+"""Search for the vectors that are nearest to one: every vector is looked at, so that the result is exact.
+
+columns of the search     what the scan was asked for, then `_distance`, then `_rowid` and `_rowaddr`
+filter                    of the rows that were found; with `prefilter` of those that are searched
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.schema import Schema, schema_to_arrow
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import U64Array
+from lance_core.verbs.scan.explain import Step
+from lance_core.verbs.scan.fragment_scan import FragmentScan
+from lance_core.verbs.scan.options import ScanOptions
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS
+from lance_core.verbs.scan.scanner import LanceScanner
+from lance_core.verbs.scan.take import take_addresses
+from lance_core.verbs.version.source import Source
+
+__all__ = ["DISTANCE", "NearestScanner", "Query"]
+
+DISTANCE: Final = "_distance"
+_DISTANCES: Final = ("l2", "cosine", "dot")
+_ALIASES: Final = {"euclidean": "l2"}
+# How far an index is searched: without one all is.
+_OF_AN_INDEX: Final = frozenset(
+    {"nprobes", "minimum_nprobes", "maximum_nprobes", "refine_factor", "use_index", "ef", "query_parallelism"}
+)
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is searched for.
+
+    Attributes:
+        column: The column of vectors.
+        vector: The vector.
+        k: How many rows.
+        metric: "l2" for the square of the distance, "cosine" for 1 - cosine, "dot" for 1 - product.
+        least: The smallest distance that counts; None for none.
+        below: The distance from which on none counts; None for none.
+    """
+
+    column: str
+    vector: _Floats
+    k: int
+    metric: str
+    least: float | None = None
+    below: float | None = None
+
+    @classmethod
+    def of(cls, nearest: Any, schema: Schema) -> Self:
+        """The query of the argument `nearest` of a scan.
+
+        Raises:
+            InvalidInputError: A key is missing or unknown, or a value makes no sense.
+            SchemaError: There is no such column.
+            UnsupportedError: The column is none of vectors, or the metric is not known.
+        """
+        if not isinstance(nearest, Mapping):
+            raise InvalidInputError(f"nearest is a mapping with column, q and k, not {nearest!r}")
+        unknown = sorted(set(nearest) - {"column", "q", "k", "metric", "distance_range"} - _OF_AN_INDEX)
+        if unknown or "column" not in nearest or "q" not in nearest:
+            raise InvalidInputError(f"nearest has column and q, and k, metric, distance_range; not {sorted(nearest)}")
+        kind = schema_to_arrow(schema.project([nearest["column"]])).field(0).type
+        if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
+            raise UnsupportedError(f"nearest: {nearest['column']!r} is no column of vectors of floats but {kind}")
+        vector = _vector(nearest["q"])
+        if len(vector) != kind.list_size:
+            raise InvalidInputError(f"nearest: q has {len(vector)} dimensions, {nearest['column']!r} {kind.list_size}")
+        k = 10 if nearest.get("k") is None else nearest["k"]
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise InvalidInputError(f"nearest: k is a number of rows, not {k!r}")
+        metric = str(nearest.get("metric") or "l2").lower()
+        metric = _ALIASES.get(metric, metric)
+        if metric not in _DISTANCES:
+            raise UnsupportedError(f"nearest: the metric {metric!r}; there are {', '.join(_DISTANCES)}")
+        least, below = nearest.get("distance_range") or (None, None)
+        return cls(column=nearest["column"], vector=vector, k=int(k), metric=metric, least=least, below=below)
+
+    def distances(self, vectors: _Floats) -> _Floats:
+        """The distance of each vector."""
+        found: _Floats
+        if self.metric == "l2":
+            found = ((vectors - self.vector) ** 2).sum(axis=1)
+            return found
+        found = 1 - vectors @ self.vector
+        if self.metric == "cosine":
+            with np.errstate(all="ignore"):
+                lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(self.vector)
+                found = 1 - (1 - found) / lengths
+        return found
+
+
+class NearestScanner(LanceScanner):
+    """A prepared search.
+
+    Args:
+        source: The version to read.
+        fragments: Its fragments to read.
+        options: What to give of the rows.
+        query: What is searched for.
+        prefilter: Whether the filter says what is searched, or what is kept of what was found.
+        with_distance: Whether to add the distance.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fragments: Sequence[Fragment],
+        options: ScanOptions,
+        query: Query,
+        *,
+        prefilter: bool,
+        with_distance: bool,
+    ) -> None:
+        super().__init__(source, fragments, options)
+        if options.order_by or options.include_deleted_rows:
+            raise UnsupportedError("nearest together with order_by or include_deleted_rows")
+        self._query = query
+        self._prefilter = prefilter
+        self._with_distance = with_distance
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        schema = self._options.result_schema
+        if not self._with_distance:
+            return schema
+        return schema.insert(len(schema) - len(self._options.flagged), pa.field(DISTANCE, pa.float32()))
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        addresses, distances = self._found()
+        plain = replace(self._options, filter=None, conjuncts=(), limit=None, offset=0)
+        rows = take_addresses(self._source, self._fragments, addresses, plain)
+        if self._with_distance:
+            at = schema.get_field_index(DISTANCE)
+            rows = rows.add_column(at, schema.field(at), pa.array(distances.astype(np.float32)))
+        yield from self._sized(iter(pa.Table.from_arrays(rows.columns, schema=schema).to_batches()))
+
+    def count_rows(self) -> int:
+        """Number of rows that are found."""
+        return len(self._found()[0])
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        return self.to_table().slice(0, num_rows)
+
+    def explain_plan(self, verbose: bool = False) -> str:
+        """What the search will do, the last step first."""
+        scan = super()._plan(verbose=verbose)
+        query = self._query
+        facts = (f"column={query.column}", f"k={query.k}", f"metric={query.metric}", f"prefilter={self._prefilter}")
+        return "\n".join(Step(name="KNNVectorDistance", facts=facts, inputs=(scan,)).lines())
+
+    def analyze_plan(self, count_rows: bool = False) -> str:
+        """Not offered for a search.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        del count_rows
+        raise UnsupportedError("analyze_plan of a scan with nearest; explain_plan tells what it does")
+
+    def _found(self) -> tuple[U64Array, _Floats]:
+        """Addresses of the rows, nearest first, and their distances."""
+        options, query = self._options, self._query
+        addresses, distances = np.zeros(0, np.uint64), np.zeros(0)
+        for batch in LanceScanner(self._source, self._fragments, self._narrow()).to_batches():
+            where, found = _measured(batch, query)
+            addresses, distances = np.concatenate([addresses, where]), np.concatenate([distances, found])
+            order = np.argsort(distances, kind="stable")[: query.k]
+            addresses, distances = addresses[order], distances[order]
+        if options.filter is not None and not self._prefilter and len(addresses):
+            kept = self._matches(addresses)
+            addresses, distances = addresses[kept], distances[kept]
+        stop = None if options.limit is None else options.offset + options.limit
+        return addresses[options.offset : stop], distances[options.offset : stop]
+
+    def _matches(self, addresses: U64Array) -> npt.NDArray[np.bool_]:
+        """Which of some rows the filter keeps."""
+        narrow = replace(self._narrow(), schema=Schema(fields=()), filter=self._options.filter)
+        narrow = replace(narrow, conjuncts=self._options.conjuncts)
+        owners = addresses >> np.uint64(32)
+        found = [np.zeros(0, np.uint64)]
+        for fragment in self._fragments:
+            own = addresses[owners == fragment.id] & np.uint64(0xFFFF_FFFF)
+            if len(own):
+                scan = FragmentScan(self._source, fragment, narrow, possible=BitMap(own.tolist()))
+                found += [batch.column(ROW_ADDRESS).to_numpy() for batch in scan.batches()]
+        return np.isin(addresses, np.concatenate(found))
+
+    def _narrow(self) -> ScanOptions:
+        """A scan for the vectors and where they are."""
+        return replace(
+            self._options,
+            schema=self._source.manifest.schema.project([self._query.column]),
+            projection=None,
+            limit=None,
+            offset=0,
+            with_row_id=False,
+            with_row_address=True,
+            filter=self._options.filter if self._prefilter else None,
+            conjuncts=self._options.conjuncts if self._prefilter else (),
+            batch_size=None,
+            batch_size_bytes=None,
+            strict_batch_size=False,
+        )
+
+
+def _measured(batch: pa.RecordBatch, query: Query) -> tuple[U64Array, _Floats]:
+    """Addresses and distances of the rows that have a vector and are near enough."""
+    column = batch.column(0)
+    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    addresses = batch.column(ROW_ADDRESS).to_numpy()[valid]
+    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
+    distances = query.distances(values.astype(np.float64).reshape(len(addresses), -1))
+    kept = ~np.isnan(distances)
+    if query.least is not None:
+        kept &= distances >= query.least
+    if query.below is not None:
+        kept &= distances < query.below
+    return addresses[kept], distances[kept]
+
+
+def _vector(given: Any) -> _Floats:
+    """The vector of a query: a list, an array, or a scalar of Arrow."""
+    if isinstance(given, pa.Scalar):
+        given = given.as_py() if not hasattr(given, "to_numpy") else given.to_numpy()
+    elif isinstance(given, pa.Array | pa.ChunkedArray):
+        given = given.to_pylist()
+    try:
+        vector = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"nearest: q is a vector of numbers, not {given!r:.80}") from error
+    if vector.ndim != 1 or not len(vector):
+        raise UnsupportedError(f"nearest: q is one vector, not an array of the shape {vector.shape}")
+    return vector
