@@ -1,141 +1,98 @@
-"""Peak memory of the Python workers that write frames as large as Lance tables are: vectors, images, many columns.
+"""Peak memory of the task that writes frames as large as Lance tables are: vectors, images, many columns.
 
     python -m tests.benchmarks spark_memory
 
-Each frame is written by one task of a session of its own, over both transports; the figure is the highest resident set
-of any Python worker of the session, as the kernel keeps it, with what the worker imports (about 100 MB) in it.
+Each frame comes as Spark hands it over, as a stream of Arrow messages of at most 10,000 rows and 64 MB that hold all
+columns, into the function that runs in a Python worker, in a process of its own. The figure is the highest resident set
+of that process; that after its imports and the first message is told beside it.
 """
 
 import os
-import shutil
+import resource
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
 LIMIT_MB: Final = 300
-FRAMES: Final = {
-    "id and vectors of 768, 600 MB": ("id, array_repeat(cast(id as float), 768) as v", 200_000, {"v": 768}),
-    "id and images of 1 MB, 600 MB": ("id, cast(repeat(cast(id % 10 as string), 1000000) as binary) as b", 600, None),
-    "1,000 columns, 400 MB": (", ".join(f"id + {n} as c{n}" for n in range(1000)), 50_000, None),
+MESSAGE_ROWS, MESSAGE_BYTES = 10_000, 64 << 20
+FRAMES: Final = {"vectors": 1_200, "images": 1_200, "columns": 800}
+"""Megabytes of each frame."""
+SCHEMAS: Final = {
+    "vectors": pa.schema({"id": pa.int64(), "v": pa.list_(pa.float32(), 768)}),
+    "images": pa.schema({"id": pa.int64(), "b": pa.binary()}),
+    "columns": pa.schema({f"c{i}": pa.int64() for i in range(1_000)}),
 }
-"""Columns, rows, and widths of vectors."""
 
 
 def main() -> None:
-    """Run each frame over each transport in a process of its own, and print.
-
-    Raises:
-        SystemExit: A worker needed more than the limit.
-    """
-    if len(sys.argv) > 3 and sys.argv[1] == "part":
-        print(peak(sys.argv[2], sys.argv[3]))
+    """Write each frame in a process of its own, and print."""
+    if len(sys.argv) > 2 and sys.argv[1] == "part":
+        print(*peak(sys.argv[2], FRAMES[sys.argv[2]]))
         return
-    print(f"{'frame':<34}{'transport':<16}{'peak MB':>8}   limit {LIMIT_MB}")
-    highest = 0
-    for name in FRAMES:
-        for transport in ("auto", "map_in_arrow"):
-            arguments = [sys.executable, "-m", "tests.benchmarks.bench_spark_memory", "part", name, transport]
-            environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-            done = subprocess.run(arguments, check=True, env=environment, stdout=subprocess.PIPE, text=True)
-            found = int(done.stdout.split()[-1])
-            highest = max(highest, found)
-            print(f"{name:<34}{transport:<16}{found:>8}", flush=True)
-    if highest > LIMIT_MB:
-        raise SystemExit(f"a worker needed {highest} MB")
+    print(f"{'frame':<12}{'MB':>6}{'first MB':>10}{'peak MB':>9}   limit {LIMIT_MB}")
+    for name, size in FRAMES.items():
+        arguments = [sys.executable, "-m", "tests.benchmarks.bench_spark_memory", "part", name]
+        done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
+        first, found = map(int, done.stdout.split())
+        print(f"{name:<12}{size:>6}{first:>10}{found:>9}{'   too much' if found > LIMIT_MB else ''}", flush=True)
 
 
-def peak(name: str, transport: str) -> int:
-    """MB that the Python workers of a write needed, at most."""
-    from pyspark_lance import local_session
-    from pyspark_lance.write_options import WriteOptions
-    from pyspark_lance.writer import write_with
+def peak(name: str, megabytes: int) -> tuple[int, int]:
+    """MB that a process needed, after the first message and at most."""
+    from pyspark_lance.write_task import WriteTask
 
-    columns, rows, vectors = FRAMES[name]
-    config = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.driver.memory": "3g"}
-    spark = local_session("local[1]", config=config)
-    folder = Path(tempfile.mkdtemp())
-    try:
-        frame = spark.range(0, rows, 1, 1).selectExpr(*_split(columns))
-        with watched() as seen:
-            options = WriteOptions(mode="create", vector_columns=vectors)
-            done = write_with(frame, str(folder / "t.lance"), options, transport=transport)
-        assert done is not None
-        assert done.rows_written == rows
-        return max(seen.values()) // 1024
-    finally:
-        spark.stop()
-        shutil.rmtree(folder)
+    schema = SCHEMAS[name]
+    reading, writing = os.pipe()
+    if not os.fork():  # so that what makes the messages is not counted
+        os.close(reading)
+        feed(writing, schema, megabytes)
+        os._exit(0)
+    os.close(writing)
+    first = 0
+
+    def batches(source: pa.ipc.RecordBatchStreamReader) -> Iterator[pa.RecordBatch]:
+        nonlocal first
+        for batch in source:
+            first = first or highest_mb()
+            yield batch
+
+    with tempfile.TemporaryDirectory() as folder, os.fdopen(reading, "rb") as pipe:
+        task = WriteTask(uri=str(Path(folder, "t.lance")), job="0123456789abcdef", stored=schema)
+        task.run(0, 0, batches(pa.ipc.open_stream(pipe)))
+    os.wait()
+    return first, highest_mb()
 
 
-def _split(columns: str) -> list[str]:
-    """The columns one by one; none of the expressions above has a comma outside of brackets."""
-    parts, depth = [""], 0
-    for letter in columns:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            parts.append("")
+def highest_mb() -> int:
+    """The highest resident set of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def feed(descriptor: int, schema: pa.Schema, megabytes: int) -> None:
+    """Write a frame into a pipe, in messages."""
+    row = sum(768 * 4 if pa.types.is_fixed_size_list(kind) else 8 for kind in schema.types)
+    row = 1_000_000 if pa.binary() in schema.types else row
+    rows = min(MESSAGE_ROWS, MESSAGE_BYTES // row)
+    rng = np.random.default_rng(1)
+    columns = []
+    for kind in schema.types:
+        if pa.types.is_fixed_size_list(kind):
+            items = rng.random(rows * kind.list_size, dtype=np.float32)
+            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(items), type=kind))
+        elif pa.types.is_binary(kind):
+            columns.append(pa.array([rng.bytes(row) for _ in range(rows)], kind))
         else:
-            parts[-1] += letter
-    return parts
-
-
-@contextmanager
-def watched() -> Iterator[dict[int, int]]:
-    """The highest resident set in kB of each Python process below this one, looked up again and again."""
-    seen: dict[int, int] = {}
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            for pid in _below(os.getpid()):
-                seen[pid] = max(_high_water(pid), seen.get(pid, 0))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-
-
-def _below(root: int) -> list[int]:
-    """Python workers that descend from a process."""
-    parents = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found = []
-    for pid in parents:
-        above = pid
-        while above in parents and above != root:
-            above = parents[above]
-        if above == root and pid != root and _is_worker(pid):
-            found.append(pid)
-    return found
-
-
-def _is_worker(pid: int) -> bool:
-    try:
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _high_water(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+            columns.append(pa.array(rng.integers(0, 1 << 40, rows)))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    with os.fdopen(descriptor, "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+        for _ in range(megabytes * 1_000_000 // batch.nbytes):
+            stream.write_batch(batch)
 
 
 if __name__ == "__main__":
