@@ -54,6 +54,20 @@ def test_samplers_read_the_same_rows(uri, filter_):
         assert read(sampler, lance_core.dataset(uri), rank) == read(lance.sampler, lance.dataset(uri), rank)
 
 
+def test_each_seed_and_epoch_has_an_order_of_its_own(uri):
+    dataset = lance_core.dataset(uri)
+
+    def order(seed, epoch):
+        share = sampler.ShardedBatchSampler(0, 1, randomize=True, seed=seed)
+        share.set_epoch(epoch)
+        return numbers(share(dataset, batch_size=10, columns=["id"]))
+
+    orders = [order(*pair) for pair in ((3, 0), (4, 0), (3, 2))]
+    assert len({tuple(each) for each in orders}) == 3
+    assert order(3, 0) == orders[0]
+    assert {tuple(sorted(each)) for each in orders} == {tuple(range(dataset.count_rows()))}
+
+
 @pytest.mark.parametrize("shape", [(0, 1, 250, 100), (2, 4, 10, 2), (3, 4, 250, 1000), (1, 2, 128, 500)])
 def test_fixed_shares_are_pylances(shape):
     rank, world_size, batch_size, total = shape
