@@ -25,9 +25,11 @@ from lance_core.errors import (
     IncompatibleConflictError,
     InvalidInputError,
     RetryableConflictError,
+    StoreError,
     VersionNotFoundError,
 )
 from lance_core.store import open_store
+from lance_core.store.local import LocalStore
 from lance_core.table import DeletionFile, DeletionVector, Transaction, new_deletion_file_id
 from lance_core.table.operations import Delete, Overwrite, Restore, Update, UpdateConfig, UpdateMap
 from lance_core.table.paths import Naming
@@ -343,3 +345,20 @@ def test_memory_serves_as_well():
     first = commit(store, creation())
     commit(store, appending(1), base=first.manifest)
     assert list_versions(store) == [1, 2]
+
+
+def test_a_transaction_file_that_stays_behind_hides_no_error(path, monkeypatch):
+    store = open_store(path)
+
+    def full(self, key, data, **_):
+        raise StoreError("the disk is full")
+
+    def denied(self, key):
+        raise StoreError("no right to delete")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_if_absent", full)
+        patch.setattr(LocalStore, "delete", denied)
+        with pytest.raises(StoreError, match="the disk is full"):
+            commit(store, appending(1))
+    assert commit(store, appending(1)).manifest.version == 2
