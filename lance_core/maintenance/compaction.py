@@ -280,7 +280,7 @@ def _follow(dataset: Handle) -> None:
 def _refresh(dataset: Handle, results: Sequence[RewriteResult], *, deferred: bool) -> None:
     """Refresh zone maps for the new fragments, unless index updates are deferred."""
     if not deferred:
-        refresh_after_compaction(dataset, {record.id for result in results for record in result.original_records})
+        refresh_after_compaction(dataset, [(result.original_records, result.new_records) for result in results])
 
 
 def _is_unchanged(source: Source, result: RewriteResult) -> bool:

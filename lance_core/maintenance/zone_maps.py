@@ -7,7 +7,7 @@ conflict with another process that does the same is no error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pyroaring import BitMap
@@ -15,6 +15,7 @@ from pyroaring import BitMap
 from lance_core.errors import LanceError, RetryableConflictError
 from lance_core.index.kinds import KINDS
 from lance_core.schema import arrow_type_of
+from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.indices.create import create_scalar_index
@@ -73,34 +74,41 @@ def index_partitions(dataset: Handle, columns: Sequence[str], *, most_uncovered:
     return [*done, *_refresh(dataset, stale)]
 
 
-def refresh_after_compaction(dataset: Handle, replaced: Collection[int]) -> list[str]:
-    """Refresh the zone maps that covered fragments which a compaction has replaced; it reads the new ones alone.
+def refresh_after_compaction(
+    dataset: Handle, replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]]
+) -> list[str]:
+    """Refresh the zone maps that covered fragments which a compaction has replaced.
+
+    Where the zones of the old fragments tell those of the new ones, no row is read.
 
     A zone map that cannot be refreshed is logged: queries are merely slower.
 
     Args:
         dataset: The handle, after the compaction; it moves to the version that is made.
-        replaced: Ids of the fragments that went.
+        replaced: The fragments that went, and those in their place.
 
     Returns:
         The names of the zone maps.
     """
-    gone, names = BitMap(replaced), set()
+    gone, names = BitMap(one.id for old, _ in replaced for one in old), set()
     for index in dataset.source.manifest.indices:
         if index.kind == "ZoneMap" and (index.covered_fragments() or BitMap()) & gone:
             names.add(index.name)
     try:
-        return _refresh(dataset, sorted(names))
+        return _refresh(dataset, sorted(names), replaced)
     except LanceError as error:
         _logger.warning("zone maps of %s were not refreshed: %s", dataset.uri, error)
         return []
 
 
-def _refresh(dataset: Handle, names: Sequence[str]) -> list[str]:
+def _refresh(
+    dataset: Handle, names: Sequence[str], replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = ()
+) -> list[str]:
     if not names:
         return []
     try:
-        dataset.move_to(optimize_indices(dataset.source, index_names=names, conflict_retries=0))
+        made = optimize_indices(dataset.source, index_names=names, conflict_retries=0, replaced=replaced)
+        dataset.move_to(made)
     except RetryableConflictError:
         return []
     return list(names)

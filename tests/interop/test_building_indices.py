@@ -207,6 +207,22 @@ def test_what_pylance_rewrites_of_a_base_and_loses_is_read_and_built_anew(tmp_pa
     check(uri)
 
 
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+def test_compaction_makes_new_zones_of_old_ones(tmp_path, stable):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=15, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("day", "ZONEMAP", rows_per_zone=2**20)
+    dataset.create_scalar_index("f", "ZONEMAP", rows_per_zone=2**20)
+    dataset.delete("id % 5 = 1 OR p = 'd2' OR p = 'd6' AND id % 2 = 0")
+    dataset.optimize.compact_files(target_rows_per_fragment=100)
+    statistics = dataset.stats.index_stats("day_idx")
+    # Zones of rows that are read would be as large as fragments; those of a day are one.
+    assert statistics["num_unindexed_fragments"] == 0
+    assert 7 <= statistics["segments"][0]["num_zones"] < 7 + len(dataset.get_fragments())
+    check(uri, [*FILTERS, *(f"day = date '{day}'" for day in sorted(set(DAYS))), "f > 5", "f < 0", "isnan(f)"])
+    assert dataset.count_rows(filter=f"day = date '{DAYS[60]}'") == 0
+
+
 def test_only_new_fragments_are_read_to_refresh(tmp_path):
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)

@@ -6,7 +6,7 @@ entries of a fragment may remain when a new segment covers the fragment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,11 @@ from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
 from lance_core.index.kinds import KINDS, Kind
+from lance_core.index.moved import Replaced, moved_zones
 from lance_core.index.rows import U64s, View
 from lance_core.index.selection import view_of
+from lance_core.index.zonemap import ZoneMap
+from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import CreateIndex
@@ -37,6 +40,7 @@ def optimize_indices(
     index_names: Collection[str] | None = None,
     retrain: bool = False,
     conflict_retries: int = CONFLICT_RETRIES,
+    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = (),
 ) -> Manifest:
     """Bring indices up to date, all in one version; none is made if there is nothing to do.
 
@@ -47,6 +51,7 @@ def optimize_indices(
         index_names: Which indices; None for all that can be built here.
         retrain: Build each anew as one segment.
         conflict_retries: How often it is done again when others changed the same.
+        replaced: Fragments that a compaction has just replaced, and those in their place, whose ids may be missing.
 
     Raises:
         NotFoundError: There is no index of a name.
@@ -60,7 +65,7 @@ def optimize_indices(
     def attempt(base: Source) -> Manifest:
         groups = _groups(base.manifest, index_names)
         with staged(base) as files:
-            changes = [_Optimizer(files, group).run(merged, retrain=retrain) for group in groups]
+            changes = [_Optimizer(files, group, replaced).run(merged, retrain=retrain) for group in groups]
             new = tuple(index for added, _ in changes for index in added)
             gone = tuple(index for _, removed in changes for index in removed)
             if not new and not gone:
@@ -117,10 +122,12 @@ class _Optimizer:
     Attributes:
         files: Takes note of new files.
         segments: The segments of the index.
+        replaced: See `optimize_indices`.
     """
 
     files: Staged
     segments: Sequence[IndexMetadata]
+    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = ()
 
     def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
         """Write new segments; returns them, and those that go."""
@@ -165,6 +172,9 @@ class _Optimizer:
             content = source.indices.try_read(one, field.type)
             if content is not None:
                 parameters |= content.parameters()
+        for zones in self._moved(merged, covered - known):
+            contents.append(zones)
+            known |= zones.fragments()
         missing = covered - known
         fragments = [fragment for fragment_id in missing if (fragment := source.manifest.fragments.get(fragment_id))]
         contents.append(build(source, field, kind, parameters, fragments))
@@ -185,3 +195,32 @@ class _Optimizer:
             contents.append(self._kind.only(content, view, chosen))
             known |= BitMap(view.ids[np.flatnonzero(chosen)].tolist())
         return contents, known
+
+    def _moved(self, merged: Sequence[IndexMetadata], missing: BitMap) -> Iterator[ZoneMap]:
+        """The zones of fragments that are in the place of others which a segment knows."""
+        if self._kind is not KINDS["ZoneMap"] or not self.replaced:
+            return
+        source = self.files.source
+        places = {f.files[0].path: f for i in missing if (f := source.manifest.fragments.get(i)) and f.files}
+        for old, new in self.replaced:
+            there = [places.get(one.files[0].path) if one.files else None for one in new]
+            if not there or any(one is None or one.deletion_file is not None for one in there):
+                continue
+            moves = Replaced(
+                [(one.id, one.physical_rows, _deleted(source, one)) for one in old],
+                [(one.id, one.physical_rows) for one in there if one is not None],
+            )
+            for segment in merged:
+                content = source.indices.try_read(segment, self._field.type)
+                known = without_moved(source.manifest.indices, segment)
+                if isinstance(content, ZoneMap) and all(one.id in known for one in old):
+                    zones = moved_zones(content, moves)
+                    if zones is not None:
+                        yield zones
+                        break
+
+
+def _deleted(source: Source, fragment: Fragment) -> BitMap:
+    """The deleted rows of a fragment."""
+    deletions = source.deletions(fragment)
+    return BitMap() if deletions is None else deletions.bitmap

@@ -1,0 +1,126 @@
+"""The zones of fragments that took the place of others, out of the zones of those, without a look at the rows.
+
+A compaction keeps the order of the rows and leaves out deleted ones, so that each zone of an old fragment becomes a run
+of rows of the new ones. The bounds of a zone are bounds of a part of it too, but the number of nulls in a part is not
+known: where zones with nulls were cut, the rows have to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.index.zonemap import ZoneMap
+
+__all__ = ["Replaced", "moved_zones"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Fragments that a compaction replaced.
+
+    Attributes:
+        old: The id, the physical rows and the deleted rows of each, in order.
+        new: The id and the rows of each fragment that took their place, in order.
+    """
+
+    old: Sequence[tuple[int, int, BitMap]]
+    new: Sequence[tuple[int, int]]
+
+
+def moved_zones(zones: ZoneMap, replaced: Replaced) -> ZoneMap | None:
+    """The zones of the new fragments; None if those of the old ones do not tell them.
+
+    Args:
+        zones: What is said of the old fragments, and of others.
+        replaced: Which those are.
+    """
+    parts = _parts(zones, replaced)
+    if parts is None:
+        return None
+    sums = np.cumsum([0, *(count for _, count in parts)])
+    ends = np.cumsum([0, *(count for _, count in replaced.new)])
+    if sums[-1] != ends[-1]:
+        return None
+    found: list[tuple[int, int, int, int]] = []  # zone, fragment, first row, rows
+    for place, (fragment_id, _) in enumerate(replaced.new):
+        begin, end = int(ends[place]), int(ends[place + 1])
+        first = int(np.searchsorted(sums, begin, "right")) - 1
+        while first < len(parts) and sums[first] < end:
+            start, stop = max(begin, int(sums[first])), min(end, int(sums[first + 1]))
+            if stop - start < parts[first][1] and _has_some_nulls(zones, parts[first][0]):
+                return None
+            found.append((parts[first][0], fragment_id, start - begin, stop - start))
+            first += 1
+    return _joined(zones, found)
+
+
+def _parts(zones: ZoneMap, replaced: Replaced) -> list[tuple[int, int]] | None:
+    """The zones of the old fragments in order, and their live rows; None if they are not that of all rows, once."""
+    result = []
+    for fragment_id, num_rows, deleted in replaced.old:
+        own = np.flatnonzero(zones.fragment_ids == fragment_id)
+        position = 0
+        for zone in own[np.argsort(zones.starts[own], kind="stable")].tolist():
+            start, length = int(zones.starts[zone]), int(zones.lengths[zone])
+            if start != position:
+                return None
+            position = start + length
+            live = length - deleted.range_cardinality(start, position)
+            if live < length and _has_some_nulls(zones, zone):
+                return None
+            if live:
+                result.append((zone, live))
+        if position != num_rows:
+            return None
+    return result
+
+
+def _has_some_nulls(zones: ZoneMap, zone: int) -> bool:
+    """Whether some rows of a zone are null or NaN, and others are not."""
+    return int(zones.nulls[zone] + zones.nans[zone]) > 0 and int(zones.nulls[zone]) < int(zones.lengths[zone])
+
+
+def _joined(zones: ZoneMap, found: Sequence[tuple[int, int, int, int]]) -> ZoneMap:
+    """The zones that were found, one for neighbours that hold one and the same value."""
+    picked = np.array([zone for zone, *_ in found], np.int64)
+    lows, highs = zones.lows.take(pa.array(picked)), zones.highs.take(pa.array(picked))
+    same = pc.fill_null(pc.equal(lows, highs), False).to_numpy(zero_copy_only=False)
+    same = same & (zones.nulls[picked] == 0) & (zones.nans[picked] == 0)
+    if len(picked) > 1:
+        like_next = pc.fill_null(pc.equal(lows.slice(0, len(lows) - 1), lows.slice(1)), False)
+        joins = same[:-1] & same[1:] & like_next.to_numpy(zero_copy_only=False)
+    else:
+        joins = np.zeros(0, np.bool_)
+    rows = list(_runs(found, joins.tolist()))
+    chosen = np.array([zone for zone, *_ in rows], np.int64)
+    numbers = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3).T
+    is_null = zones.nulls[chosen] == zones.lengths[chosen]
+    return ZoneMap(
+        lows=zones.lows.take(pa.array(chosen)),
+        highs=zones.highs.take(pa.array(chosen)),
+        nulls=np.where(is_null, numbers[2], zones.nulls[chosen]),
+        nans=zones.nans[chosen],
+        fragment_ids=numbers[0],
+        starts=numbers[1],
+        lengths=numbers[2],
+        rows_per_zone=zones.rows_per_zone,
+    )
+
+
+def _runs(found: Sequence[tuple[int, int, int, int]], joins: Sequence[bool]) -> Iterator[tuple[int, int, int, int]]:
+    zone, fragment_id, start, count = -1, -1, 0, 0
+    for i, (own, where, first, rows) in enumerate(found):
+        if i and joins[i - 1] and where == fragment_id:
+            count += rows
+            continue
+        if i:
+            yield zone, fragment_id, start, count
+        zone, fragment_id, start, count = own, where, first, rows
+    if found:
+        yield zone, fragment_id, start, count
