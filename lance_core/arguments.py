@@ -163,7 +163,9 @@ def _check_of(hint: object) -> tuple[_Check, str] | None:
         and hint not in (Any, object, inspect.Parameter.empty)
     ):
         kind = hint
-        return lambda value: isinstance(value, kind), _NAMES.get(hint, f"a {hint.__name__}")
+        return lambda value: isinstance(value, kind), _NAMES.get(
+            hint, f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
+        )
     return None
 
 

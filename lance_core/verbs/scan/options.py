@@ -24,7 +24,7 @@ STRICT_ROWS: Final = 8192
 """Rows per batch where they must be equal and no number is given."""
 
 Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
-Filter: TypeAlias = str | pc.Expression | None
+Filter: TypeAlias = str | pc.Expression | Mapping[str, Any] | None
 
 _BATCH_SIZE_VARIABLE: Final = "LANCE_DEFAULT_BATCH_SIZE"
 
