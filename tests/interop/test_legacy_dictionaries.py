@@ -1,6 +1,7 @@
 """Dictionary columns of 0.1 datasets, whose values stand in every manifest: written by us, read by pylance."""
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -150,3 +151,13 @@ def test_all_columns_are_needed(tmp_path):
         with pytest.raises((InvalidInputError, OSError), match="text"):
             library.dataset(tmp_path).insert(letters().drop_columns("text"))
     assert lance_core.dataset(tmp_path).version == 1
+
+
+def test_texts_below_nulls_are_not_stored(tmp_path):
+    """Arrow allows a null to cover characters; in a page of 0.1 the offsets alone tell what is null."""
+    offsets = pa.py_buffer(np.array([0, 1, 3, 4], np.int32).tobytes())
+    array = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\x05"), offsets, pa.py_buffer(b"abbc")])
+    assert array.to_pylist() == ["a", None, "c"]
+    lance_core.write_dataset(pa.table({"t": array}), tmp_path, data_storage_version="legacy")
+    for library in (lance, lance_core):
+        assert library.dataset(str(tmp_path)).to_table().to_pylist() == [{"t": "a"}, {"t": None}, {"t": "c"}]
