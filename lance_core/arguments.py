@@ -163,10 +163,15 @@ def _check_of(hint: object) -> tuple[_Check, str] | None:
         and hint not in (Any, object, inspect.Parameter.empty)
     ):
         kind = hint
-        return lambda value: isinstance(value, kind), _NAMES.get(
+        return lambda value: _is_of(value, kind), _NAMES.get(
             hint, f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
         )
     return None
+
+
+def _is_of(value: object, kind: type) -> bool:
+    """Whether it is of a class, or of pylance's class of that name."""
+    return isinstance(value, kind) or kind.__name__ in (one.__name__ for one in type(value).__mro__)
 
 
 def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> tuple[_Check, str] | None:
