@@ -211,7 +211,7 @@ def _row(dataset: lance_core.LanceDataset) -> tuple[str, ...]:
         transaction.operation.name,
         f"{dataset.count_rows():,}",
         f"{len(dataset.get_fragments()):,}",
-        properties["dagster.run_id"][:8],
+        properties.get("dagster.run_id", "")[:8],
         _keys(properties.get("dagster.partition_keys")),
     )
 

@@ -51,6 +51,7 @@ __all__ = ["CommitTags", "EarlierTries", "commit_tags", "find_earlier_tries", "m
 
 PREFIX = "dagster."
 TOKEN_KEY = "dagster.write_token"  # noqa: S105 - the name of a property
+_OF_RUN = ("dagster.run_id", "dagster.root_run_id", "dagster.job_name", "dagster.step_key", "dagster.asset_key")
 _MAX_PARTITION_KEYS_BYTES = 4096
 _LONGEST_SHOWN_KEY = 200
 _SHOWN_KEYS = 3
@@ -71,6 +72,11 @@ class CommitTags:
     properties: dict[str, str]
     token: str | None
     number: tuple[int, ...] = (0,)
+
+    @property
+    def of_run(self) -> dict[str, str]:
+        """The properties of a commit that the run makes beside its write, such as an index: no try of the write."""
+        return {key: self.properties[key] for key in _OF_RUN if key in self.properties}
 
     def write_try(self, **choices: Any) -> lance_core.WriteTry | None:
         """The try as the commit takes it; `choices` are further fields of it."""

@@ -335,7 +335,7 @@ def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lan
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     del job
-    for problem in upkeep.refresh_indices(dataset, table):
+    for problem in upkeep.refresh_indices(dataset, table, _properties(context, table, dataset)):
         context.log.warning("asset %s: %s", table.asset, problem)
 
 

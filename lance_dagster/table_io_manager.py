@@ -279,7 +279,12 @@ class LanceTableIOManager(dg.IOManager):
         try:
             plan = self._partitions(output, dataset.schema)
             columns = [] if plan is None else plan.slices.columns
-            made = index_partitions(dataset, columns, most_uncovered=self._settings.max_unindexed_fragments)
+            made = index_partitions(
+                dataset,
+                columns,
+                most_uncovered=self._settings.max_unindexed_fragments,
+                transaction_properties=output.tags.of_run,
+            )
         except Exception as error:  # noqa: BLE001 - an index only saves work
             output.context.log.warning("%s: the zone maps of its partitions were not kept: %s", output.where, error)
             return

@@ -227,8 +227,14 @@ def materialize_deletions(
         upkeep.lost += left.lost
 
 
-def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep) -> Iterator[str]:
-    """Extend indices to the rows that they do not cover; yields what could not be done, in words."""
+def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties: Mapping[str, str]) -> Iterator[str]:
+    """Extend indices to the rows that they do not cover; yields what could not be done, in words.
+
+    Args:
+        dataset: The table.
+        upkeep: What is known of it, which is counted on.
+        properties: Texts for the table's history.
+    """
     policy = upkeep.resolved
     due = [name for name, share in measure(dataset, policy).unindexed.items() if share]
     if not policy.refresh_indices or not due:
@@ -236,7 +242,7 @@ def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep) -> Iterato
     refreshed = 0
     for name in due:
         try:
-            dataset.optimize.optimize_indices(index_names=[name])
+            dataset.optimize.optimize_indices(index_names=[name], transaction_properties=properties)
             refreshed += 1
         except UnsupportedError as error:
             yield f"index {name!r} was not refreshed: {error}"

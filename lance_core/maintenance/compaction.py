@@ -94,7 +94,7 @@ class Compaction:
         properties = transaction_properties or {}
         commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
         _follow(dataset)
-        _refresh(dataset, rewrites, deferred=resolved.defer_index_remap)
+        _refresh(dataset, rewrites, properties, deferred=resolved.defer_index_remap)
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
@@ -267,7 +267,7 @@ def commit_what_fits(
             break
     if results:
         _follow(dataset)
-    _refresh(dataset, left, deferred=deferred)
+    _refresh(dataset, left, properties, deferred=deferred)
     metrics = sum((result.metrics for result in left), CompactionMetrics())
     return replace(metrics, tasks_skipped=dropped)
 
@@ -277,10 +277,13 @@ def _follow(dataset: Handle) -> None:
     dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
 
 
-def _refresh(dataset: Handle, results: Sequence[RewriteResult], *, deferred: bool) -> None:
+def _refresh(
+    dataset: Handle, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool
+) -> None:
     """Refresh zone maps for the new fragments, unless index updates are deferred."""
     if not deferred:
-        refresh_after_compaction(dataset, [(result.original_records, result.new_records) for result in results])
+        replaced = [(result.original_records, result.new_records) for result in results]
+        refresh_after_compaction(dataset, replaced, properties)
 
 
 def _is_unchanged(source: Source, result: RewriteResult) -> bool:

@@ -122,6 +122,8 @@ class DatasetOptimizer:
         num_indices_to_merge: int | None = None,
         index_names: Sequence[str] | None = None,
         retrain: bool | None = None,
+        *,
+        transaction_properties: Mapping[str, str] | None = None,
         **others: Any,
     ) -> None:
         """Make indices cover the fragments that they do not cover, reading only those.
@@ -131,6 +133,7 @@ class DatasetOptimizer:
                 makes a new segment of these alone. 1 by default.
             index_names: Which indices; by default all of the kinds that are built here.
             retrain: Build them anew, each as one segment.
+            transaction_properties: Texts for the history, by key. Not in pylance.
             **others: Refused.
 
         Raises:
@@ -145,6 +148,7 @@ class DatasetOptimizer:
                 num_indices_to_merge=num_indices_to_merge,
                 index_names=index_names,
                 retrain=bool(retrain),
+                properties=transaction_properties,
             )
         )
 

@@ -7,7 +7,7 @@ conflict with another process that does the same is no error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyroaring import BitMap
@@ -33,7 +33,13 @@ ROWS_PER_ZONE: Final = 2**20
 _logger = logging.getLogger(__name__)
 
 
-def index_partitions(dataset: Handle, columns: Sequence[str], *, most_uncovered: int = MOST_UNCOVERED) -> list[str]:
+def index_partitions(
+    dataset: Handle,
+    columns: Sequence[str],
+    *,
+    most_uncovered: int = MOST_UNCOVERED,
+    transaction_properties: Mapping[str, str] | None = None,
+) -> list[str]:
     """Make zone maps on some columns, or refresh them, where more than some fragments lie outside of them.
 
     Columns of types without an order are left alone, and so are columns that there are not. If somebody else does the
@@ -43,6 +49,7 @@ def index_partitions(dataset: Handle, columns: Sequence[str], *, most_uncovered:
         dataset: The handle, which moves to the version that is made.
         columns: The columns, usually those by which the table is partitioned.
         most_uncovered: How many fragments may lie outside.
+        transaction_properties: Texts for the history, by key.
 
     Returns:
         The names of the zone maps that were made or refreshed.
@@ -65,17 +72,26 @@ def index_partitions(dataset: Handle, columns: Sequence[str], *, most_uncovered:
         arguments = {"rows_per_zone": ROWS_PER_ZONE}
         try:
             made = create_scalar_index(
-                dataset.source, [column], "ZONEMAP", None, replace=False, train=True, arguments=arguments
+                dataset.source,
+                [column],
+                "ZONEMAP",
+                None,
+                replace=False,
+                train=True,
+                arguments=arguments,
+                properties=transaction_properties,
             )
         except RetryableConflictError:
             continue
         dataset.move_to(made)
         done += [index.name for index in made.indices if index.uuid not in before]
-    return [*done, *_refresh(dataset, stale)]
+    return [*done, *_refresh(dataset, stale, properties=transaction_properties)]
 
 
 def refresh_after_compaction(
-    dataset: Handle, replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]]
+    dataset: Handle,
+    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
+    properties: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Refresh the zone maps that covered fragments which a compaction has replaced.
 
@@ -86,6 +102,7 @@ def refresh_after_compaction(
     Args:
         dataset: The handle, after the compaction; it moves to the version that is made.
         replaced: The fragments that went, and those in their place.
+        properties: Texts for the history, by key.
 
     Returns:
         The names of the zone maps.
@@ -95,19 +112,24 @@ def refresh_after_compaction(
         if index.kind == "ZoneMap" and (index.covered_fragments() or BitMap()) & gone:
             names.add(index.name)
     try:
-        return _refresh(dataset, sorted(names), replaced)
+        return _refresh(dataset, sorted(names), replaced, properties)
     except LanceError as error:
         _logger.warning("zone maps of %s were not refreshed: %s", dataset.uri, error)
         return []
 
 
 def _refresh(
-    dataset: Handle, names: Sequence[str], replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = ()
+    dataset: Handle,
+    names: Sequence[str],
+    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = (),
+    properties: Mapping[str, str] | None = None,
 ) -> list[str]:
     if not names:
         return []
     try:
-        made = optimize_indices(dataset.source, index_names=names, conflict_retries=0, replaced=replaced)
+        made = optimize_indices(
+            dataset.source, index_names=names, conflict_retries=0, replaced=replaced, properties=properties
+        )
         dataset.move_to(made)
     except RetryableConflictError:
         return []

@@ -54,7 +54,12 @@ def test_the_version_of_the_write_is_what_events_tell(lake):
     (event,) = result.asset_materializations_for_node("events")
     table = lake.table("events")
     assert (event.metadata["lance/version"].value, table.version) == (3, 4)
-    assert table.read_transaction(4).operation.name == "CreateIndex"
+    index = table.read_transaction(4)
+    assert index.operation.name == "CreateIndex"
+    write, made = table.read_transaction(3).transaction_properties, index.transaction_properties
+    assert made == {key: write[key] for key in made}
+    assert {"dagster.run_id", "dagster.asset_key"} <= set(made)
+    assert "dagster.write_token" not in made
 
 
 def test_a_zone_map_that_cannot_be_made_does_not_fail_the_write(lake, monkeypatch):

@@ -96,8 +96,9 @@ def create_scalar_index(
     replace: bool,
     train: bool,
     arguments: Mapping[str, Any],
+    properties: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Build an index and commit it.
+    """Build an index and commit it, with the properties as texts for the history.
 
     Raises:
         SchemaError: There is no such column.
@@ -116,7 +117,7 @@ def create_scalar_index(
         with staged(source) as files:
             content = build(source, field, kind, parameters, fragments)
             index = write_segment(files, kind, content, name, field, BitMap(f.id for f in fragments))
-            return files.commit(CreateIndex(new_indices=(index,), removed_indices=gone))
+            return files.commit(CreateIndex(new_indices=(index,), removed_indices=gone), properties=properties)
     except RetryableConflictError as error:
         raise RetryableConflictError(f"index {name!r}: {error}") from error
 

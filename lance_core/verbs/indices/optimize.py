@@ -6,7 +6,7 @@ entries of a fragment may remain when a new segment covers the fragment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,7 @@ def optimize_indices(
     retrain: bool = False,
     conflict_retries: int = CONFLICT_RETRIES,
     replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = (),
+    properties: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Bring indices up to date, all in one version; none is made if there is nothing to do.
 
@@ -52,6 +53,7 @@ def optimize_indices(
         retrain: Build each anew as one segment.
         conflict_retries: How often it is done again when others changed the same.
         replaced: Fragments that a compaction has just replaced, and those in their place, whose ids may be missing.
+        properties: Texts for the history, by key.
 
     Raises:
         NotFoundError: There is no index of a name.
@@ -70,7 +72,7 @@ def optimize_indices(
             gone = tuple(index for _, removed in changes for index in removed)
             if not new and not gone:
                 return base.manifest
-            return files.commit(CreateIndex(new_indices=new, removed_indices=gone))
+            return files.commit(CreateIndex(new_indices=new, removed_indices=gone), properties=properties)
 
     return retrying(source, attempt, conflict_retries=conflict_retries)
 
