@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -45,6 +45,14 @@ _PACKABLE: Final = {
     FileVersion.V2_1: Packable(lists=False, strings=False),
     FileVersion.V2_2: Packable(lists=True, strings=True),
 }
+
+
+class _Pending(NamedTuple):
+    """Pages that are being encoded, from so many bytes of rows."""
+
+    first_column: int
+    num_bytes: int
+    pages: Future[list[list[EncodedPage]]]
 
 
 class _Collected:
@@ -97,7 +105,7 @@ class DataFileWriter:
         smallest = _MIN_PAGE_BYTES if version.has_levels else min(_MIN_PAGE_BYTES, page_bytes)
         self._page_bytes = max(smallest, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
-        self._pending: deque[tuple[int, Future[list[list[EncodedPage]]]]] = deque()
+        self._pending: deque[_Pending] = deque()
         self._collected: list[_Collected] = []
         first_column = 0
         for field, target in zip(schema.fields, self._arrow_schema.types, strict=True):
@@ -118,8 +126,18 @@ class DataFileWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of the file so far; rows that wait for their page to fill are not counted."""
+        """Bytes of the file so far, without rows that wait for their page and pages that are being encoded."""
         return self._file.position if self._legacy is None else self._legacy.position
+
+    def has_reached(self, num_bytes: int) -> bool:
+        """Whether the file has so many bytes, rows that wait for their page not counted.
+
+        It waits for the pages that are being encoded only where these may decide it.
+        """
+        pending = sum(one.num_bytes for one in self._pending)
+        if self.bytes_written < num_bytes <= self.bytes_written + pending:
+            self._drain(0)
+        return self.bytes_written >= num_bytes
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -197,8 +215,8 @@ class DataFileWriter:
     def abort(self) -> None:
         """Drop everything; does nothing once the file is visible."""
         self._done = True
-        for _, future in self._pending:
-            future.cancel()
+        for pending in self._pending:
+            pending.pages.cancel()
         self._pending.clear()
         self._sink.abort()
 
@@ -231,9 +249,8 @@ class DataFileWriter:
         if num_bytes < _INLINE_BYTES and not self._pending:
             self._write_pages(collected.first_column, _encode(collected.field, arrays, self._limits, self._version))
             return
-        self._pending.append(
-            (collected.first_column, submit(_encode, collected.field, arrays, self._limits, self._version))
-        )
+        pages = submit(_encode, collected.field, arrays, self._limits, self._version)
+        self._pending.append(_Pending(collected.first_column, num_bytes, pages))
         self._drain(num_threads() + 1)
 
     def _flush_blobs(self, collected: _Collected, array: Any) -> None:
@@ -256,8 +273,8 @@ class DataFileWriter:
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most `most` are still being encoded."""
         while len(self._pending) > most:
-            first_column, future = self._pending.popleft()
-            self._write_pages(first_column, future.result())
+            pending = self._pending.popleft()
+            self._write_pages(pending.first_column, pending.pages.result())
 
     def _write_pages(self, first_column: int, columns: list[list[EncodedPage]]) -> None:
         for index, pages in enumerate(columns):

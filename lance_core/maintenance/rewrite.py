@@ -158,7 +158,7 @@ class _Rewriter:
                     part = left.slice(0, limit - writer.num_rows)
                     writer.write(part)
                     left = left.slice(part.num_rows)
-                    if writer.num_rows >= limit or (most_bytes is not None and writer.bytes_written >= most_bytes):
+                    if writer.num_rows >= limit or (most_bytes is not None and writer.has_reached(most_bytes)):
                         finished, writer = writer, None
                         yield _fragment(finished.finish())
             if writer is not None:

@@ -4,13 +4,16 @@ import inspect
 import pickle
 
 import lance
+import lance.fragment
 import lance.optimize
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from lance.dataset import DatasetOptimizer as PylanceOptimizer
 
 import lance_core
+import lance_core.fragment
 from lance_core.dataset.upkeep import CleanupSelectors
 from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
 from lance_core.maintenance import compact
@@ -530,3 +533,28 @@ def test_arguments_are_pylances_and_ours_come_last():
         assert set(own) - {"selectors"} | set(CleanupSelectors.__annotations__) == {*other, "in_use"}
         positional = [name for name in own if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         assert positional == [name for name in other if other[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+
+def test_files_end_at_the_bytes_at_which_pylances_end(tmp_path):
+    table = pa.table({"a": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2**22)), 1024)})  # 8 KiB a row
+    cuts = []
+    for library in (lance, lance_core):
+        for most in (1000, 10_000_000):
+            path = str(tmp_path / f"{library.__name__}{most}")
+            dataset = library.write_dataset(table, path, max_rows_per_file=2048)
+            options = {"target_rows_per_fragment": 100 * 1024, "max_bytes_per_file": most, "batch_size": 128}
+            dataset.optimize.compact_files(materialize_deletions=False, **options)
+            cuts.append([fragment.count_rows() for fragment in dataset.get_fragments()])
+    assert cuts[:2] == cuts[2:] == [[1024] * 4, [2048] * 2]
+    assert lance.dataset(path).to_table().equals(table)
+
+
+def test_fragments_end_at_the_bytes_at_which_pylances_end(tmp_path):
+    batches = [pa.record_batch({"a": [f"{i:07d}" * 146 for i in range(n, n + 8192)]}) for n in (0, 8192, 16384)]
+    cuts = []
+    for library in (lance.fragment, lance_core.fragment):
+        for most in (1024, 100_000_000):
+            reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+            written = library.write_fragments(reader, tmp_path / library.__name__, max_bytes_per_file=most)
+            cuts.append([fragment.physical_rows for fragment in written])
+    assert cuts[:2] == cuts[2:] == [[8192] * 3, [8192 * 3]]

@@ -123,7 +123,7 @@ class FragmentWriter:
             part = rows.slice(start, self._max_rows - file.num_rows)
             file.write(part)
             start += part.num_rows
-            if file.num_rows >= self._max_rows or file.bytes_written >= self._max_bytes:
+            if file.num_rows >= self._max_rows or file.has_reached(self._max_bytes):
                 self._end_file()
 
     def finish(self) -> list[FragmentMetadata]:
