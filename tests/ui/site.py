@@ -127,6 +127,7 @@ def dagster_site(
         "LANCE_TEST_ROOT": str(lake),
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
+        "DAGSTER_GRPC_TIMEOUT_SECONDS": "240",  # a busy machine takes longer than 60 to launch a run
         **dict(env),
     }
     with contextlib.ExitStack() as stack:

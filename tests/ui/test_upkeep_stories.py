@@ -101,6 +101,7 @@ def story(tmp_path_factory):
         yield Story(site, hold)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 class TestStories:
     """In this order: each goes on with the lake of the one before."""
@@ -129,7 +130,6 @@ class TestStories:
         assert metadata["lance/fragments_before"].value == 5
         assert story.table().count_deleted_rows() == 0
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         "place",
         [
@@ -151,7 +151,6 @@ class TestStories:
         left = {path.name for path in (story.site.lake / "shop" / "orders.lance" / "data").iterdir()}
         assert left == {file.path for fragment in table.get_fragments() for file in fragment.metadata.files}
 
-    @pytest.mark.slow
     def test_the_schedule(self, story):
         """It is stopped until somebody starts it; a tick runs all tables, in an order of its own."""
         story.stop_sensor()
@@ -170,7 +169,6 @@ class TestStories:
         assert story.is_small()
         assert story.found() == story.expected()
 
-    @pytest.mark.slow
     def test_a_backfill_by_the_api_in_a_pool_beside_upkeep(self, story):
         """One step of the pool at a time; upkeep that runs beside it gives way, and every partition is there once."""
         upkeep = story.site.launch("lance_maintenance", {"ops": {"plan": {"config": {"tables": ["shop/orders"]}}}})
@@ -191,7 +189,6 @@ class TestStories:
         assert instance.get_latest_materialization_event(KEY) is not None
         assert story.found() == sorted(story.expected() + [(day, n) for day in DAYS for n in range(10)])
 
-    @pytest.mark.slow
     def test_each_step_in_a_process_of_its_own(self, story):
         """Dagster's default executor; the payloads are what steps can hand to each other."""
         story.fill()
