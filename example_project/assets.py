@@ -5,6 +5,8 @@
       |-- delays                                   per day and carrier, aggregated by Spark
       '-- flight_vectors                           32 floats per flight, one partition per month
 
+    notices                                        what somebody else writes: looked at, never written
+
 A run of `flights` takes one day or any range of days, and replaces exactly these.
 """
 
@@ -20,9 +22,22 @@ from pyspark.sql import functions as F  # noqa: N812, TID253 - the same
 
 import pyspark_lance
 from example_project.features import WIDTH, flight_vector
+from example_project.home import notices_uri
 from example_project.sources import FLIGHTS_SCHEMA, MISSING, WEATHER_SCHEMA, flights_csv, source_file
+from lance_dagster import observable_lance_asset
 
-__all__ = ["DAYS", "LocalSpark", "airlines", "airports", "delays", "flight_vectors", "flights", "planes", "weather"]
+__all__ = [
+    "DAYS",
+    "LocalSpark",
+    "airlines",
+    "airports",
+    "delays",
+    "flight_vectors",
+    "flights",
+    "notices",
+    "planes",
+    "weather",
+]
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01", timezone="America/New_York")
 MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01", timezone="America/New_York")
@@ -47,6 +62,14 @@ class LocalSpark(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster'
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
         }
         return pyspark_lance.local_session(self.master, app_name="example", config=config)
+
+
+notices = observable_lance_asset(
+    ["nyc", "notices"],
+    notices_uri(),
+    group_name="others",
+    description="Which days had weather to be warned of; the weather office commits to it when it likes.",
+)
 
 
 @dg.asset(key_prefix="nyc", group_name="reference", kinds={"pandas"})

@@ -12,6 +12,7 @@ from lance_dagster import (
     build_lance_drift_check,
     build_lance_health_checks,
     build_lance_integrity_checks,
+    build_lance_observation_sensor,
     build_lance_primary_key_check,
     build_maintenance_job,
     build_maintenance_schedule,
@@ -36,7 +37,7 @@ _upkeep = build_maintenance_job(_TABLES, _policy)
 
 defs = stamp_lance_metadata(
     dg.Definitions(
-        assets=_TABLES,
+        assets=[*_TABLES, assets.notices],
         asset_checks=[
             *build_lance_health_checks([assets.flights, assets.delays], _policy),
             *build_lance_integrity_checks(_TABLES),
@@ -47,11 +48,16 @@ defs = stamp_lance_metadata(
             dg.define_asset_job("reference_tables", selection=dg.AssetSelection.groups("reference")),
             dg.define_asset_job("flight_days", selection=dg.AssetSelection.groups("flights")),
             dg.define_asset_job("derived_tables", selection=dg.AssetSelection.groups("derived")),
+            dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
+            dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
             *build_branch_jobs([assets.flights]),
             _upkeep,
         ],
         schedules=[build_maintenance_schedule(_upkeep, cron_schedule="0 3 * * *")],
-        sensors=[build_maintenance_sensor(_upkeep, _TABLES, _policy)],
+        sensors=[
+            build_maintenance_sensor(_upkeep, _TABLES, _policy),
+            build_lance_observation_sensor([assets.notices, assets.flights]),
+        ],
         resources={
             "spark": _spark,
             "io_manager": LanceIOManager(

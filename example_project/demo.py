@@ -2,8 +2,8 @@
 
 Four runs: the four reference tables; `flights` for a range of days at once; one of these days again, which replaces
 exactly that day; what is made of the flights. The history that is printed comes from the tables alone. Upkeep follows.
-At last a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
-versions before and after, are printed.
+Then a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
+versions before and after, are printed. At last a table that somebody else writes is looked at, and all checks run.
 
     python -m example_project.demo [--first 2013-01-01] [--last 2013-12-31] [--again 2013-02-14]
 """
@@ -21,13 +21,14 @@ from datetime import date, timedelta
 from typing import Any, Literal
 
 import dagster as dg
+import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import lance_core
 import pyspark_lance
-from example_project.home import clear_example_home, example_home, prepare_dagster_home
+from example_project.home import clear_example_home, example_home, notices_uri, prepare_dagster_home
 from lance_core.errors import LanceError
 
 __all__ = ["main"]
@@ -73,6 +74,9 @@ def main() -> None:
         _run("lance_maintenance", {}, "upkeep", instance, bar)
         _print_upkeep(console, _observed(instance))
         _tell_of_a_branch(console, _week(chosen.again), instance, bar)
+        _write_notices()
+        _run("observe_notices", {}, "a table that others write", instance, bar)
+        _run("check_tables", {}, "checks", instance, bar)
     console.print(f"\n{time.monotonic() - started:.0f} s. [bold]make ui[/bold] shows it in the Dagster UI.")
 
 
@@ -113,6 +117,14 @@ def _week(first: str) -> tuple[str, str]:
 
 def _flights() -> lance_core.LanceDataset:
     return lance_core.dataset(str(example_home() / "lake" / "nyc" / "flights.lance"))
+
+
+def _write_notices() -> None:
+    """What the weather office does: it knows nothing of Dagster."""
+    for number, (day, text) in enumerate((("2013-02-08", "blizzard"), ("2013-03-08", "snow"))):
+        row = pa.table({"day": [date.fromisoformat(day)], "notice": [text]})
+        mode: Literal["append", "create"] = "append" if number else "create"
+        lance_core.write_dataset(row, notices_uri(), mode=mode, commit_message=f"notice of {text}")
 
 
 def _observed(instance: dg.DagsterInstance) -> dict[str, Mapping[str, Any]]:

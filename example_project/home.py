@@ -14,7 +14,7 @@ import shutil
 import signal
 from pathlib import Path
 
-__all__ = ["clear_example_home", "example_home", "prepare_dagster_home"]
+__all__ = ["clear_example_home", "example_home", "notices_uri", "prepare_dagster_home"]
 
 _OWN = ("lake", "raw", "dagster")
 _MARK = "made-by-lance-example"
@@ -28,6 +28,11 @@ nux: {enabled: false}
 def example_home() -> Path:
     """The folder; it need not exist."""
     return Path(os.environ.get("LANCE_EXAMPLE_HOME", Path(__file__).parent.parent / ".demo"))
+
+
+def notices_uri() -> str:
+    """The table that somebody else writes."""
+    return str(example_home() / "lake" / "office" / "notices.lance")
 
 
 def clear_example_home() -> None:

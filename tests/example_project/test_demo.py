@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import dagster as dg
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -156,6 +157,30 @@ def test_what_is_printed_is_what_the_tables_say(demo):
                 assert properties["dagster.run_id"][:8] in printed
     assert "upkeep: small fragments become large ones" in printed
     assert f"{RANGE} keys, {FIRST} .. {LAST}" in printed
+
+
+def test_dagster_has_content_for_every_view(demo, monkeypatch):
+    """History, checks that are newer than what they look at, observations of upkeep and of others, lineage."""
+    monkeypatch.setenv("DAGSTER_HOME", str(demo[0] / "dagster"))
+    with dg.DagsterInstance.get() as instance:
+        key = dg.AssetKey(["nyc", "flights"])
+        event = instance.get_latest_materialization_event(key)
+        assert "/runs/" in event.asset_materialization.metadata["lance/history"].value
+        record = instance.get_run_records(dg.RunsFilter(job_name="check_tables"), limit=1)[0]
+        evaluated = [
+            log.dagster_event.event_specific_data
+            for log in instance.all_logs(record.dagster_run.run_id)
+            if log.dagster_event is not None and log.dagster_event.event_type_value == "ASSET_CHECK_EVALUATION"
+        ]
+        assert {one.asset_key for one in evaluated} == {dg.AssetKey(["nyc", name]) for name in TABLES}
+        found = {(one.asset_key.path[-1], one.check_name) for one in evaluated if not one.passed}
+        assert found == {("flights", "lance_small_fragments"), ("flights", "lance_deleted_fraction")}  # the promotion
+        assert {one.severity for one in evaluated if not one.passed} == {dg.AssetCheckSeverity.WARN}
+        (observed,) = instance.fetch_observations(dg.AssetKey(["nyc", "notices"]), limit=1).records
+        assert observed.asset_observation.metadata["lance/commit_message"].value == "notice of snow"
+        delays = instance.get_latest_materialization_event(dg.AssetKey(["nyc", "delays"])).asset_materialization
+        assert delays.metadata["lance/inputs"].value[0]["asset"] == "nyc/flights"
+        assert "date" in delays.metadata["dagster/column_lineage"].value.deps_by_column
 
 
 def test_pylance_goes_on_with_the_tables(demo, source):

@@ -60,7 +60,7 @@ def site(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip(MISSING)
     folder = tmp_path_factory.mktemp("ui")
-    home, lake = folder / "home", folder / "lake"
+    home, lake = folder / "home", Path(os.environ.get("LANCE_PICTURES_LAKE", folder / "lake"))
     home.mkdir()
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
     environment = {**os.environ, "DAGSTER_HOME": str(home), "LANCE_TEST_ROOT": str(lake), "PYTHONPATH": str(ROOT)}
@@ -144,5 +144,5 @@ def test_a_picture_of_the_page(site, tmp_path):
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(data[16:20], "big") == 1600
     assert len(data) > 50_000, "an empty page compresses to less"
-    if kept := os.environ.get("LANCE_PICTURES"):  # the one that the README shows
-        browse(site[0] + PAGE, tmp_path / "small", f"--screenshot={Path(kept) / 'asset.png'}", size="1250,820")
+    if kept := os.environ.get("LANCE_PICTURES"):  # the one that the README shows; LANCE_PICTURES_LAKE: its address
+        browse(site[0] + PAGE, tmp_path / "small", f"--screenshot={Path(kept) / 'asset.png'}", size="1700,1630")
