@@ -1,6 +1,7 @@
 """Promotions that die before any of their writes, and processes that promote at the same time; on disk and on S3."""
 
 import contextlib
+import datetime as dt
 import json
 import sys
 
@@ -91,8 +92,7 @@ def test_one_that_dies_anywhere_is_run_again_and_lands_once(place, monkeypatch):
         branch = new_table(uri, options).create_branch(BRANCH)
         fill(branch.uri, options, {1: [7, 8], 9: [5]})
         branch.checkout_latest()
-        branch.delete("day = 'd1' and n = 7")
-        branch.delete("day = 'd4' and n = 1")
+        branch.delete("(day = 'd1' and n = 7) or (day = 'd4' and n = 1)")  # of a new fragment, and of an old one
         main = lance_core.dataset(uri, storage_options=options or None)
         main.insert(day(8, [1]))
         before, expected = rows(lance, uri, options), sorted([*rows(lance, uri, options, BRANCH), ("d8", 1)])
@@ -160,3 +160,61 @@ def test_processes_that_promote_at_the_same_time(place):
     expected += [(f"d{i}", n) for i in (3, 4, 5) for n in range(3)]
     for library in (lance, lance_core):
         assert rows(library, uri, options) == sorted(expected)
+
+
+@contextlib.contextmanager
+def interrupted(monkeypatch, meanwhile):
+    """Before each write something else happens; gives the list of the writes that were made."""
+    made = []
+    with monkeypatch.context() as patch:
+        for (kind, name), real in REAL.items():
+
+            def call(self, *args, _real=real, _name=name, **options):
+                with monkeypatch.context() as undone:
+                    for (other, each), own in REAL.items():
+                        undone.setattr(other, each, own)
+                    meanwhile()
+                made.append(_name)
+                return _real(self, *args, **options)
+
+            patch.setattr(kind, name, call)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("library", "verb", "spelled"),
+    [
+        (lance_core, "compact", "{}/../t"),
+        (lance, "compact", "file://{}"),
+        (lance_core, "clean up", "file://{}"),
+        (lance, "clean up", "{}/../t"),
+    ],
+)
+def test_upkeep_before_each_write_and_after_loses_nothing(tmp_path, monkeypatch, library, verb, spelled):
+    """By either library, under another spelling of the table's URI, with all that upkeep may remove removed."""
+    uri = f"{tmp_path}/t"
+    branch = new_table(uri, {}).create_branch(BRANCH)
+    fill(branch.uri, {}, {1: [7, 8], 9: [5]})
+    branch.checkout_latest()
+    branch.delete("(day = 'd1' and n = 7) or (day = 'd4' and n = 1)")
+    on_branch = rows(lance, uri, {}, BRANCH)
+    expected = sorted([*on_branch, ("d8", 1)])
+    main = lance_core.dataset(uri)
+    main.insert(day(8, [1]))
+
+    def upkeep():
+        table = library.dataset(spelled.format(uri))
+        if verb == "compact":
+            table.optimize.compact_files(target_rows_per_fragment=100)
+        else:
+            table.cleanup_old_versions(older_than=dt.timedelta(0), error_if_tagged_old_versions=False)
+
+    with interrupted(monkeypatch, upkeep) as made:
+        done = main.branches.promote(BRANCH)
+    assert {"copy", "put", "put_if_absent"} <= set(made)
+    for _ in range(2):
+        for each in (lance, lance_core):
+            assert rows(each, uri, {}) == expected
+        assert rows(lance, uri, {}, BRANCH) == on_branch
+        upkeep()
+    assert main.branches.promote(BRANCH).version == done.version
