@@ -218,3 +218,17 @@ def test_upkeep_before_each_write_and_after_loses_nothing(tmp_path, monkeypatch,
         assert rows(lance, uri, {}, BRANCH) == on_branch
         upkeep()
     assert main.branches.promote(BRANCH).version == done.version
+
+
+def test_again_after_its_version_was_cleaned_up(tmp_path):
+    """Without a tag nothing keeps the version; the branch itself knows that it was promoted."""
+    uri = f"{tmp_path}/t"
+    branch = new_table(uri, {}).create_branch(BRANCH)
+    fill(branch.uri, {}, {1: [7, 8]})
+    main = lance_core.dataset(uri)
+    done = main.branches.promote(BRANCH, tag=False)
+    main.insert(day(8, [1]))
+    main.cleanup_old_versions(older_than=dt.timedelta(0), error_if_tagged_old_versions=False)
+    assert done.version not in [each["version"] for each in main.versions()]
+    again = main.branches.promote(BRANCH, tag=False)
+    assert (again.version, again.deduplicated, main.latest_version) == (done.version, True, done.version + 1)

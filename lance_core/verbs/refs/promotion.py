@@ -177,8 +177,13 @@ class _Promotion:
         branch = self.branch
         latest = self._latest()
         landed = self._landed(latest)
-        if landed is None and not self.changes:
-            return replace(self._result(latest.version), deduplicated=True, tag=None), latest
+        if landed is None:
+            marked = self._marked()
+            if marked is not None:
+                return replace(self._result(marked), deduplicated=True, tag=None), latest
+            self._check_history()
+            if not self.changes:
+                return replace(self._result(latest.version), deduplicated=True, tag=None), latest
         self._check_tag(landed)
         if landed is not None:
             self._finish(landed)
@@ -207,7 +212,22 @@ class _Promotion:
         return promotion_token(self.branch, self.head_version)
 
     def _latest(self) -> Manifest:
-        """The parent's latest version; all since the fork must be there."""
+        """The parent's latest version."""
+        latest = load_latest(self.branch.parent.store, self.branch.parent.manifest)
+        assert latest is not None
+        return latest
+
+    def _marked(self) -> int | None:
+        """The parent's version that an earlier promotion of this version of the branch noted; it may be cleaned up."""
+        mark = self.branch.ref.metadata
+        return int(mark[MARK_VERSION]) if mark.get(MARK_BRANCH_VERSION) == str(self.head_version) else None
+
+    def _check_history(self) -> None:
+        """Make sure that all versions of the parent since the fork are there.
+
+        Raises:
+            IncompatibleConflictError: One was cleaned up.
+        """
         branch = self.branch
         versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
         missing = sorted(set(range(branch.fork_version, max(versions, default=0) + 1)).difference(versions))
@@ -217,9 +237,6 @@ class _Promotion:
                 f"branch {branch.name!r} cannot be promoted: version {gone} of {branch.parent_name} was cleaned up "
                 f"since the branch was forked from version {branch.fork_version}, so what it changed is not known"
             )
-        latest = load_latest(branch.parent.store, branch.parent.manifest)
-        assert latest is not None
-        return latest
 
     def _landed(self, latest: Manifest) -> Manifest | None:
         """The parent's version that an earlier promotion of this version of the branch has made.
@@ -278,6 +295,7 @@ class _Promotion:
             landed = self._landed(latest)
             if landed is not None:  # by somebody who promotes the same branch
                 return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
+            self._check_history()
             made = commits_between(parent.store, branch.fork_version, latest.version)
             files = Staged(Source(parent.store, latest, parent.options))
             try:
