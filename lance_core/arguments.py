@@ -34,6 +34,7 @@ _NAMES: Final = {
 }
 _LOOKED_AT: Final = 1000
 """Items of a list whose types are looked at."""
+_PLAIN: Final = frozenset({int, float, str, bool})
 
 
 class ArgumentTypeError(InvalidInputError, TypeError):
@@ -194,7 +195,12 @@ def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> tuple[_C
 def _is_list(value: object, check: _Check | None) -> bool:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return False
-    return check is None or not isinstance(value, list | tuple) or all(map(check, value[:_LOOKED_AT]))
+    if check is None or not isinstance(value, list | tuple):
+        return True
+    looked = value[:_LOOKED_AT]
+    kinds = set(map(type, looked))
+    # One number or text tells of all.
+    return all(map(check, looked[:1] if len(kinds) == 1 and kinds <= _PLAIN else looked))
 
 
 def _is_tuple(value: object, checks: Sequence[_Check | None]) -> bool:

@@ -77,7 +77,7 @@ class HistoryVerbs(Handle):
         Raises:
             VersionNotFoundError: There is no such version.
         """
-        found = load_transaction(self._store, load_version_record(self._store, version))
+        found = load_transaction(self._store, load_version_record(self._store, int(version)))
         return None if found is None else Transaction.from_record(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
@@ -156,7 +156,8 @@ def _utc(time: Timestamp, uri: str) -> datetime:
             ) from error
     if not isinstance(time, datetime):
         time = datetime(time.year, time.month, time.day)  # noqa: DTZ001 - local midnight is meant
-    return time.astimezone(UTC)
+    # A pandas timestamp takes one without a time zone for no local time.
+    return datetime.fromisoformat(time.isoformat()).astimezone(UTC)
 
 
 def _describe(version: Manifest | VersionRecord) -> dict[str, Any]:

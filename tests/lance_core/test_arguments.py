@@ -122,6 +122,39 @@ def test_what_is_like_the_type_is_taken():
     assert made.scanner(with_row_id=np.True_).to_table().num_columns == 3
 
 
+def test_numbers_of_numpy_and_times_of_pandas_name_versions(tmp_path):
+    import pandas as pd
+
+    made = lance_core.write_dataset(ROWS, tmp_path / "t")
+    tomorrow = pd.Timestamp.now() + pd.Timedelta(days=1)
+    for time in (tomorrow, tomorrow.tz_localize("UTC"), tomorrow.to_pydatetime()):
+        assert lance_core.dataset(made.uri, asof=time).version == 1
+    for version in (np.int64(1), np.uint32(1)):
+        assert made.checkout_version(version).version == 1
+        assert lance_core.dataset(made.uri, version=version).version == 1
+        assert made.read_transaction(version) is not None
+    assert made.take([pa.scalar(3), pa.scalar(1)]).column("a").to_pylist() == [3, 1]
+
+
+@pytest.mark.parametrize("wrong", [{"k": 1}, {"k": b"v"}, {1: "v"}])
+def test_metadata_is_of_texts(wrong):
+    made = fresh()
+    for change in (made.update_config, made.update_metadata, made.update_schema_metadata):
+        with pytest.raises(InvalidInputError):
+            change(wrong)
+    with pytest.raises(InvalidInputError):
+        made.update_field_metadata({"a": wrong})
+    with pytest.raises(InvalidInputError, match="late_materialization"):
+        made.to_table(late_materialization=5)
+    assert made.latest_version == 1
+
+
+def test_an_item_of_another_type_is_found_among_many():
+    for indices in ([1] * 50 + [1.5], [1] * 50 + ["x"], [True, None], ["x"] * 50):
+        with pytest.raises(InvalidInputError, match="indices"):
+            fresh().take(indices)
+
+
 def test_an_error_of_a_type_is_a_type_error():
     with pytest.raises(TypeError, match=r"head: num_rows must be a whole number, not 'abc'"):
         fresh().head("abc")

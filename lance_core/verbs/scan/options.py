@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypedDict
 
@@ -229,6 +229,10 @@ def scan_options(
     for ordering in orderings:
         schema.column(ordering.column_name)
     if late_materialization is not None and not isinstance(late_materialization, bool):
+        if isinstance(late_materialization, str) or not isinstance(late_materialization, Iterable):
+            raise InvalidInputError(
+                f"late_materialization is True, False or a list of columns, not {late_materialization!r}"
+            )
         for name in late_materialization:
             schema.column(name)
         late_materialization = True

@@ -61,6 +61,13 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
     is_list = isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes | Mapping)
     try:
         found = np.asarray(numbers if isinstance(numbers, np.ndarray) else list(numbers) if is_list else None)
+        if (
+            found.dtype == object
+            and found.ndim == 1
+            and found.size
+            and all(isinstance(one, pa.Scalar) for one in found)
+        ):
+            found = np.asarray([one.as_py() for one in found])
     except (ValueError, OverflowError):
         found = np.asarray(None)
     if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):

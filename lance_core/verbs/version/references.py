@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from lance_core.commit import latest_version, load_manifest
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
 from lance_core.store import ObjectStore
@@ -77,8 +79,8 @@ class Place:
         if isinstance(reference, str):
             tag = load_tag(self.root, reference)
             return self._at(tag.branch, tag.version)
-        if isinstance(reference, int) and not isinstance(reference, bool):
-            return self._at(self.branch, reference)
+        if isinstance(reference, int | np.integer) and not isinstance(reference, bool):
+            return self._at(self.branch, int(reference))
         if isinstance(reference, tuple | list) and len(reference) == _PAIR:
             branch, version = reference
             return self._at(None if branch == MAIN else branch, version)
