@@ -3,7 +3,8 @@
     airlines  airports  planes  weather            whole tables, each by another library
     flights                                        one partition per day of 2013, read by Spark
       |-- delays                                   per day and carrier, aggregated by Spark
-      '-- flight_vectors                           32 floats per flight, one partition per month
+      |-- flight_vectors                           32 floats per flight, one partition per month
+      '-- aircraft                                 one row per aircraft; runs merge by its number
 
     notices                                        what somebody else writes: looked at, never written
 
@@ -29,6 +30,7 @@ from lance_dagster import observable_lance_asset
 __all__ = [
     "DAYS",
     "LocalSpark",
+    "aircraft",
     "airlines",
     "airports",
     "delays",
@@ -156,3 +158,16 @@ def delays(flights: DataFrame) -> DataFrame:
 def flight_vectors(flights: DataFrame) -> DataFrame:
     """A feature vector per flight, beside what names the flight: a fixed-size list in the table."""
     return flights.select("date", "carrier", "flight", "origin", "sched_dep_time", flight_vector().alias("features"))
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="derived",
+    kinds={"pyspark"},
+    metadata={"lance/write_mode": "merge", "lance/merge_on": "tailnum"},
+    ins={"flights": dg.AssetIn(["nyc", "flights"], metadata={"columns": ["date", "tailnum"]})},
+)
+def aircraft(flights: DataFrame) -> DataFrame:
+    """Aircraft and the day on which each was last seen; a run updates those that it knows and adds the others."""
+    seen = flights.where("tailnum IS NOT NULL").groupBy("tailnum")
+    return seen.agg(F.max("date").alias("last_seen"), F.count(F.lit(1)).alias("departures"))

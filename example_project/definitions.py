@@ -31,6 +31,7 @@ _TABLES = [
     assets.flights,
     assets.delays,
     assets.flight_vectors,
+    assets.aircraft,
 ]
 _policy = LanceMaintenancePolicy(cleanup_older_than="30d")
 _upkeep = build_maintenance_job(_TABLES, _policy)
@@ -50,6 +51,7 @@ defs = stamp_lance_metadata(
             dg.define_asset_job("derived_tables", selection=dg.AssetSelection.groups("derived")),
             dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
             dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
+            dg.define_asset_job("aircraft_seen", selection=dg.AssetSelection.assets(assets.aircraft)),
             *build_branch_jobs([assets.flights]),
             _upkeep,
         ],

@@ -1,7 +1,8 @@
 """`make demo`: real flights through Spark into Lance tables, by Dagster; then the tables tell what happened.
 
-Four runs: the four reference tables; `flights` for a range of days at once; one of these days again, which replaces
-exactly that day; what is made of the flights. The history that is printed comes from the tables alone. Upkeep follows.
+Five runs: the four reference tables; `flights` for a range of days at once; one of these days again, which replaces
+exactly that day; what is made of the flights; `aircraft` again, which merges them by their number. The history
+that is printed comes from the tables alone. Upkeep follows.
 Then a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
 versions before and after, are printed. At last a table that somebody else writes is looked at, and all checks run.
 
@@ -33,7 +34,7 @@ from lance_core.errors import LanceError
 
 __all__ = ["main"]
 
-TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors")
+TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors", "aircraft")
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "version": "right",
     "operation": "left",
@@ -65,7 +66,8 @@ def main() -> None:
         "airlines, airports, planes, weather": ("reference_tables", {}),
         f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _span(chosen.first, chosen.last)),
         f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
-        "delays and vectors": ("derived_tables", _span(chosen.first[:8] + "01", chosen.last[:8] + "01")),
+        "delays, vectors, aircraft": ("derived_tables", _span(chosen.first[:8] + "01", chosen.last[:8] + "01")),
+        "aircraft, merged into those that are known": ("aircraft_seen", {}),
     }
     with dg.DagsterInstance.get() as instance, _bar(console) as bar:
         for title, (job, tags) in runs.items():

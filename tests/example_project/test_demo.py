@@ -22,7 +22,7 @@ from tests import processes
 
 ROOT = Path(__file__).parents[2]
 FIRST, LAST, AGAIN = "2013-01-01", "2013-01-31", "2013-01-15"
-TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors")
+TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors", "aircraft")
 RANGE = 31
 LIMIT_S = 900  # a busy machine needs more than pytest's limit for nine runs
 pytestmark = pytest.mark.timeout(LIMIT_S)
@@ -146,6 +146,17 @@ def test_the_history_of_flights_is_a_range_a_day_and_upkeep(demo):
     assert first.transaction_properties["dagster.run_id"] != second.transaction_properties["dagster.run_id"]
     assert len(table.checkout_version(2).get_fragments()) == RANGE
     assert len(table.checkout_version(table.version - 1).get_fragments()) == 1  # upkeep
+
+
+def test_aircraft_are_merged_by_their_number(demo, source):
+    table = lance_core.dataset(uri(demo, "aircraft"))
+    made, merged = (table.read_transaction(version) for version in (1, 2))
+    assert merged.operation.name == "Update"
+    assert merged.transaction_properties["dagster.run_id"] != made.transaction_properties["dagster.run_id"]
+    expected = source.group_by("tailnum").aggregate([("date", "max"), ("date", "count")]).drop_null()
+    found = {row["tailnum"]: (row["last_seen"], row["departures"]) for row in table.to_table().to_pylist()}
+    assert found == {row["tailnum"]: (row["date_max"], row["date_count"]) for row in expected.to_pylist()}
+    assert table.count_rows() == len(found)
 
 
 def test_what_is_printed_is_what_the_tables_say(demo):
