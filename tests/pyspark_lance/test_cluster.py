@@ -1,6 +1,8 @@
 """A standalone cluster with workers in processes of their own: one commit or none; the library is shipped."""
 
 import contextlib
+import datetime as dt
+import json
 import os
 import socket
 import sys
@@ -93,18 +95,26 @@ def drive(what, place, env, folder):
 
 
 def orphans(uri):
-    said = processes.run([sys.executable, "-m", "lance_core.cli", "files", uri, "--orphans"], check=True).stdout
-    return {path.name for path in Path(uri, "data").iterdir() if path.name in said.replace("\n", "")}
+    command = [sys.executable, "-m", "lance_core.cli", "files", uri, "--orphans", "--json"]
+    found = json.loads(processes.run(command, check=True).stdout)
+    return {file["path"].removeprefix("data/") for file in found if file["kind"] == "data"}
+
+
+def data_files(uri):
+    return {path.name for path in Path(uri, "data").iterdir()}
 
 
 @pytest.mark.parametrize("python", ["installed"], indirect=True)
 @pytest.mark.parametrize("what", ["killed"])
 def test_one_commit_or_none(cluster, tmp_path, what):
     drive(what, *cluster, tmp_path)
-    # What a killed executor leaves after the driver has cleaned up is listed, and nothing else.
+    # What a killed executor leaves after the driver has cleaned up is listed, and nothing else; a clean-up takes it.
     uri = str(tmp_path / f"{what}.lance")
-    used = {file.path for one in lance_core.dataset(uri).get_fragments() for file in one.metadata.files}
-    assert orphans(uri) == {path.name for path in Path(uri, "data").iterdir()} - used
+    table = lance_core.dataset(uri)
+    used = {file.path for one in table.get_fragments() for file in one.metadata.files}
+    assert orphans(uri) == data_files(uri) - used
+    table.cleanup_old_versions(older_than=dt.timedelta(days=1), delete_unverified=True)
+    assert data_files(uri) == used
 
 
 @pytest.mark.parametrize("python", ["bare"], indirect=True)
