@@ -228,14 +228,14 @@ class Update:
         """Record when the rows of new fragments were created: moved rows keep the version of their origin."""
         touched = (*self.removed_fragment_ids, *(fragment.id for fragment in self.updated_fragments))
         origins = [origin for i in touched if (origin := base.fragments.get(i)) is not None]
-        result = []
-        for fragment in added:
-            if fragment.row_ids is None or fragment.created_at_versions is not None:
-                result.append(fragment)
-                continue
-            created = created_versions_of(decode_row_ids(fragment.row_ids), origins, version)
-            result.append(with_versions(fragment, version, created))
-        return result
+        unknown = [f for f in added if f.row_ids is not None and f.created_at_versions is None]
+        if not unknown:
+            return list(added)
+        ids = [decode_row_ids(fragment.row_ids) for fragment in unknown if fragment.row_ids is not None]
+        created = created_versions_of(np.concatenate(ids), origins, version)  # once, however many fragments there are
+        ends = np.cumsum([len(each) for each in ids])
+        made = {f.id: with_versions(f, version, c) for f, c in zip(unknown, np.split(created, ends[:-1]), strict=True)}
+        return [made.get(fragment.id, fragment) for fragment in added]
 
     def _touched(self, fragment: Fragment, version: int) -> Fragment:
         """Record this version as the last change of rows whose columns were rewritten."""

@@ -427,7 +427,8 @@ def _with_own_row_ids(fragments: list[Fragment], born_from: int, next_row_id: in
     """
     known = [decode_row_ids(fragment.row_ids, fragment.physical_rows) for fragment in fragments if fragment.row_ids]
     everyone = np.concatenate(known) if known else np.zeros(0, np.uint64)
-    born = np.unique(everyone[everyone >= np.uint64(born_from)])
+    born = np.sort(everyone[everyone >= np.uint64(born_from)])  # much faster than np.unique where most is in order
+    born = born[np.diff(born, prepend=born[:1] - np.uint64(1)) != 0]
     result = []
     for fragment in fragments:
         if fragment.row_ids:
