@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import ArgumentTypeError
 
-__all__ = ["ArgumentTypeError", "checked", "checked_methods"]
+__all__ = ["checked", "checked_methods"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -37,16 +37,15 @@ _LOOKED_AT: Final = 1000
 _PLAIN: Final = frozenset({int, float, str, bool})
 
 
-class ArgumentTypeError(InvalidInputError, TypeError):
-    """An argument is of a type that is not taken."""
-
-
 def checked(function: Callable[_P, _R], where: str | None = None) -> Callable[_P, _R]:
     """The function, with its arguments held against their annotations first.
 
     Args:
-        function: The function; a method gets its object unlooked.
+        function: The function; the object of a method is not looked at.
         where: What errors call it; None for its name.
+
+    Raises:
+        ArgumentTypeError: When it is called: an argument is of no type that its annotation names.
     """
     name = where or function.__name__
     guard = _Guard(function, name)

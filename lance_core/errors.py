@@ -2,7 +2,8 @@
 
     LanceError                          base; `.code` is a stable, append-only identifier
     |-- InvalidInputError (ValueError, OSError) an argument or the data is wrong: change the call
-    |   `-- SchemaError                         ... the schema: names the column
+    |   |-- SchemaError                         ... the schema: names the column
+    |   `-- ArgumentTypeError (TypeError)       ... an argument's type: names the function and the argument
     |-- UnsupportedError (NotImplementedError)  the format or the library does not do this: names what is missing
     |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
     |   |-- DatasetNotFoundError
@@ -31,6 +32,7 @@ from typing import ClassVar
 
 __all__ = [
     "AlreadyExistsError",
+    "ArgumentTypeError",
     "BranchConflictError",
     "CommitConflictError",
     "CorruptFileError",
@@ -73,6 +75,12 @@ class SchemaError(InvalidInputError):
     """The data does not fit the schema, or the schema cannot be stored."""
 
     code = "schema"
+
+
+class ArgumentTypeError(InvalidInputError, TypeError):
+    """An argument is of a type that is not taken; the message says what is."""
+
+    code = "argument-type"
 
 
 class UnsupportedError(LanceError, NotImplementedError):

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from lance_core.errors import LanceError
 from lance_core.index.bitmap import BitmapIndex
-from lance_core.index.conditions import All, AnyOf, Choice, Condition, Constant, Not, Test, condition_of, tests_of
+from lance_core.index.conditions import All, AnyOf, Choice, Condition, Constant, Not, Test
 from lance_core.index.rows import Candidates
 from lance_core.index.segments import IndexReader, Segment, type_of
-from lance_core.index.selection import Asked, fields_of
+from lance_core.index.selection import Asked, ask, fields_of
 from lance_core.index.zonemap import ZoneMap
 from lance_core.schema import Field
 from lance_core.table.manifest import Manifest
@@ -33,13 +33,8 @@ def certain(expression: pc.Expression, manifest: Manifest, reader: IndexReader) 
         manifest: The version.
         reader: Reads its indices.
     """
-    if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
-        return None
-    condition = condition_of(expression)
-    asked = Asked(manifest, reader)
-    if not any(map(asked.has_index, tests_of(condition))):
-        return None
-    return _certain(condition, True, asked)
+    question = ask(expression, manifest, reader)
+    return None if question is None else _certain(question[0], True, question[1])
 
 
 def _certain(condition: Condition, wanted: bool, asked: Asked) -> Candidates:

@@ -40,7 +40,7 @@ from lance_core.schema import Field, Schema
 from lance_core.table.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
-__all__ = ["Asked", "Selection", "fields_of", "select", "view_of"]
+__all__ = ["Asked", "Selection", "ask", "fields_of", "select", "view_of"]
 
 
 _ORDER: Final = ("ZoneMap", "Bitmap", "LabelList", "BTree", "BloomFilter")
@@ -93,16 +93,23 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
     Returns:
         The answer; None if they rule nothing out.
     """
-    if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
+    question = ask(expression, manifest, reader)
+    if question is None:
         return None
-    condition = condition_of(expression)
-    asked = Asked(manifest, reader)
-    if not any(map(asked.has_index, tests_of(condition))):
-        return None
+    condition, asked = question
     found = _possible(condition, True, asked)
     if not asked.names:
         return None
     return Selection(asked.view, found, tuple(sorted(asked.names)))
+
+
+def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> tuple[Condition, Asked] | None:
+    """A filter as a condition, and the indices of a version that know some of its columns; None if there are none."""
+    if all(index.is_system for index in manifest.indices) or not len(manifest.fragments):
+        return None
+    condition = condition_of(expression)
+    asked = Asked(manifest, reader)
+    return (condition, asked) if any(map(asked.has_index, tests_of(condition))) else None
 
 
 def view_of(manifest: Manifest) -> View:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.arguments import ArgumentTypeError, checked
-from lance_core.errors import InvalidInputError, LanceError
+from lance_core.arguments import checked
+from lance_core.errors import ArgumentTypeError, InvalidInputError, LanceError
 from lance_core.optimize import Compaction
 
 ROWS = pa.table({"a": range(10), "s": ["x"] * 10})

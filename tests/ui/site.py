@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import dagster as dg
 
@@ -23,6 +24,7 @@ mutation($p: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $p
   __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
 } }
 """
+CANCEL = "mutation($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typename } }"
 RUN = """
 mutation($p: ExecutionParams!) { launchRun(executionParams: $p) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
@@ -87,6 +89,14 @@ class Site:
         """The status of a run, as text."""
         return self.instance.get_run_by_id(run_id).status.value
 
+    def backfill_status(self, backfill):
+        """The status of a backfill, as text."""
+        return self.instance.get_backfill(backfill).status.value
+
+    def cancel(self, backfill):
+        """Cancel a backfill."""
+        self.ask(CANCEL, id=backfill)
+
     def until(self, what, holds, limit_s=LIMIT_S):
         """Wait until something holds, and return it."""
         end = time.monotonic() + limit_s
@@ -105,10 +115,19 @@ class Site:
         return [log.user_message for log in self.instance.all_logs(run_id) if log.level >= 40]
 
 
+_Site = TypeVar("_Site", bound=Site)
+
+
 @contextlib.contextmanager
 def dagster_site(
-    folder: Path, definitions: Path, *, yaml: str = "", daemon: bool = True, env: Sequence[tuple[str, str]] = ()
-) -> Iterator[Site]:
+    folder: Path,
+    definitions: Path,
+    *,
+    yaml: str = "",
+    daemon: bool = True,
+    env: Sequence[tuple[str, str]] = (),
+    kind: type[_Site] = Site,
+) -> Iterator[_Site]:
     """Run webserver and daemon on a code location.
 
     Args:
@@ -117,6 +136,7 @@ def dagster_site(
         yaml: More of `dagster.yaml`.
         daemon: Whether there is a daemon.
         env: More of the environment.
+        kind: What is given, with questions of its own.
     """
     home, lake = folder / "home", folder / "lake"
     home.mkdir()
@@ -139,4 +159,4 @@ def dagster_site(
             stack.enter_context(processes.running(daemon_command, env=environment, log=folder / "daemon.log"))
         instance = stack.enter_context(dg.DagsterInstance.from_config(str(home)))
         wait_for(f"http://127.0.0.1:{port}/server_info", server)
-        yield Site(f"http://127.0.0.1:{port}", instance, lake, folder, environment)
+        yield kind(f"http://127.0.0.1:{port}", instance, lake, folder, environment)

@@ -9,13 +9,13 @@ import os
 import re
 import shutil
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests import processes
+from tests.ui.site import wait_for
 
 ROOT = Path(__file__).parents[2]
 DEFINITIONS = Path(__file__).with_name("definitions.py")
@@ -41,17 +41,6 @@ def test_chromium_is_there():
     """Not marked: says in every run why the pages are not looked at."""
     if CHROMIUM is None:
         pytest.skip(MISSING)
-
-
-def wait_for(url, process):
-    for _ in range(240):
-        assert process.poll() is None, "the webserver ended"
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return answer.status
-        except OSError:
-            time.sleep(0.5)
-    raise TimeoutError(url)
 
 
 @pytest.fixture(scope="module")

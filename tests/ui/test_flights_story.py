@@ -2,16 +2,14 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 import lance_core
-from tests import processes
-from tests.ui.test_asset_page import CHROMIUM, browse, wait_for
-from tests.ui.test_backfill_stories import CANCEL, LAUNCH, Site
+from tests.ui.site import Site, dagster_site
+from tests.ui.test_asset_page import CHROMIUM, browse
 
 DEFINITIONS = Path(__file__).with_name("flights_definitions.py")
 DAYS = [f"2013-01-{day:02d}" for day in range(1, 31)]
@@ -21,16 +19,8 @@ FLIGHTS, CARRIERS = (dg.AssetKey(["nyc", name]) for name in ("flights", "carrier
 class Flights(Site):
     """The same with the example's tables."""
 
-    def backfill(self, days, **tags):
-        given = {"lance/branch": "auto", **tags}
-        params = {
-            "assetSelection": [{"path": FLIGHTS.path}],
-            "partitionNames": days,
-            "tags": [{"key": key, "value": value} for key, value in given.items()],
-        }
-        told = self.ask(LAUNCH, p=params)["launchPartitionBackfill"]
-        assert told["__typename"] == "LaunchBackfillSuccess", told
-        return told["backfillId"]
+    def begin(self, days, **tags):
+        return self.backfill("nyc/flights", days, **{"lance/branch": "auto", **tags})
 
     def table(self):
         return lance_core.dataset(str(self.lake / "nyc" / "flights.lance"))
@@ -63,26 +53,8 @@ class Flights(Site):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flights")
-    home = folder / "home"
-    home.mkdir()
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
-    environment = {
-        **os.environ,
-        "DAGSTER_HOME": str(home),
-        "LANCE_EXAMPLE_HOME": str(folder),
-        "PYTHONPATH": str(processes.ROOT),
-        "PYTHONWARNINGS": "ignore",
-    }
-    with processes.held_port() as port:
-        server_command = [sys.executable, "-m", "dagster_webserver", "-h", "127.0.0.1", "-p", port, "-f", DEFINITIONS]
-        daemon_command = [sys.executable, "-m", "dagster._daemon", "run", "-f", DEFINITIONS]
-        with (
-            processes.running(server_command, env=environment, log=folder / "webserver.log") as server,
-            processes.running(daemon_command, env=environment, log=folder / "daemon.log"),
-            dg.DagsterInstance.from_config(str(home)) as instance,
-        ):
-            wait_for(f"http://127.0.0.1:{port}/server_info", server)
-            yield Flights(f"http://127.0.0.1:{port}", instance, folder / "lake", folder)
+    with dagster_site(folder, DEFINITIONS, env=[("LANCE_EXAMPLE_HOME", str(folder))], kind=Flights) as site:
+        yield site
 
 
 @pytest.mark.slow
@@ -92,10 +64,10 @@ class TestFlights:
     """In this order: each goes on with the lake of the one before."""
 
     def test_thirty_days_are_published(self, site):
-        backfill = site.backfill(DAYS)
+        backfill = site.begin(DAYS)
         branch = f"dagster/backfill/{backfill}"
         site.until("the promotion", lambda: len(site.published()) == 30, 900)
-        assert site.status(backfill) == "COMPLETED_SUCCESS"
+        assert site.backfill_status(backfill) == "COMPLETED_SUCCESS"
         assert site.table().version == 2
         assert site.rows() == site.rows(branch)
         assert sorted({str(day) for day in site.rows()["date"].to_pylist()}) == DAYS
@@ -122,8 +94,8 @@ class TestFlights:
 
     def test_a_failed_check_holds_them_up(self, site):
         before, rows = site.state(), site.rows()
-        backfill = site.backfill(DAYS[:3], fail="true")
-        site.until("the end", lambda: site.status(backfill).startswith("COMPLETED"), 900)
+        backfill = site.begin(DAYS[:3], fail="true")
+        site.until("the end", lambda: site.backfill_status(backfill).startswith("COMPLETED"), 900)
         site.until("the report", lambda: site.reported(f"dagster/backfill/{backfill}"))
         assert site.state() == before
         assert site.rows() == rows
@@ -131,13 +103,15 @@ class TestFlights:
 
     def test_a_canceled_backfill_is_discarded(self, site):
         before = site.state()
-        backfill = site.backfill(DAYS)
+        backfill = site.begin(DAYS)
         filters = dg.RunsFilter(tags={"dagster/backfill": backfill}, statuses=[dg.DagsterRunStatus.STARTED])
         site.until("its run", lambda: site.instance.get_runs(filters=filters))
-        site.ask(CANCEL, id=backfill)
+        site.cancel(backfill)
         site.until(
-            "its end", lambda: site.status(backfill) in ("CANCELED", "COMPLETED_SUCCESS", "COMPLETED_FAILED"), 600
+            "its end",
+            lambda: site.backfill_status(backfill) in ("CANCELED", "COMPLETED_SUCCESS", "COMPLETED_FAILED"),
+            600,
         )
-        assert site.status(backfill) == "CANCELED"
+        assert site.backfill_status(backfill) == "CANCELED"
         site.until("the discard", lambda: f"dagster/backfill/{backfill}" not in site.table().branches.list())
         assert site.state() == before
