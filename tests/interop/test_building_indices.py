@@ -153,29 +153,32 @@ def test_merging_segments(tmp_path, stable, merge, kind):
     check(uri)
 
 
-def test_a_btree_of_row_ids_is_merged_by_address(tmp_path):
-    uri = str(tmp_path / "t")
-    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60, enable_stable_row_ids=True)
-    dataset.update({"p": "'d9'"}, "id % 7 = 0")
-    rows = dataset.to_table(columns=["p"], with_row_id=True).sort_by([("p", "ascending"), ("_rowid", "ascending")])
-    content = btree.BTree.of(rows["p"].combine_chunks(), rows["_rowid"].to_numpy(), 16)
+def commit_index(dataset, kind, content):
+    """Commit an index on `p` whose content was made by hand, written as it was before there were later versions."""
     source, key = dataset.source, uuid.uuid4()
-    target = Target(
-        store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False
-    )  # as it was written before there was a version 1
-    written = CONTENTS["BTree"].write(content, target)
+    target = Target(store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False)
+    written = CONTENTS[kind].write(content, target)
     index = IndexMetadata(
         uuid=key,
         name="p_idx",
         fields=(dataset.schema.get_field_index("p"),),
         dataset_version=dataset.version,
         fragment_bitmap=BitMap(source.manifest.fragments.ids).serialize(),
-        details_type_url="/lance.table.BTreeIndexDetails",
+        details_type_url=CONTENTS[kind].type_url,
         index_version=written.index_version,
         files=written.files,
     )
     transaction = Transaction(read_version=dataset.version, operation=CreateIndex(new_indices=(index,)))
     commit(source.store, transaction, base=source.manifest)
+
+
+def test_a_btree_of_row_ids_is_merged_by_address(tmp_path):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60, enable_stable_row_ids=True)
+    dataset.update({"p": "'d9'"}, "id % 7 = 0")
+    rows = dataset.to_table(columns=["p"], with_row_id=True).sort_by([("p", "ascending"), ("_rowid", "ascending")])
+    content = btree.BTree.of(rows["p"].combine_chunks(), rows["_rowid"].to_numpy(), 16)
+    commit_index(dataset, "BTree", content)
     filters = [f"p = 'd{i}'" for i in range(10)]
     check(uri, filters)
     lance_core.dataset(uri).update({"id": "id"}, "id = 43")
@@ -488,21 +491,9 @@ def test_what_a_bitmap_tells_is_counted_without_files(tmp_path, stable):
 def test_a_bitmap_that_has_rows_twice_counts_nothing(tmp_path):
     uri = str(tmp_path / "t")
     dataset = lance_core.write_dataset(ROWS, uri, max_rows_per_file=60)
-    source, key = dataset.source, uuid.uuid4()
     sets = [{0: BitMap(range(60))}, {0: BitMap(range(60)), **{i: BitMap(range(60)) for i in (1, 2, 3)}}]
     content = bitmap.BitmapIndex.of(pa.array(["d0", "d1"]), sets, by_id=False)
-    target = Target(store=source.store, prefix=f"_indices/{key}/", data_storage_version="2.2", stable_row_ids=False)
-    index = IndexMetadata(
-        uuid=key,
-        name="p_idx",
-        fields=(dataset.schema.get_field_index("p"),),
-        dataset_version=dataset.version,
-        fragment_bitmap=BitMap(source.manifest.fragments.ids).serialize(),
-        details_type_url="/lance.table.BitmapIndexDetails",
-        files=CONTENTS["Bitmap"].write(content, target).files,
-    )
-    transaction = Transaction(read_version=dataset.version, operation=CreateIndex(new_indices=(index,)))
-    commit(source.store, transaction, base=source.manifest)
+    commit_index(dataset, "Bitmap", content)
     assert lance_core.dataset(uri).count_rows(filter="p = 'd1'") == 30
 
 

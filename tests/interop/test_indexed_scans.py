@@ -1,5 +1,7 @@
 """What filters find by indices: the same as without, and with less work."""
 
+import shutil
+
 import lance
 import pyarrow as pa
 import pytest
@@ -113,3 +115,23 @@ def test_scans_say_which_fragments_they_look_at(uri):
     ours = lance_core.dataset(uri)
     assert ours.scanner(filter="p = 'd1'").fragment_ids() == [0, 1, 2, 4, 6]
     assert ours.scanner(limit=80).fragment_ids() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["BITMAP", "ZONEMAP"])
+def test_nothing_is_counted_by_segments_that_cover_the_same_fragment(tmp_path, kind):
+    places = {value: str(tmp_path / str(value)) for value in (1, 2)}
+    made = {}
+    for value, place in places.items():
+        dataset = lance_core.write_dataset(pa.table({"a": [value] * 10}), place)
+        dataset.create_scalar_index("a", kind)
+        (made[value],) = dataset.read_transaction(dataset.version).operation.new_indices
+    shutil.copytree(f"{places[2]}/_indices/{made[2].uuid}", f"{places[1]}/_indices/{made[2].uuid}")
+    dataset = lance_core.dataset(places[1])
+    dataset = lance_core.LanceDataset.commit(
+        dataset,
+        lance_core.LanceOperation.CreateIndex(new_indices=[made[2]], removed_indices=[]),
+        read_version=dataset.version,
+    )
+    assert len(dataset.describe_indices()[0].segments) == 2
+    for text, count in {"a = 1": 10, "a = 2": 0, "a <> 2": 10, "NOT a = 1": 0}.items():
+        assert dataset.count_rows(text) == count == len(dataset.to_table(filter=text))
