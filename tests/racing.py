@@ -13,7 +13,7 @@ def race(count: int, work: Callable[[int], T]) -> list[T]:
     barrier = threading.Barrier(count)
 
     def run(number: int) -> T:
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=100)
         return work(number)
 
     with ThreadPoolExecutor(count) as pool:

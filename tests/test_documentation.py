@@ -24,11 +24,10 @@ for found in re.finditer(r"^```python\\n(.*?)^```", text, re.DOTALL | re.MULTILI
 """
 
 
-@pytest.mark.timeout(600)  # a page can start a Spark
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
 def test_the_snippets_of_a_page_run(page, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(processes.ROOT), "DAGSTER_HOME": ""}
-    processes.run([sys.executable, "-c", RUNNER, page], env=environment, cwd=tmp_path, check=True, limit_s=500)
+    processes.run([sys.executable, "-c", RUNNER, page], env=environment, cwd=tmp_path, check=True)
 
 
 def test_pages_name_pages_that_exist():

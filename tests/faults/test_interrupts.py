@@ -21,7 +21,7 @@ def test_an_interrupted_insert_leaves_nothing(tmp_path, rows):
     with processes.running(command, talks=True, log=said) as process:
         assert process.stdout.readline() == "going\n", said.read_text()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate(timeout=200)
     assert process.returncode in (-signal.SIGINT, 130), said.read_text()
     assert "KeyboardInterrupt" in said.read_text()
     assert sorted(path for path in uri.rglob("*") if path.is_file()) == before

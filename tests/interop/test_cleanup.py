@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import lance
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import lance_core
 from lance_core._proto import table_pb2
 from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
-from lance_core.maintenance import auto_cleanup
+from lance_core.maintenance import auto_cleanup, cleanup
 from lance_core.maintenance.auto_cleanup import parse_age
 from lance_core.store.local import LocalStore
 
@@ -345,13 +346,14 @@ def test_a_file_that_cannot_be_removed_keeps_its_version_listed(tmp_path, monkey
     assert len(lance.dataset(tmp_path / "t").versions()) == 1
 
 
-def test_rate_and_concurrency(tmp_path):
+def test_rate_and_concurrency(tmp_path, monkeypatch):
     make(tmp_path / "t")
     dataset = lance_core.dataset(tmp_path / "t")
     count = len(dataset.explain_cleanup_old_versions(retain_versions=1, include_files=True).candidate_files)
-    started = time.monotonic()
+    slept = []
+    monkeypatch.setattr(cleanup, "time", SimpleNamespace(monotonic=lambda: 7.0, sleep=slept.append))
     dataset.cleanup_old_versions(retain_versions=1, delete_rate_limit=100, delete_concurrency=4)
-    assert time.monotonic() - started > (count - 1) / 100
+    assert sorted(slept) == pytest.approx([number / 100 for number in range(count)])
     assert len(lance.dataset(tmp_path / "t").versions()) == 1
 
 

@@ -78,7 +78,7 @@ def run_late(tmp_path, uri, start, options="{}"):
     waits = "True" if "Thread" in start else "False"
     program = PROGRAM.format(verbs=textwrap.indent(VERBS, "    "), start=start, waits=waits)
     command = [sys.executable, "-W", "error", "-c", program, uri, str(tmp_path / "done"), options]
-    done = processes.run(command, limit_s=120)
+    done = processes.run(command)
     assert (tmp_path / "done").exists(), done.stderr
     assert done.returncode == 0
     return done.stderr

@@ -157,8 +157,8 @@ class TestTwoAtOnce:
 
         def run(own, rows, later, first):
             def batches():
-                begun.wait(timeout=60)
-                assert first or written.wait(timeout=60)
+                begun.wait(timeout=100)
+                assert first or written.wait(timeout=100)
                 yield from frame(*rows).to_batches()
 
             @dg.asset

@@ -400,7 +400,7 @@ def waiting(schema, rows, barrier):
     """A stream that holds its writer until all others have begun theirs too."""
 
     def batches():
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=100)
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
@@ -414,7 +414,7 @@ def side_by_side(lake, *calls):
             return function(replace(lake, instance=instance))
 
     with ThreadPoolExecutor(max_workers=len(calls)) as pool:
-        return [future.result(timeout=60) for future in [pool.submit(call, function) for function in calls]]
+        return [future.result(timeout=200) for future in [pool.submit(call, function) for function in calls]]
 
 
 def partitioned(barrier, value=1):
@@ -461,8 +461,8 @@ class TestTwoAtOnce:
             @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"})
             def events() -> pa.RecordBatchReader:
                 def batches():
-                    begun.wait(timeout=60)
-                    assert first or written.wait(timeout=60)
+                    begun.wait(timeout=100)
+                    assert first or written.wait(timeout=100)
                     yield pa.RecordBatch.from_pylist([{"p": "a", "n": value}], schema=SCHEMA)
 
                 return pa.RecordBatchReader.from_batches(SCHEMA, batches())
@@ -501,8 +501,8 @@ class TestTwoAtOnce:
             @dg.asset(partitions_def=STATIC, metadata={"partition_expr": "p"})
             def events() -> pa.RecordBatchReader:
                 def batches():
-                    begun.wait(timeout=60)
-                    assert first or written.wait(timeout=60)
+                    begun.wait(timeout=100)
+                    assert first or written.wait(timeout=100)
                     yield pa.RecordBatch.from_pylist([{"p": "a", "n": value}], schema=SCHEMA)
 
                 return pa.RecordBatchReader.from_batches(SCHEMA, batches())

@@ -48,7 +48,7 @@ def test_an_error_of_the_work_comes_with_the_result(cpu_threads):
 def test_as_many_threads_as_are_wanted(cpu_threads):
     cpu_threads("3")
     assert pool.num_threads() == 3
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=100)
     futures = [pool.submit(lambda: (together.wait(), threading.get_ident())[1]) for _ in range(3)]
     others = {future.result() for future in futures}
     assert len(others) == 3

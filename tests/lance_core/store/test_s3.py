@@ -92,7 +92,7 @@ def test_the_client_stays_in_its_process(s3, root):
     child = context.Process(target=lambda: answers.put(bytes(store.get("k"))), daemon=True)
     child.start()
     try:
-        assert answers.get(timeout=60) == b"from the parent"
+        assert answers.get(timeout=100) == b"from the parent"
     finally:
         child.kill()
         child.join()

@@ -1,6 +1,7 @@
+import itertools
 import os
+import stat
 import threading
-import time
 
 import pyarrow as pa
 import pytest
@@ -57,18 +58,18 @@ def test_all_files_and_their_names_are_on_disk_before_the_commit(tmp_path, monke
 
 
 def test_files_are_closed_side_by_side_and_the_rows_keep_their_order(tmp_path, monkeypatch):
-    real, running, most = os.fsync, [], []
+    real, numbers, second = os.fsync, itertools.count(), threading.Event()
 
-    def slow(fd):
-        running.append(fd)
-        most.append(len(running))
-        time.sleep(0.05 if len(most) % 3 else 0.0)
+    def first_waits_for_second(fd):
+        is_file = stat.S_ISREG(os.fstat(fd).st_mode)  # a folder is flushed by who makes it
+        number = next(numbers) if is_file else -1
+        assert number or second.wait(100)
         real(fd)
-        running.remove(fd)
+        if number == 1:
+            second.set()
 
-    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(os, "fsync", first_waits_for_second)
     dataset = write_many(tmp_path / "t")
-    assert max(most) > 1
     assert dataset.to_table() == TABLE
     assert [fragment.count_rows() for fragment in dataset.get_fragments()] == [PER_FILE] * (ROWS // PER_FILE)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lance-close")]

@@ -117,7 +117,7 @@ def test_both_steps_of_a_scan_open_a_file_once(dataset, monkeypatch):
 def test_small_fragments_that_are_far_away_are_read_side_by_side(tmp_path, monkeypatch):
     dataset = lance_core.write_dataset(pa.table({"id": range(200)}), tmp_path / "t", max_rows_per_file=10)
     monkeypatch.setattr(fragment_scan, "_NEAR", ("nowhere",))
-    both = Barrier(2, timeout=20)
+    both = Barrier(2, timeout=100)
     read = fragment_scan.read_fragment
     waited = set()
 
