@@ -95,6 +95,10 @@ class Change:
         task = self._task()
         try:
             answers = run_on_partitions(self.frame, task, self.stored or pa.schema([]))
+        except BaseException:
+            delete_leftovers(self.dataset.uri, task.job, (), self.options.storage_options, failed=True)
+            raise
+        try:
             reports = [ChangeReport.from_bytes(answer.message) for answer in answers]
             made = [fragment for report in reports for fragment in report.metadata()]
             done = self._commit(made, gone_rows(reports, self.on), inserted_keys(self.dataset, reports, self.on))

@@ -160,12 +160,13 @@ def execute_tasks(
         options=tasks[0].options,
         storage_options=dict(storage_options or {}),
     )
-    results: list[RewriteResult] = []
     try:
         results, failures = _run(spark, job, progress)
-    finally:
-        kept = [fragment for result in results for fragment in result.new_fragments]
-        delete_leftovers(job.uri, job.job, kept, job.storage_options or None)
+    except BaseException:
+        delete_leftovers(job.uri, job.job, (), job.storage_options or None, failed=True)
+        raise
+    kept = [fragment for result in results for fragment in result.new_fragments]
+    delete_leftovers(job.uri, job.job, kept, job.storage_options or None)
     for failure in failures:
         _LOGGER.warning("fragments %s of %s were not compacted: %s", failure.fragment_ids, uri, failure.error)
     return results, failures

@@ -194,4 +194,4 @@ class _Writer(DataSourceArrowWriter):
         Spark also aborts when `commit` failed. Then every task has reported, and `commit` has deleted what it could.
         """
         if self._job is not None and any(message is None for message in messages):
-            self._job.clean(())
+            self._job.clean((), failed=True)

@@ -142,9 +142,9 @@ class KeyMergeJob:
         self.clean(() if done.adopted else made)
         return done.dataset
 
-    def clean(self, keep: Iterable[FragmentMetadata]) -> None:
-        """Delete the files of this write that belong to none of these fragments."""
-        self.write.clean(keep)
+    def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
+        """Delete the files of this write that belong to none of these fragments; as `delete_leftovers`."""
+        self.write.clean(keep, failed=failed)
 
     @property
     def _on(self) -> tuple[str, ...]:

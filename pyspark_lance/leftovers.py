@@ -1,9 +1,15 @@
-"""Files of a Spark job that its commit does not use."""
+"""Files of a Spark job that its commit does not use.
+
+A task that failed is over for Spark while its Python worker may still be at work: if what feeds a worker fails, the
+worker sees the end of its rows, and writes its file to the end. Nothing tells when it is done but its files.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import lance_core
 from lance_core import FragmentMetadata
@@ -14,8 +20,19 @@ __all__ = ["delete_leftovers"]
 _LOGGER = logging.getLogger("pyspark_lance")
 
 
+_POLL_SECONDS: Final = 0.2
+_STILL_POLLS: Final = 6
+"""So many looks in a row must find no file before the workers of failed tasks are taken to have ended."""
+_MOST_POLLS: Final = 150
+
+
 def delete_leftovers(
-    uri: str, job: str, keep: Iterable[FragmentMetadata], storage_options: Mapping[str, str] | None
+    uri: str,
+    job: str,
+    keep: Iterable[FragmentMetadata],
+    storage_options: Mapping[str, str] | None,
+    *,
+    failed: bool = False,
 ) -> None:
     """Delete the data files of a job, for example of failed attempts, except those of some fragments.
 
@@ -26,9 +43,19 @@ def delete_leftovers(
         job: Id of the job, with which the names of its files begin.
         keep: Fragments that are committed, or may be.
         storage_options: Options of the storage.
+        failed: Whether tasks failed or were cancelled. Then this looks again until no more files come, for about a
+            second after the last one, and 30 s at most.
     """
     names = {file.path for fragment in keep for file in fragment.files}
+    still = 0
     try:
-        lance_core.delete_uncommitted_files(uri, file_prefix=job, keep=names, storage_options=storage_options)
+        for _ in range(_MOST_POLLS):
+            found = lance_core.delete_uncommitted_files(
+                uri, file_prefix=job, keep=names, storage_options=storage_options
+            )
+            still = 0 if found else still + 1
+            if not failed or still == _STILL_POLLS:
+                break
+            time.sleep(_POLL_SECONDS)
     except (LanceError, OSError) as error:
         _LOGGER.warning("files of job %s of %s could not be deleted: %s", job, uri, error)

@@ -109,7 +109,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Delete what the tasks wrote, if one of them failed. A commit that failed has deleted what it could."""
         found = [message for message in messages if isinstance(message, _Message)]
         if found and len(found) < len(messages):
-            self._clean(self._of(found[0], batchId), found[0].query, batchId)
+            self._clean(self._of(found[0], batchId), found[0].query, batchId, failed=True)
 
     def _of(self, message: _Message, batch: int) -> WriteJob:
         """The write of the tasks, to be committed on the latest version as this batch of its query."""
@@ -134,9 +134,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 return None  # cleaned up: the query has written nothing since
         return None
 
-    def _clean(self, job: WriteJob, query: str, batch: int) -> None:
+    def _clean(self, job: WriteJob, query: str, batch: int, *, failed: bool = False) -> None:
         landed = self._landed(query, batch)
-        job.clean(() if landed is None else [fragment.metadata for fragment in landed.get_fragments()])
+        job.clean(() if landed is None else [fragment.metadata for fragment in landed.get_fragments()], failed=failed)
 
 
 class _Partition(InputPartition):

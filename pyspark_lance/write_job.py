@@ -122,9 +122,9 @@ class WriteJob:
         self.clean(_own_fragments(committed.dataset) if committed.deduplicated else fragments)
         return _result(committed, reports, self.options)
 
-    def clean(self, keep: Iterable[FragmentMetadata]) -> None:
-        """Delete the files of this write that belong to none of these fragments; a failure is logged and not raised."""
-        delete_leftovers(self.uri, self.job, keep, self.options.storage_options)
+    def clean(self, keep: Iterable[FragmentMetadata], *, failed: bool = False) -> None:
+        """Delete the files of this write that belong to none of these fragments; as `delete_leftovers`."""
+        delete_leftovers(self.uri, self.job, keep, self.options.storage_options, failed=failed)
 
     def _commit(self, fragments: list[FragmentMetadata], reports: Sequence[TaskReport]) -> CommitResult:
         options = self.options

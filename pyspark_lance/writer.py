@@ -152,6 +152,6 @@ def write_with(
     try:
         answers = run_on_partitions(frame, job.task(), job.plan.stored, transport=transport)
     except BaseException:
-        job.clean(())
+        job.clean((), failed=True)
         raise
     return job.finish([answer.message for answer in answers])

@@ -1,0 +1,60 @@
+"""Files of failed Spark tasks, some of which come while they are deleted."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from pyspark_lance import leftovers
+
+
+@pytest.fixture
+def table(tmp_path):
+    lance_core.write_dataset(pa.table({"id": [1]}), tmp_path / "t.lance")
+    return tmp_path / "t.lance"
+
+
+def late(monkeypatch, table: Path, job: str, *, comes: range) -> list[int]:
+    """While the deletion pauses, a worker that nobody waits for writes a file; returns the list of the pauses."""
+    pauses: list[int] = []
+
+    def pause(_seconds: float) -> None:
+        pauses.append(len(pauses))
+        if pauses[-1] in comes:
+            (table / "data" / f"{job}-0-0-{pauses[-1]}.lance").write_bytes(b"late")
+
+    monkeypatch.setattr(leftovers, "time", SimpleNamespace(sleep=pause))
+    return pauses
+
+
+def others(table: Path, job: str) -> list[str]:
+    return [path.name for path in (table / "data").iterdir() if path.name.startswith(job)]
+
+
+def test_files_that_come_late_are_deleted_if_tasks_failed(table, monkeypatch):
+    job = uuid.uuid4().hex
+    pauses = late(monkeypatch, table, job, comes=range(2, 5))
+    leftovers.delete_leftovers(str(table), job, (), None, failed=True)
+    assert others(table, job) == []
+    assert len(pauses) > 5
+    assert lance_core.dataset(table).to_table().num_rows == 1
+
+
+def test_nothing_is_waited_for_if_all_tasks_reported(table, monkeypatch):
+    job = uuid.uuid4().hex
+    pauses = late(monkeypatch, table, job, comes=range(9))
+    (table / "data" / f"{job}-0-0-a.lance").write_bytes(b"left")
+    leftovers.delete_leftovers(str(table), job, (), None)
+    assert (others(table, job), pauses) == ([], [])
+
+
+def test_the_wait_for_late_files_ends(table, monkeypatch):
+    job = uuid.uuid4().hex
+    pauses = late(monkeypatch, table, job, comes=range(10**6))
+    leftovers.delete_leftovers(str(table), job, (), None, failed=True)
+    assert len(pauses) == leftovers._MOST_POLLS
