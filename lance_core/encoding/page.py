@@ -23,7 +23,18 @@ from google.protobuf.message import Message
 
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ByteRange", "Bytes", "BytesLike", "EncodedPage", "PageInfo", "Steps", "as_bytes", "lock_step", "run_steps"]
+__all__ = [
+    "ByteRange",
+    "Bytes",
+    "BytesLike",
+    "EncodedPage",
+    "PageInfo",
+    "Steps",
+    "as_bytes",
+    "joined",
+    "lock_step",
+    "run_steps",
+]
 
 ByteRange: TypeAlias = tuple[int, int]
 """Start and end (excluded) of a run of bytes of a file."""
@@ -91,6 +102,23 @@ class PageInfo:
 def as_bytes(buffer: BytesLike) -> Bytes:
     """A view of any buffer as an array of bytes."""
     return np.frombuffer(buffer, np.uint8)
+
+
+def joined(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """One array that holds all pieces, and where in it each begins.
+
+    Pieces of one mapped file, or of one larger read, are left where they are.
+    """
+    if len(pieces) == 1:
+        return as_bytes(pieces[0]), np.zeros(1, np.int64)
+    parts = [as_bytes(piece) for piece in pieces]
+    whole: BytesLike = pieces[0].obj if isinstance(pieces[0], memoryview) else None
+    if whole is not None and all(isinstance(piece, memoryview) and piece.obj is whole for piece in pieces):
+        data = np.frombuffer(whole, np.uint8)
+        places = [part.__array_interface__["data"][0] for part in (data, *parts)]
+        return data, np.array(places[1:], np.int64) - places[0]
+    sizes = np.array([part.size for part in parts], np.int64)
+    return np.concatenate(parts), np.cumsum(sizes) - sizes
 
 
 def run_steps(steps: Steps[T], fetch: Callable[[Sequence[ByteRange]], Sequence[BytesLike]]) -> T:

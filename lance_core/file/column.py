@@ -30,9 +30,6 @@ _MAX_ROWS: Final = 4 * 1024 * 1024
 _MAX_BYTES: Final = 128 * 1024 * 1024
 # Small pages are decoded together, up to about this many bytes.
 _GROUP_BYTES: Final = 4 * 1024 * 1024
-# Scattered rows are looked up at least this many runs at a time, from about this many rows of a page.
-_SCATTERED_RUNS: Final = 32
-_SCATTERED_ROWS: Final = 128 * 1024
 # The fixed cost of looking up a few rows of a page, as bytes.
 _LOOK_UP_BYTES: Final = 64 * 1024
 
@@ -205,8 +202,6 @@ class ColumnPlan:
             num_bytes += wanted.num_bytes
             if wanted.is_large:
                 yield from self._parts(wanted)
-            elif wanted.is_scattered:
-                yield from self._scattered(wanted)
             else:
                 group.append(wanted)
         if group:
@@ -248,16 +243,6 @@ class ColumnPlan:
         steps = decode_pages(pages, self._path, rows)
         return PageTask(where, steps, rows.count, num_bytes, is_whole=group[0].is_whole)
 
-    def _scattered(self, wanted: _Wanted) -> Iterator[PageTask]:
-        """Rows all over a page: nearly all of it is decoded, and little of that is kept at a time."""
-        starts, ends = wanted.rows.starts, wanted.rows.ends
-        count = min(wanted.page.num_rows // _SCATTERED_ROWS, starts.size // _SCATTERED_RUNS)
-        for some in np.array_split(np.arange(starts.size), count):
-            rows = RowRuns(starts=starts[some], ends=ends[some])
-            steps = decode_pages([wanted.page], self._path, rows)
-            where = f"{self._name}, page {wanted.index}"
-            yield PageTask(where, steps, rows.count, wanted.num_bytes // count, is_whole=False)
-
     def _parts(self, wanted: _Wanted) -> Iterator[PageTask]:
         num_rows, size = wanted.page.num_rows, wanted.size
         step = max(1, min(_MAX_ROWS, _MAX_BYTES * num_rows // max(size, 1)))
@@ -272,7 +257,7 @@ class ColumnPlan:
 class _Wanted:
     """A page, and which of its rows are wanted."""
 
-    __slots__ = ("index", "is_large", "is_scattered", "is_whole", "key", "num_bytes", "page", "rows", "size")
+    __slots__ = ("index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")
 
     def __init__(self, index: int, page: PageInfo, rows: RowRuns, key: bytes | None) -> None:
         self.index = index
@@ -285,10 +270,8 @@ class _Wanted:
         self.num_bytes = self.size
         if not self.is_whole:
             self.num_bytes = min(self.size, self.size * rows.count // max(page.num_rows, 1) + _LOOK_UP_BYTES)
-        many = rows.starts.size >= 2 * _SCATTERED_RUNS and page.num_rows >= 2 * _SCATTERED_ROWS
-        self.is_scattered = key is not None and many
 
     def fits(self, last: _Wanted) -> bool:
         """Whether it can be read together with the pages up to `last`."""
         alike = self.key is not None and self.key == last.key and self.is_whole == last.is_whole
-        return alike and not (self.is_large or self.is_scattered)
+        return alike and not self.is_large

@@ -38,7 +38,7 @@ from lance_core.store.options import StorageOptions
 
 __all__ = ["LocalStore", "LocalWriter"]
 
-# A page fault costs about as much as copying this much; larger reads are mapped instead of copied.
+# To map so much of a file costs less than to copy it.
 MAPPED_READ_BYTES = 1 << 20
 MAX_GAP_BYTES = 4096
 MAX_MERGED_BYTES = 16 << 20
@@ -296,14 +296,11 @@ def _read(fd: int, start: int, end: int) -> BytesLike:
 
 
 def _read_all(fd: int, merged: Sequence[MergedRange], size: int) -> list[BytesLike]:
-    """Read some ranges: small ones by copy, large ones as views of one mapping of the file."""
-    if all(read.end - read.start < MAPPED_READ_BYTES for read in merged):
+    """Read some ranges: by copy if they are small, as views of one mapping of the file if they are large together."""
+    if sum(read.end - read.start for read in merged) < MAPPED_READ_BYTES:
         return [_read(fd, read.start, read.end) for read in merged]
     mapped = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED))
-    return [
-        mapped[read.start : read.end] if read.end - read.start >= MAPPED_READ_BYTES else _read(fd, read.start, read.end)
-        for read in merged
-    ]
+    return [mapped[read.start : read.end] for read in merged]
 
 
 def _link(source: str, target: str) -> None:

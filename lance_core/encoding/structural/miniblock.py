@@ -34,7 +34,7 @@ from lance_core.encoding.compression import (
 )
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
-from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
+from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes, joined
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
@@ -226,10 +226,12 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         data, base = _join_whole(answers[step * len(pages) :], chunks, data_ranges)
         starts = base[wanted]
     else:
-        pieces = yield _byte_ranges(chunks, wanted)
-        data = np.concatenate([as_bytes(piece) for piece in pieces]) if len(pieces) > 1 else as_bytes(pieces[0])
-        sizes = chunks.sizes[wanted]
-        starts = np.cumsum(sizes) - sizes
+        ranges = _byte_ranges(chunks, wanted)
+        pieces = yield ranges
+        data, places = joined(pieces)
+        starts = chunks.positions[wanted]
+        first = np.array([start for start, _ in ranges], np.int64)
+        starts = starts + (places - first)[np.searchsorted(first, starts, side="right") - 1]
     decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
     return _with_items(decoded, items, chunks, wanted, rows)
 

@@ -128,7 +128,7 @@ def _from_compressed(
     )
     places = positions - np.repeat(ends[chunks] - counts[chunks], wanted)
     bounds = pairwise([*first.tolist(), int(positions.size)])
-    values: list[Bytes] = []
+    values: list[bytes] = []
     for chunk, count, (start, end) in zip(chunks.tolist(), counts[chunks].tolist(), bounds, strict=True):
         some = places[start:end]
         data = decompress(buffers.piece(chunk))
@@ -137,23 +137,23 @@ def _from_compressed(
         if name == "variable":
             values += _texts(data, some, width)
         elif name == "flat":
-            values.append(data[: count * width].reshape(count, width)[some].reshape(-1))
+            values.append(data[: count * width].reshape(count, width)[some].tobytes())
         else:
-            values.append(data[: count * width].reshape(width, count)[:, some].T.reshape(-1))
-    data = np.concatenate(values) if values else np.empty(0, np.uint8)
+            values.append(data[: count * width].reshape(width, count)[:, some].T.tobytes())
+    data = np.frombuffer(b"".join(values), np.uint8)
     if name != "variable":
         return FixedWidthBlock(data=data, bits_per_value=width * 8, num_values=int(positions.size))
     offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
     return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
 
 
-def _texts(data: Bytes, some: _Positions, width: int) -> list[Bytes]:
-    """The bytes of some values of varying length out of one chunk: mostly of one or two."""
+def _texts(data: Bytes, some: _Positions, width: int) -> list[bytes]:
+    """Copies of some values of varying length out of one chunk, mostly of one or two: the chunk's memory is let go."""
     offsets = data[: data.size // width * width].view(f"<i{width}")
     size = int(data.size)
     found = []
     for start, end in zip(offsets[some].tolist(), offsets[some + 1].tolist(), strict=True):
         if not 0 <= start <= end <= size:
             raise CorruptFileError("the offsets of a chunk point outside of it")
-        found.append(data[start:end])
+        found.append(data[start:end].tobytes())
     return found

@@ -8,11 +8,11 @@ import pytest
 
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, SchemaError
-from lance_core.file import DataFileReader, DataFileWriter, FileVersion, column
+from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.file.footer import FOOTER_SIZE, Footer
 from lance_core.file.metadata import table_to_bytes
 from lance_core.schema import schema_from_arrow
-from lance_core.store import open_store
+from lance_core.store import local, open_store
 
 VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
 
@@ -245,13 +245,13 @@ def test_descriptions_may_lie_elsewhere_in_the_file(store, tmp_path, version):
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_scattered_rows_are_those_of_the_plain_path(store, monkeypatch, version):
+@pytest.mark.parametrize("share", [0.001, 0.02, 0.2])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_scattered_rows_are_those_of_the_table(store, monkeypatch, version, share, mapped):
     data = table(6000).append_column("n", pa.array([None if i % 3 else i for i in range(6000)]))
     write(store, data, version, page_bytes=200_000)
-    rows = np.flatnonzero(np.random.default_rng(3).random(6000) < 0.2)
-    reader = DataFileReader.open(store, "f.lance")
-    plain = list(reader.read(rows=rows))
-    monkeypatch.setattr(column, "_SCATTERED_ROWS", 500)
-    monkeypatch.setattr(column, "_SCATTERED_RUNS", 7)
-    assert list(reader.read(rows=rows)) == plain
-    assert pa.Table.from_batches(plain).equals(data.take(pa.array(rows)))
+    if mapped:
+        monkeypatch.setattr(local, "MAPPED_READ_BYTES", 1)
+    rows = np.flatnonzero(np.random.default_rng(3).random(6000) < share)
+    found = list(DataFileReader.open(store, "f.lance").read(rows=rows))
+    assert pa.Table.from_batches(found).equals(data.take(pa.array(rows)))
