@@ -27,6 +27,7 @@ from lance_core.commit.versions import (
     load_version_record,
     locate_latest,
     refuse_another,
+    summaries,
 )
 from lance_core.errors import CommitConflictError
 
@@ -65,4 +66,5 @@ __all__ = [
     "refuse_another",
     "refuse_overruled",
     "refuse_superseded",
+    "summaries",
 ]

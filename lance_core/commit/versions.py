@@ -38,6 +38,7 @@ from lance_core.table.paths import (
 )
 from lance_core.table.transaction import Transaction
 from lance_core.table.version_record import VersionRecord
+from lance_core.table.version_summary import FragmentCounter, VersionSummary
 
 __all__ = [
     "check_identity",
@@ -54,6 +55,7 @@ __all__ = [
     "load_version_record",
     "locate_latest",
     "refuse_another",
+    "summaries",
 ]
 
 _Found = TypeVar("_Found", Manifest, VersionRecord)
@@ -145,7 +147,7 @@ def load_following(store: ObjectStore, known: Manifest) -> Manifest:
         seen: dict[int, ManifestLocation] = {}
         located = locate_latest(store, seen)
         if located is None:
-            raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+            raise _dropped(store)
         version, location = located
         check_identity(store, known, latest=version, location=seen.get(known.version))
         if version == known.version:
@@ -155,6 +157,10 @@ def load_following(store: ObjectStore, known: Manifest) -> Manifest:
         except ObjectNotFoundError:
             continue  # removed since it was listed: the next listing shows what came after it
     raise _listed_only(store, location)
+
+
+def _dropped(store: ObjectStore) -> DatasetNotFoundError:
+    return DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
 
 
 def _listed_only(store: ObjectStore, location: ManifestLocation) -> CorruptFileError:
@@ -283,8 +289,37 @@ def existing_versions(store: ObjectStore) -> list[int]:
     """
     found = list_versions(store)
     if not found:
-        raise DatasetNotFoundError(f"{store.root}: the dataset is gone: it was dropped after it was opened")
+        raise _dropped(store)
     return found
+
+
+def summaries(store: ObjectStore) -> Iterator[VersionSummary]:
+    """Yield what a list of versions shows of each version of a dataset that was opened, in ascending order.
+
+    Raises:
+        DatasetNotFoundError: There are none any more.
+        VersionNotFoundError: One was removed after it was listed.
+    """
+    located = (_located(found) for found in store.list(VERSIONS_PREFIX))
+    keys = {found[0]: found[1].key for found in located if found is not None}
+    if not keys:
+        raise _dropped(store)
+    counter = FragmentCounter()
+    for version in sorted(keys):
+        key = keys[version]
+        try:
+            summary = VersionSummary.from_bytes(store.get(key), counter)
+        except ObjectNotFoundError:
+            raise VersionNotFoundError(f"{store.root} has no version {version}") from None
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{key}: {error}") from error
+        if summary is None:
+            found = load_version_record(store, version)
+            counters = counter.totals(found.fragments.raw) if isinstance(found, Manifest) else {}
+            summary = VersionSummary(version=found.version, timestamp_ns=found.timestamp_ns, counters=counters)
+        elif summary.version != version:
+            raise CorruptFileError(f"{key}: holds version {summary.version}")
+        yield summary
 
 
 def load_transaction(store: ObjectStore, manifest: Manifest | VersionRecord) -> Transaction | None:

@@ -61,7 +61,7 @@ class LanceFragment(FragmentChanges):
     @property
     def fragment_id(self) -> int:
         """Its id."""
-        return self.record.id
+        return self._source.manifest.fragments.ids[self._position] if self._position >= 0 else self.record.id
 
     @property
     def metadata(self) -> FragmentMetadata:

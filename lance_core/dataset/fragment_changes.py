@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +68,23 @@ class FragmentChanges:
 
     def __init__(self, source: Source, record: Fragment) -> None:
         self._source = source
+        self._position = -1
         self.record = record
+
+    @classmethod
+    def all_of(cls, source: Source) -> list[Self]:
+        """All fragments of a version. Their records are read when they are asked for: there can be very many."""
+        found = []
+        for position in range(len(source.manifest.fragments)):
+            fragment = cls.__new__(cls)
+            fragment._source, fragment._position = source, position  # noqa: SLF001 - its own class
+            found.append(fragment)
+        return found
+
+    @cached_property
+    def record(self) -> Fragment:
+        """The fragment as the version records it."""
+        return self._source.manifest.fragments[self._position]
 
     @staticmethod
     def create(

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from lance_core.commit import (
     commit,
-    existing_versions,
     find_all_by_property,
     find_by_property,
     list_versions,
@@ -17,12 +16,12 @@ from lance_core.commit import (
     load_transaction,
     load_version_record,
     migrate_to_v2_names,
+    summaries,
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
-from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Restore
-from lance_core.table.version_record import VersionRecord
+from lance_core.table.version_summary import FragmentCounter, VersionSummary
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.handle import Handle
 
@@ -40,8 +39,7 @@ class HistoryVerbs(Handle):
 
         A version with unknown features has no counters.
         """
-        found = (load_version_record(self._store, number) for number in existing_versions(self._store))
-        return [_describe(version) for version in found]
+        return [_describe(version) for version in summaries(self._store)]
 
     def restore(self) -> None:
         """Make this version the latest again, as a new version; the handle moves to it."""
@@ -53,7 +51,9 @@ class HistoryVerbs(Handle):
 
     def get_version(self) -> dict[str, Any]:
         """This version: number, local time of the commit, and counters as texts."""
-        return _describe(self._manifest)
+        shown = self._manifest
+        counters = FragmentCounter().totals(shown.fragments.raw)
+        return _describe(VersionSummary(version=shown.version, timestamp_ns=shown.timestamp_ns, counters=counters))
 
     def version_refs(self) -> list[dict[str, int]]:
         """The numbers of all versions of this branch, oldest first, without reading them."""
@@ -160,28 +160,11 @@ def _utc(time: Timestamp, uri: str) -> datetime:
     return datetime.fromisoformat(time.isoformat()).astimezone(UTC)
 
 
-def _describe(version: Manifest | VersionRecord) -> dict[str, Any]:
-    counters = _counters(version) if isinstance(version, Manifest) else {}
+def _describe(version: VersionSummary) -> dict[str, Any]:
     return {
         "version": version.version,
         "timestamp": _local_time(version.timestamp_ns),
-        "metadata": {name: str(value) for name, value in counters.items()},
-    }
-
-
-def _counters(manifest: Manifest) -> dict[str, int]:
-    messages = list(manifest.fragments.messages())
-    files = [file for message in messages for file in message.files]
-    rows = sum(message.physical_rows for message in messages)
-    deleted = sum(message.deletion_file.num_deleted_rows for message in messages)
-    return {
-        "total_data_file_rows": rows,
-        "total_data_files": len(files),
-        "total_deletion_file_rows": deleted,
-        "total_deletion_files": sum(message.HasField("deletion_file") for message in messages),
-        "total_files_size": sum(file.file_size_bytes for file in files),
-        "total_fragments": len(messages),
-        "total_rows": rows - deleted,
+        "metadata": {name: str(value) for name, value in version.counters.items()},
     }
 
 

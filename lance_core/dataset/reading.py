@@ -279,8 +279,7 @@ class ReadingVerbs(Handle):
         """
         if filter is not None:
             raise UnsupportedError("get_fragments: not offered: filter")
-        source = self.source
-        return [LanceFragment(source, record) for record in self._manifest.fragments]
+        return LanceFragment.all_of(self.source)
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """The fragment of that id; None if there is none."""

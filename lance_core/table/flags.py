@@ -33,6 +33,7 @@ __all__ = [
     "check_field_id_mark",
     "check_readable",
     "check_writable",
+    "is_readable",
 ]
 
 DELETION_FILES = 1
@@ -64,6 +65,11 @@ _NAMES = {
     2048: "spilled row lineage",
     16384: "managed blobs",
 }
+
+
+def is_readable(reader_flags: int) -> bool:
+    """Whether all reader flags are known."""
+    return not reader_flags & ~_READABLE
 
 
 def check_readable(reader_flags: int) -> None:

@@ -1,0 +1,130 @@
+"""What a list of versions shows of each: its number, its time, and counters over its fragments.
+
+A history repeats itself: every version lists the fragments that it shares with the one before. Manifests are parsed by
+a message that leaves fragments as bytes, and each different fragment is counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+
+from lance_core._proto import table_pb2
+from lance_core.errors import CorruptFileError
+from lance_core.table import flags
+from lance_core.table.manifest import message_range
+
+__all__ = ["FragmentCounter", "VersionSummary"]
+
+_COUNTERS: Final = (
+    "total_data_file_rows",
+    "total_data_files",
+    "total_deletion_file_rows",
+    "total_deletion_files",
+    "total_files_size",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSummary:
+    """A version as a list of versions shows it.
+
+    Attributes:
+        version: Its number.
+        timestamp_ns: When it was committed, nanoseconds since the epoch.
+        counters: Numbers of files, rows and bytes, under pylance's names; none if it has unknown features.
+    """
+
+    version: int
+    timestamp_ns: int
+    counters: dict[str, int]
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, counter: FragmentCounter) -> VersionSummary | None:
+        """Read a manifest file.
+
+        Args:
+            data: The whole file.
+            counter: Counts its fragments.
+
+        Returns:
+            The summary; None if the manifest must be read in full to be understood.
+
+        Raises:
+            CorruptFileError: The bytes are no manifest file.
+        """
+        view = memoryview(data)
+        start, end = message_range(view)
+        try:
+            message: Any = _Summary.FromString(bytes(view[start:end]))
+        except DecodeError as error:
+            raise CorruptFileError(str(error)) from error
+        # Writers that do not tell their version recorded wrong numbers of rows.
+        if not flags.is_readable(message.reader_feature_flags) or message.fragment_tree or not message.writer_version:
+            return None
+        return cls(
+            version=message.version,
+            timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
+            counters=counter.totals(message.fragments),
+        )
+
+
+class FragmentCounter(dict[bytes, tuple[int, int, int, int, int]]):
+    """Adds up numbers of serialized fragments, and remembers those of each."""
+
+    def __missing__(self, raw: bytes) -> tuple[int, int, int, int, int]:
+        try:
+            message = table_pb2.DataFragment.FromString(raw)
+        except DecodeError as error:
+            raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+        found = self[raw] = (
+            message.physical_rows,
+            len(message.files),
+            message.deletion_file.num_deleted_rows,
+            int(message.HasField("deletion_file")),
+            sum(file.file_size_bytes for file in message.files),
+        )
+        return found
+
+    def totals(self, fragments: Iterable[bytes]) -> dict[str, int]:
+        """The counters of a version with these fragments."""
+        columns = list(zip(*map(self.__getitem__, fragments), strict=True)) or [()] * len(_COUNTERS)
+        totals = dict(zip(_COUNTERS, map(sum, columns), strict=True))
+        totals["total_fragments"] = len(columns[0])
+        totals["total_rows"] = totals["total_data_file_rows"] - totals["total_deletion_file_rows"]
+        return totals
+
+
+def _summary_message_class() -> type[Message]:
+    """A Manifest message with few of its fields; fragments and the writer's version stay bytes."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="lance_core/version_summary.proto", package="lance_core")
+    time = file.message_type.add(name="SummaryTime")
+    time.field.add(name="seconds", number=1, type=kinds.TYPE_INT64, label=kinds.LABEL_OPTIONAL)
+    time.field.add(name="nanos", number=2, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
+    summary = file.message_type.add(name="VersionSummary")
+    numbers = table_pb2.Manifest.DESCRIPTOR.fields_by_name
+    for name in ("version", "reader_feature_flags"):
+        summary.field.add(name=name, number=numbers[name].number, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
+    for name in ("writer_version", "fragment_tree"):
+        summary.field.add(name=name, number=numbers[name].number, type=kinds.TYPE_BYTES, label=kinds.LABEL_OPTIONAL)
+    summary.field.add(
+        name="fragments", number=numbers["fragments"].number, type=kinds.TYPE_BYTES, label=kinds.LABEL_REPEATED
+    )
+    summary.field.add(
+        name="timestamp",
+        number=numbers["timestamp"].number,
+        type=kinds.TYPE_MESSAGE,
+        type_name=".lance_core.SummaryTime",
+        label=kinds.LABEL_OPTIONAL,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.VersionSummary"))
+
+
+_Summary = _summary_message_class()
