@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import CommitConflictError, DatasetExistsError, InvalidInputError, UnsupportedError
+from lance_core.errors import (
+    ArgumentTypeError,
+    CommitConflictError,
+    DatasetExistsError,
+    InvalidInputError,
+    UnsupportedError,
+)
 
 Operation = lance_core.LanceOperation
 
@@ -202,9 +208,9 @@ def test_what_is_refused(dataset):
         commit(dataset, append)
     with pytest.raises(InvalidInputError, match="commit_message"):
         commit(dataset, transaction, commit_message="m")
-    with pytest.raises(TypeError):
+    with pytest.raises(ArgumentTypeError):
         commit(dataset, "append", read_version=1)
-    with pytest.raises(TypeError):
+    with pytest.raises(ArgumentTypeError):
         commit(3, append, read_version=1)
     with pytest.raises(NotImplementedError, match="table_id"):
         commit(dataset, append, read_version=1, table_id=["x"])
@@ -217,7 +223,7 @@ def test_what_is_refused(dataset):
         lambda: Operation.Append([1]),
         lambda: Operation.Overwrite(None, 3),
     ):
-        with pytest.raises(TypeError, match="FragmentMetadata"):
+        with pytest.raises(ArgumentTypeError, match="FragmentMetadata"):
             bad()
     with pytest.warns(DeprecationWarning, match="LanceSchema"):
         Operation.Merge([], dataset.schema)

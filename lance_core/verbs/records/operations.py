@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lance_core.errors import ArgumentTypeError
 from lance_core.schema.lance_schema import LanceSchema
 from lance_core.table.operations import KeyExistenceFilter, Operation
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
@@ -23,10 +24,10 @@ __all__ = ["LanceOperation"]
 
 def _check_fragments(fragments: object) -> None:
     if not isinstance(fragments, list):
-        raise TypeError(f"fragments must be list[FragmentMetadata], got {type(fragments)}")
+        raise ArgumentTypeError(f"fragments must be list[FragmentMetadata], got {type(fragments)}")
     for fragment in fragments:
         if not isinstance(fragment, FragmentMetadata):
-            raise TypeError(f"fragments must be list[FragmentMetadata], got {type(fragment)}")
+            raise ArgumentTypeError(f"fragments must be list[FragmentMetadata], got {type(fragment)}")
 
 
 class LanceOperation:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.commit import CommitOptions, Committed, commit, load_following, load_latest
-from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, UnsupportedError
 from lance_core.schema import LanceSchema, schema_from_arrow
 from lance_core.store import ObjectStore
 from lance_core.table import transaction as records
@@ -120,7 +120,9 @@ def commit_transaction(
         record = operation.to_record()
         return commit(store, record, base=base, options=options, affected_rows=operation.affected_rows)
     if not isinstance(operation, LanceOperation.BaseOperation):
-        raise TypeError(f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}")
+        raise ArgumentTypeError(
+            f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation)}"
+        )
     if isinstance(operation, LanceOperation.Overwrite) and isinstance(operation.new_schema, pa.Schema):
         operation = replace(operation, new_schema=LanceSchema(schema_from_arrow(operation.new_schema)))
     if read_version is None:

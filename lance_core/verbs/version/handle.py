@@ -178,8 +178,15 @@ class Handle:
         return self._beside(resolved.store.root, resolved.manifest())
 
     def checkout_latest(self) -> None:
-        """Move this handle to the latest version."""
-        self._manifest = load_latest(self._store, self._manifest) or self._manifest
+        """Move this handle to the latest version.
+
+        Raises:
+            DatasetNotFoundError: The dataset is gone.
+        """
+        found = load_latest(self._store, self._manifest)
+        if found is None:
+            raise DatasetNotFoundError(f"{self._uri}: the dataset is gone: it was dropped after it was opened")
+        self._manifest = found
 
     def session(self) -> Session:
         """What this handle remembers of files and indices, to be given to others."""

@@ -9,6 +9,7 @@ import pytest
 
 import lance_core as lance
 from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
+from lance_core.store import open_store
 
 OLD = pa.table({"a": [1, 2, 3], "b": [10, 20, 30]})
 NEW = pa.table({"b": ["x", "y", "z"], "a": ["p", "q", "r"], "c": [1.0, 2.0, 3.0]})
@@ -80,6 +81,22 @@ def test_a_handle_of_a_table_that_is_gone_says_so(uri, verb):
     drop(uri)
     with pytest.raises(DatasetNotFoundError, match="gone"):
         VERBS[verb](handle)
+
+
+@pytest.mark.parametrize("verb", ["insert", "merge", "drop", "create_branch"])
+@pytest.mark.parametrize("made_again", [True, False])
+def test_on_object_storage_as_well(s3, verb, made_again):
+    uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    handle = lance.write_dataset(OLD, uri, storage_options=options)
+    lance.LanceDataset.drop(uri, storage_options=options)
+    if made_again:
+        lance.write_dataset(NEW, uri, storage_options=options)
+    before = list(open_store(uri, options).list(""))
+    with pytest.raises(IncompatibleConflictError if made_again else DatasetNotFoundError):
+        VERBS[verb](handle)
+    assert list(open_store(uri, options).list("")) == before
+    if made_again:
+        assert lance.dataset(uri, storage_options=options).to_table() == NEW
 
 
 def test_a_folder_that_was_removed_and_filled_again(tmp_path):

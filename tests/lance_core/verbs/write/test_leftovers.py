@@ -114,6 +114,7 @@ VERBS = {
     "compact": lambda ds: ds.optimize.compact_files(),
     "insert": lambda ds: ds.insert(ROWS),
     "latest": lambda ds: ds.latest_version,
+    "checkout_latest": lambda ds: ds.checkout_latest(),
 }
 
 
