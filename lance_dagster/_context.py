@@ -32,6 +32,8 @@ __all__ = [
     "run_facts",
     "run_partition_keys",
     "run_succeeded",
+    "running_resources",
+    "running_run",
     "running_step",
     "set_data_version",
     "step_of",
@@ -109,16 +111,15 @@ def tag_run(context: dg.OutputContext, tags: Mapping[str, str]) -> None:
         step.instance.add_run_tags(step.run_id, dict(tags))
 
 
-def run_began(context: dg.InputContext, facts: RunFacts) -> datetime | None:
+def run_began(instance: dg.DagsterInstance | None, facts: RunFacts) -> datetime | None:
     """When the backfill that launched a run was asked for, or else its root run; None if there is no record of it."""
-    step = _step(context)
-    if step is None:
+    if instance is None:
         return None
     backfill_id = facts.tags.get("dagster/root_backfill_id") or facts.backfill_id
-    backfill = None if backfill_id is None else step.instance.get_backfill(backfill_id)
+    backfill = None if backfill_id is None else instance.get_backfill(backfill_id)
     if backfill is not None:
         return datetime.fromtimestamp(backfill.backfill_timestamp, UTC)
-    record = step.instance.get_run_record_by_id(facts.root_run_id)
+    record = instance.get_run_record_by_id(facts.root_run_id)
     return None if record is None else record.create_timestamp.replace(tzinfo=UTC)
 
 
@@ -150,7 +151,7 @@ def input_annotation(context: dg.InputContext) -> object:
         return None
 
 
-def instance_of(context: dg.OutputContext) -> dg.DagsterInstance | None:
+def instance_of(context: dg.OutputContext | dg.InputContext) -> dg.DagsterInstance | None:
     """The instance of the run; None in a context that was built without one."""
     step = _step(context)
     return None if step is None else step.instance
@@ -309,6 +310,23 @@ def running_step() -> tuple[str, str] | None:
         return context.run_id, context.get_step_execution_context().step.key
     except (dg.DagsterInvariantViolationError, AttributeError):
         return None
+
+
+def running_run() -> tuple[dg.DagsterInstance, RunFacts] | None:
+    """The instance and the run of the step that is running right here; None elsewhere."""
+    try:
+        context = dg.OpExecutionContext.get()
+        return context.instance, facts_of(context.run)
+    except (dg.DagsterInvariantViolationError, AttributeError):
+        return None
+
+
+def running_resources() -> list[Any]:
+    """The resources of the step that is running right here, its IO managers among them; none elsewhere."""
+    try:
+        return list(dg.OpExecutionContext.get().resources._asdict().values())
+    except (dg.DagsterInvariantViolationError, AttributeError):
+        return []
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> Any | None:

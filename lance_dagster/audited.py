@@ -147,7 +147,7 @@ def _publish(
         raise dg.Failure(
             f"asset {ref.name} has no branch {branch} at {root.locate(ref).uri}: was it written by another IO manager?"
         )
-    context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.dataset.version)
+    context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
     publishing.record(context, publishing.materializations(ref.key, root.locate(ref), published, partitions))

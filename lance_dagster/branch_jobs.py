@@ -171,7 +171,7 @@ def _tell(job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, p
     if published is None:
         context.log.info("%s has no such branch; passed over", ref.name)
         return False
-    context.log.info("%s: branch %s is version %d of main", ref.name, published.branch, published.dataset.version)
+    context.log.info("%s: branch %s is version %d of main", ref.name, published.branch, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
     publishing.record(context, publishing.materializations(ref.key, job.root(context).locate(ref), published))

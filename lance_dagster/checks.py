@@ -7,7 +7,8 @@
     build_lance_drift_check          lance_drift: the newest rows are Dagster's                     warn
 
 Numbers are metadata, so that Dagster plots them and its own checks of bounds can read them. A check asks the resource
-`io_manager` for the place of the table, opens the newest version itself, and loads nothing through the IO manager.
+`io_manager` for the place of the table, opens the newest version itself, and loads nothing through the IO manager. In a
+run on a branch it looks at the branch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata, run_partition_keys
+from lance_dagster._context import definition_metadata, facts_of, run_partition_keys
 from lance_dagster.names import mapping_key
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.tables import TableLike, TableRef, table_ref, table_refs, table_root
@@ -179,7 +180,7 @@ def _row_problems(
     told = event.asset_materialization.metadata if event is not None and event.asset_materialization else {}
     version, rows = (told[key].value if key in told else None for key in ("lance/version", "dagster/row_count"))
     branch = told["lance/branch"].value if "lance/branch" in told else None
-    if not isinstance(version, int) or not isinstance(rows, int) or branch not in (None, "main", dataset.branch):
+    if not isinstance(version, int) or not isinstance(rows, int) or (branch or "main") != (dataset.branch or "main"):
         return
     if version > dataset.version:
         yield f"the last materialization made version {version}, and the newest is {dataset.version}"
@@ -283,7 +284,7 @@ def build_lance_drift_check(
         for one in read_history(dataset, count_changes=False):
             if (one.run_id or one.undid) is not None and not one.is_upkeep:
                 break
-            if not one.is_upkeep:
+            if not one.is_upkeep and one.operation != "Clone":  # with which a branch begins
                 foreign.append(one)
         listed = ", ".join(f"{one.version} ({one.operation})" for one in foreign[:_SHOWN])
         return dg.AssetCheckResult(
@@ -299,7 +300,9 @@ def build_lance_drift_check(
 
 
 def _open(context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str) -> "lance_core.LanceDataset":
-    return table_root(getattr(context.resources, io_manager_key)).open(_known(context, ref))
+    """The table as the run sees it."""
+    root = table_root(getattr(context.resources, io_manager_key))
+    return root.open_in_run(_known(context, ref), facts_of(context.run), context.instance)
 
 
 def _known(context: dg.AssetCheckExecutionContext, ref: TableRef) -> TableRef:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
-from lance_dagster._context import is_own_upstream, run_began, run_facts
+from lance_dagster._context import instance_of, is_own_upstream, run_began, run_facts
 from lance_dagster.branch_tables import branch_for_reading
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.filters import LanceFilter
@@ -98,7 +98,8 @@ def _open(
         facts = run_facts(context)
         branch = branch_of_run(settings.branching, facts)
         if not pins and branch is not None and facts is not None:
-            return branch_for_reading(location.uri, branch, run_began(context, facts), settings.storage_options)
+            began = run_began(instance_of(context), facts)
+            return branch_for_reading(location.uri, branch, began, settings.storage_options)
         if not pins:
             version = _materialized_version(context) if settings.read == "materialized" else None
             return lance_core.dataset(location.uri, version=version, storage_options=options)

@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 import lance_core
-from lance_core.errors import NotFoundError
+from lance_core.errors import NotFoundError, VersionNotFoundError
 from lance_dagster._context import plan_materializations
 from lance_dagster.history import data_version
 from lance_dagster.location import TableLocation
@@ -53,7 +53,8 @@ class Published:
     """A promoted branch.
 
     Attributes:
-        dataset: Main at the version that has the branch's rows.
+        dataset: Main at the version that has the branch's rows, or at the newest if that one was cleaned up.
+        version: The version that has the branch's rows.
         branch: The branch.
         promotion: The result of the promotion; None if the branch is gone and an earlier promotion was found.
         properties: The transaction properties of the commit.
@@ -61,6 +62,7 @@ class Published:
     """
 
     dataset: lance_core.LanceDataset
+    version: int
     branch: str
     promotion: Any
     properties: Mapping[str, str]
@@ -89,12 +91,22 @@ def publish(
         promotion = main.branches.promote(branch, tag=tag, transaction_properties=properties)
     except NotFoundError:
         return _published_before(main, branch)
-    dataset = main.checkout_version((None, promotion.version))
-    made = dataset.read_transaction(promotion.version)
-    found = dict((made.transaction_properties if made is not None else None) or {})
-    known = found if found.get("promoted_from") == branch else {}
+    known: Mapping[str, str] = {}
+    try:
+        dataset = main.checkout_version((None, promotion.version))
+    except VersionNotFoundError:  # promoted long ago, and its version was cleaned up since
+        dataset, partitions = main.checkout_version((None, None)), _partitions_of_branch(main, branch)
+    else:
+        found = _properties(dataset.read_transaction(promotion.version))
+        known = found if found.get("promoted_from") == branch else {}
+        partitions = _partitions(known)
     return Published(
-        dataset=dataset, branch=branch, promotion=promotion, properties=known, partitions=_partitions(known)
+        dataset=dataset,
+        version=promotion.version,
+        branch=branch,
+        promotion=promotion,
+        properties=known,
+        partitions=partitions,
     )
 
 
@@ -103,14 +115,27 @@ def _published_before(main: lance_core.LanceDataset, branch: str) -> Published |
     if found is None:
         return None
     version, made = found
-    properties = dict(made.transaction_properties or {})
+    properties = _properties(made)
     return Published(
         dataset=main.checkout_version(version),
+        version=version,
         branch=branch,
         promotion=None,
         properties=properties,
         partitions=_partitions(properties),
     )
+
+
+def _properties(made: Any) -> dict[str, str]:
+    return dict((made.transaction_properties if made is not None else None) or {})
+
+
+def _partitions_of_branch(main: lance_core.LanceDataset, branch: str) -> list[str]:
+    """The partition keys that the commits of a branch name, from its own history."""
+    found: dict[str, None] = {}
+    for _, made in main.checkout_version((branch, None)).history():
+        found |= dict.fromkeys(_partitions(_properties(made)))
+    return sorted(found)
 
 
 def _partitions(properties: Mapping[str, str]) -> list[str]:
@@ -140,7 +165,7 @@ def materializations(
         "dagster/column_schema": column_schema(dataset.schema),
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
-        "lance/version": dataset.version,
+        "lance/version": published.version,
         "lance/operation": "Update",
         "lance/published": True,
         "lance/promoted_from": published.branch,
@@ -155,7 +180,7 @@ def materializations(
     metadata = {name: value for name, value in known.items() if value is not None}
     count = len(published.partitions if partitions is None else partitions)
     metadata |= lineage_metadata({}, dataset, key.to_user_string(), events=count)
-    tags = {"dagster/data_version": data_version(dataset.root_uri, dataset.version)}
+    tags = {"dagster/data_version": data_version(dataset.root_uri, published.version)}
     keys: list[str | None] = [*(published.partitions if partitions is None else partitions)]
     for partition in keys or [None]:
         yield dg.AssetMaterialization(asset_key=key, partition=partition, metadata=metadata, tags=tags)

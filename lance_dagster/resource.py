@@ -1,12 +1,14 @@
 """`LanceTableResource`: Lance tables for the bodies of assets, checks, sensors and ops."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
-from lance_dagster._context import running_step
+from lance_dagster._context import running_resources, running_run, running_step
+from lance_dagster.branching import BranchPolicy
 from lance_dagster.location import checked_root
 from lance_dagster.read_inputs import remember_input
 from lance_dagster.tables import TableLike, TableRoot, table_ref
@@ -43,6 +45,11 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         default=None, alias="schema", description="Folder for assets that name none; else part of the asset key."
     )
 
+    branching: BranchPolicy = Field(
+        default_factory=BranchPolicy.off,
+        description="Which runs read a branch; if off, those that the LanceIOManager of the step says for this root.",
+    )
+
     @field_validator("root_uri", mode="before")
     @classmethod
     def _check_root(cls, value: object) -> object:
@@ -51,7 +58,12 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
     @property
     def table_root(self) -> TableRoot:
         """The location of the tables, for this package's other parts."""
-        return TableRoot(root_uri=self.root_uri, storage_options=dict(self.storage_options), schema=self.schema_)
+        return TableRoot(
+            root_uri=self.root_uri,
+            storage_options=dict(self.storage_options),
+            schema=self.schema_,
+            branching=self.branching,
+        )
 
     def uri(self, asset_key: TableLike) -> str:
         """The URI of the table of an asset, or of "schema/table"; whether it exists is not looked at.
@@ -72,14 +84,16 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
     ) -> "lance_core.LanceDataset":
         """Open a table at one version, the newest unless something else is asked for.
 
-        Inside of a step, an opened table counts as read: the commits of the step record it.
+        Inside of a step of a run on a branch, nothing asked for means the branch where the table has it, else main as
+        it was when the backfill, or the root run, began; `branch="main"` is main. An opened table counts as read: the
+        commits of the step record it.
 
         Args:
             asset_key: An asset key, spec or definition, which follow the IO manager's rules, or the text
                 "schema/table", which names the folders themselves.
             version: A version number, on the branch if one is given.
             tag: A tag.
-            branch: A branch; main unless one is given.
+            branch: A branch; main unless one is given, or the run is on one.
             as_of: The newest version at or before this time; without a zone it is in UTC.
 
         Raises:
@@ -87,9 +101,26 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
             DatasetNotFoundError: there is no table.
             VersionNotFoundError: there is no such version, tag or branch.
         """
-        dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
+        pinned = any(given is not None for given in (version, tag, branch, as_of))
+        running = None if pinned else running_run()
+        if running is None:
+            dataset = self.table_root.open(asset_key, version=version, tag=tag, branch=branch, as_of=as_of)
+        else:
+            instance, facts = running
+            dataset = self._root_of_step().open_in_run(asset_key, facts, instance)
         remember_input(running_step(), table_ref(asset_key).name, dataset)
         return dataset
+
+    def _root_of_step(self) -> TableRoot:
+        """The tables with the policy of the running step."""
+        root = self.table_root
+        if self.branching.kind != "off":
+            return root
+        others = (getattr(one, "table_root", None) for one in running_resources())
+        same = (one for one in others if isinstance(one, TableRoot) and one.root_uri == root.root_uri)
+        return replace(
+            root, branching=next((one.branching for one in same if one.branching.kind != "off"), self.branching)
+        )
 
     def tables(self) -> list[str]:
         """The tables that are there, as "schema/table" in ascending order; tables elsewhere below the root are not."""

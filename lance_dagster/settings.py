@@ -189,7 +189,12 @@ class TableSettings:
     @property
     def table_root(self) -> TableRoot:
         """Where the tables are."""
-        return TableRoot(root_uri=self.root_uri, storage_options=self.storage_options, schema=self.schema)
+        return TableRoot(
+            root_uri=self.root_uri,
+            storage_options=self.storage_options,
+            schema=self.schema,
+            branching=self.branching,
+        )
 
 
 def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: str, plain: tuple[str, ...] = ()) -> None:

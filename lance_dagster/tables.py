@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from lance_dagster._context import RunFacts, run_began
+from lance_dagster.branching import BranchPolicy, branch_of_run
 from lance_dagster.location import TableLocation, locate_table
 
 if TYPE_CHECKING:
@@ -57,11 +59,13 @@ class TableRoot:
         root_uri: The folder or object-store prefix.
         storage_options: How to reach it.
         schema: The folder of assets that name none.
+        branching: Which runs read and write a branch.
     """
 
     root_uri: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     schema: str | None = None
+    branching: BranchPolicy = field(default_factory=BranchPolicy.off)
 
     @property
     def options(self) -> dict[str, str] | None:
@@ -105,6 +109,26 @@ class TableRoot:
             )
         opened = lance_core.dataset(uri, version=(branch, version), storage_options=self.options)
         return opened if as_of is None else opened.checkout_version(opened.version_as_of(as_moment(as_of)))
+
+    def open_in_run(
+        self, table: TableLike | TableRef, facts: RunFacts, instance: dg.DagsterInstance | None
+    ) -> lance_core.LanceDataset:
+        """Open a table as a run sees it.
+
+        A run on a branch sees the branch where the table has it, else main as it was when the backfill, or the root
+        run, began; any other run sees the newest version.
+
+        Args:
+            table: The table.
+            facts: The run.
+            instance: Where it is recorded.
+        """
+        branch = branch_of_run(self.branching, facts)
+        if branch is None:
+            return self.open(table)
+        from lance_dagster.branch_tables import branch_for_reading  # noqa: PLC0415 - needs lance_core
+
+        return branch_for_reading(self.locate(table).uri, branch, run_began(instance, facts), self.options)
 
     def open_or_none(self, table: TableLike | TableRef) -> lance_core.LanceDataset | None:
         """The newest version of a table; None when there is no table yet."""

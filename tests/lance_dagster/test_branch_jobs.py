@@ -92,6 +92,23 @@ class TestPromote:
             assert told(result)["2024-01-03"]["lance/deduplicated"] is True
         run(written, discard, tags=tags)
 
+    def test_again_when_its_version_was_cleaned_up(self, written):
+        """The branch itself knows that it was promoted, even if somebody deletes the tag that keeps the version."""
+        promote, _ = build_branch_jobs([events])
+        tags = {"lance/branch": BRANCH}
+        run(written, promote, tags=tags)
+        written.run(events, partition="2024-01-02", tags={"n": "9"})
+        table = written.table("events")
+        for tag in [name for name in table.tags.list() if name.startswith("promoted.")]:
+            table.tags.delete(tag)
+        table.cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        assert 2 not in [one["version"] for one in table.versions()]
+        again = told(run(written, promote, tags=tags))
+        assert sorted(again) == ["2024-01-02", "2024-01-03"]
+        metadata = again["2024-01-03"]
+        assert (metadata["lance/version"], metadata["lance/deduplicated"]) == (2, True)
+        assert (written.table("events").version, written.rows("events")[1]) == (3, ("2024-01-02", 9))
+
     def test_tables_without_the_branch_are_passed_over(self, written):
         written.run(plain)
         promote, _ = build_branch_jobs([plain, events, "no/table"])

@@ -5,10 +5,19 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy
-from tests.lance_dagster.lake import errors
+from lance_dagster import (
+    BranchPolicy,
+    LanceTableResource,
+    build_audited_job,
+    build_lance_drift_check,
+    build_lance_health_checks,
+    build_lance_integrity_checks,
+    build_lance_primary_key_check,
+)
+from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+KEYS = ("primary_key", "drift", "integrity")
 TAGGED = {"branching": BranchPolicy.from_tag("lance/branch")}
 
 
@@ -174,6 +183,86 @@ class TestReading:
         lake.run(events, partition="2024-01-01")
         lake.run(events, sound, partition="2024-01-01", tags={"lance/branch": "auto", "n": "7"}, **TAGGED)
         assert seen == [[7]]
+
+    def test_checks_of_tables_look_at_the_branch(self, lake):
+        """And only in runs that are on it: main has a duplicate, a version of somebody else's, and fewer rows."""
+        lake.run(events, partition="2024-01-01")
+        fork = lake.table("events").version
+        lake.run(events, partition="2024-01-01", tags={"lance/branch": "x"}, **TAGGED)
+        lake.table("events").insert(pa.table({"day": ["2024-01-01"], "n": [1]}))
+        lake.table("events").create_branch("fresh", fork)
+        checks = [
+            build_lance_primary_key_check(events, ["day"]),
+            build_lance_drift_check(events),
+            *build_lance_integrity_checks(events),
+            *build_lance_health_checks(events),
+        ]
+
+        def passed(name):
+            selection = dg.AssetSelection.checks_for_assets(events)
+            tags = {} if name is None else {"lance/branch": name}
+            result = lake.run(events, *checks, select=selection, tags=tags, fails=None, **TAGGED)
+            told = {one.check_name: one for one in result.get_asset_check_evaluations()}
+            assert len(told) == 7
+            return told["lance_versions"].metadata["lance/version"].value, [told[f"lance_{key}"].passed for key in KEYS]
+
+        assert passed("x") == (branch(lake, "x").version, [True, True, True])
+        assert passed("fresh") == (fork, [True, True, True])
+        assert passed(None) == (lake.table("events").version, [False, False, True])
+
+    def test_an_audited_job_publishes_nothing_that_such_a_check_refuses(self, lake):
+        @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+        def twice(context) -> pa.Table:
+            keys = sorted(context.partition_keys)
+            return pa.table({"day": keys * int(context.run.tags["n"])})
+
+        check = build_lance_primary_key_check(twice, ["day"], blocking=True)
+        job = build_audited_job([twice, check], name="audited")
+        defs = dg.Definitions([twice], asset_checks=[check], jobs=[job], resources={"io_manager": lake.manager()})
+        for n, good in (("1", True), ("2", False)):
+            result = defs.resolve_job_def("audited").execute_in_process(
+                partition_key="2024-01-01",
+                tags={"n": n},
+                instance=lake.instance,
+                run_config=QUIET,
+                raise_on_error=False,
+            )
+            assert result.success is good
+        assert lake.rows("twice") == [("2024-01-01",)]
+
+    def test_what_the_resource_opens(self, lake):
+        """The same as inputs, if the IO manager of the step, or the resource itself, has a policy."""
+        got = []
+
+        @dg.asset
+        def names() -> pa.Table:
+            return pa.table({"name": ["old"]})
+
+        @dg.asset(partitions_def=DAYS)
+        def reader(tables: LanceTableResource) -> None:
+            keys = ("public/events", events.key, ["events"])
+            got.extend(tables.open(key).to_table()["n"].to_pylist() for key in keys)
+            assert tables.open("public/events", branch="main").branch is None
+            assert tables.open("public/events", branch="x").branch == "x"
+            assert tables.open("public/events", version=1).branch is None
+            got.append(tables.open(names).to_table()["name"].to_pylist())
+            lance_core.write_dataset(pa.table({"name": ["new"]}), lake.uri("names"), mode="append")
+
+        tables, day, tags = LanceTableResource(root_uri=lake.root), {"partition": "2024-01-01"}, {"lance/branch": "x"}
+        lake.run(names)
+        lake.run(events, **day)
+        lake.run(events, tags={"n": "7", **tags}, **day, **TAGGED)
+        on_branch, on_main = [*[[7]] * 3, ["old"]], [*[[0]] * 3, ["old", "new"]]
+        lake.run(reader, tags=tags, resources={"tables": tables}, **day, **TAGGED)
+        assert got == on_branch
+        got.clear()
+        lake.run(reader, resources={"tables": tables}, **day, **TAGGED)
+        assert got == on_main
+        got.clear()
+        own = LanceTableResource(root_uri=lake.root, branching=BranchPolicy.from_tag())
+        lake.run(reader, tags=tags, resources={"tables": own, "io_manager": dg.mem_io_manager}, **day)
+        assert got == [*[[7]] * 3, ["old", "new", "new"]]
+        assert tables.open("public/events").branch is None
 
     def test_versions_of_branches_are_none_of_main(self, lake):
         """`read="materialized"` looks for the version in Dagster's last event."""
