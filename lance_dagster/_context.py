@@ -19,6 +19,7 @@ __all__ = [
     "add_metadata",
     "definition_metadata",
     "downstream_keys",
+    "downstream_keys_of",
     "facts_of",
     "input_annotation",
     "instance_of",
@@ -138,9 +139,23 @@ def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list
     if step is None or graph is None:
         return None
     graph = getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only
-    if not graph.has(context.asset_key):
+    found = _children(graph, context.asset_key)
+    return None if found is None else (step.instance, found)
+
+
+def downstream_keys_of(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, asset_key: dg.AssetKey
+) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
+    """The same for any asset, for an op or asset that is none of those around it."""
+    try:
+        found = _children(context.repository_def.asset_graph, asset_key)
+    except Exception:  # noqa: BLE001 - Dagster's own kind of assertion: a job that is run by itself belongs to none
         return None
-    return step.instance, sorted(graph.get(context.asset_key).child_keys)
+    return None if found is None else (context.instance, found)
+
+
+def _children(graph: Any, asset_key: dg.AssetKey) -> list[dg.AssetKey] | None:
+    return sorted(graph.get(asset_key).child_keys) if graph.has(asset_key) else None
 
 
 def input_annotation(context: dg.InputContext) -> object:

@@ -139,9 +139,10 @@ def _publish(
     keep_branch: bool,
 ) -> None:
     from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - as above
 
     main = root.open_or_none(ref)
-    properties = {"dagster.promotion_run_id": context.run.run_id}
+    properties = {PROMOTION_RUN_KEY: context.run.run_id}
     published = None if main is None else publishing.publish(main, branch, tag=True, properties=properties)
     if published is None or main is None:
         raise dg.Failure(
@@ -150,6 +151,6 @@ def _publish(
     context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
-    publishing.record(context, publishing.materializations(ref.key, root.locate(ref), published, partitions))
+    publishing.record(context, publishing.materializations(context, root, ref, published, partitions))
     if not keep_branch:
         main.branches.discard(branch)

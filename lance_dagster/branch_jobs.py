@@ -174,7 +174,7 @@ def _tell(job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, p
     context.log.info("%s: branch %s is version %d of main", ref.name, published.branch, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
-    publishing.record(context, publishing.materializations(ref.key, job.root(context).locate(ref), published))
+    publishing.record(context, publishing.materializations(context, job.root(context), ref, published))
     if job.discard:
         main.branches.discard(published.branch)
     _show_branches(context, ref, main)
@@ -219,7 +219,9 @@ def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> 
 
 
 def _properties(context: dg.OpExecutionContext) -> dict[str, str]:
-    return {"dagster.promotion_run_id": context.run.run_id, "dagster.promotion_job_name": context.run.job_name}
+    from lance_dagster.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - code locations load without lance_core
+
+    return {PROMOTION_RUN_KEY: context.run.run_id, "dagster.promotion_job_name": context.run.job_name}
 
 
 def _show_branches(context: dg.OpExecutionContext, ref: TableRef, main: Any) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import dagster as dg
-
-from lance_dagster._context import downstream_keys
 
 __all__ = ["consumers"]
 
@@ -15,23 +13,27 @@ _MOST: Final = 50
 _TAG: Final = "dagster/input_data_version/"
 
 
-def consumers(context: dg.OutputContext) -> dict[str, int | None] | None:
-    """Assets that depend on an output's asset, and the version that each read last; None if nobody can tell.
+def consumers(
+    found: tuple[dg.DagsterInstance, Sequence[dg.AssetKey]] | None, asset_key: dg.AssetKey
+) -> dict[str, int | None] | None:
+    """Assets that depend on an asset, and the version that each read last; None if nobody can tell.
 
     Writers of Lance tables record the versions that they read; for other assets Dagster keeps the data version of the
     input.
+
+    Args:
+        found: The instance, and the keys of the assets that depend on it, as `_context` finds them.
+        asset_key: The asset.
     """
-    found = downstream_keys(context)
     if found is None:
         return None
-    instance, keys = found
-    keys = keys[:_MOST]
+    instance, keys = found[0], list(found[1][:_MOST])
     told: dict[str, int | None] = {key.to_user_string(): None for key in keys}
     for record in instance.get_asset_records(keys) if keys else ():
         event = record.asset_entry.last_materialization
         if event is not None and event.asset_materialization is not None:
             made = event.asset_materialization
-            version = _version(made.metadata, made.tags or {}, context.asset_key)
+            version = _version(made.metadata, made.tags or {}, asset_key)
             told[record.asset_entry.asset_key.to_user_string()] = version
     return told
 

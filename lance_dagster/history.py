@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA_VERSION_KEY",
+    "PROMOTION_RUN_KEY",
     "UNDO_KEY",
     "TableInput",
     "TableVersion",
@@ -37,6 +38,7 @@ __all__ = [
 
 UNDO_KEY: Final = "dagster.undo.run_id"
 DATA_VERSION_KEY: Final = "dagster.data_version"
+PROMOTION_RUN_KEY: Final = "dagster.promotion_run_id"
 _MESSAGE_KEY: Final = "__lance_commit_message"
 _BOOKKEEPING: Final = "ReserveFragments"
 _UPKEEP: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
@@ -89,9 +91,24 @@ class TableVersion:
     properties: dict[str, str]
 
     @property
+    def writers(self) -> list[str]:
+        """The Dagster runs whose writes it brings: one, or for the promotion of a branch all that wrote there."""
+        return _several(self.properties.get("dagster.run_id"))
+
+    @property
+    def committed_by(self) -> str | None:
+        """The Dagster run that committed it: that of a promotion's own job, else the one that wrote."""
+        return self.properties.get(PROMOTION_RUN_KEY) or (self.writers[0] if len(self.writers) == 1 else None)
+
+    @property
     def run_id(self) -> str | None:
-        """The Dagster run that made it."""
-        return self.properties.get("dagster.run_id")
+        """The Dagster run that made it: the one that wrote, or the one that promoted the writes of several."""
+        return self.writers[0] if len(self.writers) == 1 else self.committed_by
+
+    def is_of(self, run_id: str) -> bool:
+        """Whether a run wrote it, promoted it, or is the first of the chain of re-executions that did."""
+        roots = _several(self.properties.get("dagster.root_run_id"))
+        return run_id in (*self.writers, self.committed_by, *roots)
 
     @property
     def asset(self) -> str | None:
@@ -123,8 +140,9 @@ class TableVersion:
         """The tables that were read for it."""
         return [
             _input(key.removeprefix(INPUT_PREFIX), text)
-            for key, text in sorted(self.properties.items())
+            for key, texts in sorted(self.properties.items())
             if key.startswith(INPUT_PREFIX)
+            for text in _several(texts)
         ]
 
     @property
@@ -237,6 +255,17 @@ def data_version_of(dataset: lance_core.LanceDataset) -> str:
 def input_record(read: TableInput) -> dict[str, Any]:
     """A table that was read, for JSON."""
     return {"asset": read.asset, "uri": read.uri, "version": read.version}
+
+
+def _several(text: str | None) -> list[str]:
+    """The values of a property: one, or those that a promotion has put together as a JSON list of texts."""
+    if not text:
+        return []
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return [text]
+    return told if isinstance(told, list) and all(isinstance(one, str) for one in told) else [text]
 
 
 def _input(asset: str, text: str) -> TableInput:

@@ -46,7 +46,8 @@ def lineage(
 
     Args:
         tables: Where to look; branches are looked at as well.
-        run_id: Only versions that this run made, or the first run of its chain of re-executions.
+        run_id: Only versions that this run made, or whose writes it made before they were promoted, or that are of a
+            chain of re-executions that it is the first of.
         version: Only this version.
         asset: Only versions that were made for this asset.
     """
@@ -56,7 +57,7 @@ def lineage(
             wanted = [
                 one
                 for one in read_history(branch, count_changes=False)
-                if (run_id is None or run_id in (one.run_id, one.properties.get("dagster.root_run_id")))
+                if (run_id is None or one.is_of(run_id))
                 and version in (None, one.version)
                 and asset in (None, one.asset)
             ]
@@ -65,8 +66,12 @@ def lineage(
 
 
 def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableVersion]:
-    """The versions of a branch that a run made and that changed rows, oldest first."""
-    made = [one for one in read_history(branch, count_changes=False) if one.run_id == run_id and one.changes_rows]
+    """The versions of a branch that have a run's changes of rows, oldest first."""
+    made = [
+        one
+        for one in read_history(branch, count_changes=False)
+        if one.changes_rows and run_id in (*one.writers, one.committed_by)
+    ]
     return made[::-1]
 
 

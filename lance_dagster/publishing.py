@@ -16,10 +16,11 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError, VersionNotFoundError
-from lance_dagster._context import plan_materializations
+from lance_dagster._context import downstream_keys_of, plan_materializations
+from lance_dagster.consumers import consumers
 from lance_dagster.history import data_version
-from lance_dagster.location import TableLocation
 from lance_dagster.metadata import column_schema, lineage_metadata
+from lance_dagster.tables import TableRef, TableRoot
 
 __all__ = [
     "Gates",
@@ -148,17 +149,22 @@ def _partitions(properties: Mapping[str, str]) -> list[str]:
 
 
 def materializations(
-    key: dg.AssetKey, location: TableLocation, published: Published, partitions: Sequence[str] | None = None
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    root: TableRoot,
+    ref: TableRef,
+    published: Published,
+    partitions: Sequence[str] | None = None,
 ) -> Iterator[dg.AssetMaterialization]:
     """The materializations of a promotion: main has these partitions now, in this version.
 
     Args:
-        key: The asset.
-        location: Its table.
+        context: The step that promotes.
+        root: The tables.
+        ref: The asset.
         published: The promoted branch.
         partitions: The partitions to report; None for those that the commit names.
     """
-    dataset = published.dataset
+    dataset, location = published.dataset, root.locate(ref)
     known = {
         "dagster/row_count": dataset.count_rows(),
         "dagster/size_bytes": dataset.total_bytes,
@@ -179,11 +185,18 @@ def materializations(
     }
     metadata = {name: value for name, value in known.items() if value is not None}
     count = len(published.partitions if partitions is None else partitions)
-    metadata |= lineage_metadata({}, dataset, key.to_user_string(), events=count)
+    metadata |= lineage_metadata(
+        ref.metadata or {},
+        dataset,
+        f"asset {ref.name}",
+        events=count,
+        consumers=consumers(downstream_keys_of(context, ref.key), ref.key),
+        ui_url=root.ui_url,
+    )
     tags = {"dagster/data_version": data_version(dataset.root_uri, published.version)}
     keys: list[str | None] = [*(published.partitions if partitions is None else partitions)]
     for partition in keys or [None]:
-        yield dg.AssetMaterialization(asset_key=key, partition=partition, metadata=metadata, tags=tags)
+        yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=metadata, tags=tags)
 
 
 def record(

@@ -194,6 +194,7 @@ class TableSettings:
             storage_options=self.storage_options,
             schema=self.schema,
             branching=self.branching,
+            ui_url=self.ui_url,
         )
 
 

@@ -19,6 +19,7 @@ from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
     RunFacts,
     add_metadata,
+    downstream_keys,
     input_annotation,
     instance_of,
     output_name,
@@ -157,7 +158,7 @@ class LanceTableIOManager(dg.IOManager):
             written,
             output.where,
             events=len(output.keys or ()),
-            consumers=consumers(context),
+            consumers=consumers(downstream_keys(context), context.asset_key),
             ui_url=self._settings.ui_url,
             derived=self._derived(output, obj),
         )

@@ -40,7 +40,7 @@ def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
                 cell(one.rows),
                 cell(partitions_text(one.partitions)),
                 cell(one.message),
-                run_link(one.run_id, ui_url),
+                run_link(one.committed_by or one.run_id, ui_url),
             ]
             for one in versions
         ),

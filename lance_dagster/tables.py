@@ -60,12 +60,14 @@ class TableRoot:
         storage_options: How to reach it.
         schema: The folder of assets that name none.
         branching: Which runs read and write a branch.
+        ui_url: Where the Dagster UI is, if not at the root of its host.
     """
 
     root_uri: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     schema: str | None = None
     branching: BranchPolicy = field(default_factory=BranchPolicy.off)
+    ui_url: str = ""
 
     @property
     def options(self) -> dict[str, str] | None:

@@ -95,6 +95,16 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     made = versions_of_run(dataset, run_id)
     if not made:
         return None
+    for one in made:
+        if run_id != one.committed_by and len(one.writers) > 1:
+            raise _refused(
+                dataset,
+                run_id,
+                f"version {one.version} brought the writes of {len(one.writers)} runs at once from a branch; take back "
+                f"run {one.committed_by}, which promoted them"
+                if one.committed_by
+                else f"version {one.version} brought the writes of {len(one.writers)} runs at once from a branch",
+            )
     versions = tuple(one.version for one in made)
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
     others = [one for one in later if one.version not in versions]

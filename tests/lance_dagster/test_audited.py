@@ -111,7 +111,7 @@ def test_downstream_is_woken_by_the_publication_alone(lake):
 def test_a_publication_that_dies_is_finished_by_another_try(lake, monkeypatch):
     real = publishing.materializations
 
-    def dying(*args):
+    def dying(*args, **options):
         raise StoreError("the process dies")
 
     monkeypatch.setattr(publishing, "materializations", dying)

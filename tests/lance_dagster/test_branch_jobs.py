@@ -2,6 +2,7 @@
 
 import shutil
 from datetime import timedelta
+from itertools import islice
 from types import SimpleNamespace
 
 import dagster as dg
@@ -10,6 +11,8 @@ import pytest
 
 import lance_core
 from lance_dagster import BranchPolicy, branch_page, build_branch_jobs, build_branch_sensor, lance_eager
+from lance_dagster.lineage import lineage
+from lance_dagster.undo import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -108,6 +111,47 @@ class TestPromote:
         metadata = again["2024-01-03"]
         assert (metadata["lance/version"], metadata["lance/deduplicated"]) == (2, True)
         assert (written.table("events").version, written.rows("events")[1]) == (3, ("2024-01-02", 9))
+
+    def test_the_pages_of_a_promotion(self, written, monkeypatch):
+        """Links begin where the UI is, lead to the promoting run, and readers and columns are named as for a write."""
+        columns = {"lance/column_lineage": {"n": "plain.n"}}
+
+        @dg.asset(name="events", partitions_def=DAYS, metadata={"partition_expr": "day", **columns})
+        def traced() -> None: ...
+
+        @dg.asset(deps=[traced])
+        def reader() -> None: ...
+
+        promote, _ = build_branch_jobs([traced])
+        manager = written.manager(ui_url="/dagster", **TAGGED)
+        defs = dg.Definitions([traced, reader], jobs=[promote], resources={"io_manager": manager})
+        job = defs.resolve_job_def("lance_promote")
+        monkeypatch.setattr(
+            dg.OpExecutionContext, "repository_def", defs.get_repository_def()
+        )  # a server's runs have it
+        result = job.execute_in_process(instance=written.instance, tags={"lance/branch": BRANCH}, run_config=QUIET)
+        metadata = told(result)["2024-01-03"]
+        link = f"[{result.run_id[:8]}](/dagster/runs/{result.run_id})"
+        assert metadata["lance/history"].splitlines()[2].endswith(f"| {link} |")
+        assert "### Consumers" in metadata["lance/table_log"]
+        assert "| reader |" in metadata["lance/table_log"]
+        assert list(metadata["dagster/column_lineage"].deps_by_column) == ["n"]
+
+    def test_lineage_names_all_runs_of_a_promotion(self, written):
+        """After the branch is gone, too; and one of several writers cannot be taken back alone."""
+        promote, discard = build_branch_jobs([events])
+        head = written.table("events").checkout_version((BRANCH, None))
+        writers = [made.transaction_properties["dagster.run_id"] for _, made in islice(head.history(), 2)]
+        assert len(set(writers)) == 2
+        done = run(written, promote, tags={"lance/branch": BRANCH})
+        run(written, discard, tags={"lance/branch": BRANCH})
+        for one in (*writers, done.run_id):
+            (found,) = lineage([written.table("events")], run_id=one)
+            assert (found["version"], found["run_id"]) == (2, done.run_id)
+        with pytest.raises(CannotUndoError, match=f"the writes of 2 runs at once .* run {done.run_id}, which"):
+            plan_undo(written.table("events"), writers[0])
+        plan_undo(written.table("events"), done.run_id).commit()
+        assert written.rows("events") == [("2024-01-01", 0), ("2024-01-02", 0)]
 
     def test_tables_without_the_branch_are_passed_over(self, written):
         written.run(plain)

@@ -1,5 +1,6 @@
 """The code location of the stories about branches: thirty partitions, a blocking check, a table that is woken."""
 
+import json
 import os
 
 import dagster as dg
@@ -44,7 +45,9 @@ defs = dg.Definitions(
     ],
     resources={
         "io_manager": LanceIOManager(
-            root_uri=os.environ["LANCE_TEST_ROOT"], branching=BranchPolicy.from_tag("lance/branch")
+            root_uri=os.environ["LANCE_TEST_ROOT"],
+            storage_options=json.loads(os.environ.get("LANCE_TEST_STORAGE", "{}")),
+            branching=BranchPolicy.from_tag("lance/branch"),
         )
     },
     executor=dg.in_process_executor,

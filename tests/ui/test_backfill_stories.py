@@ -1,5 +1,6 @@
-"""Backfills on a branch with a real daemon and webserver: published, held up by a check, canceled."""
+"""Backfills on a branch with a real daemon and webserver: published, held up by a check, canceled; on disk and on S3."""
 
+import json
 from pathlib import Path
 
 import dagster as dg
@@ -19,7 +20,8 @@ class Events(Site):
         return self.backfill("events", days, **{"lance/branch": "auto", "n": str(n)})
 
     def table(self):
-        return lance_core.dataset(str(self.lake / "public" / "events.lance"))
+        root, options = self.env["LANCE_TEST_ROOT"], json.loads(self.env.get("LANCE_TEST_STORAGE", "{}"))
+        return lance_core.dataset(f"{root}/public/events.lance", storage_options=options or None)
 
     def rows(self, branch=None):
         table = self.table().checkout_version((branch, None)).to_table()
@@ -39,13 +41,21 @@ class Events(Site):
         return [event for event in self.events("events") if "lance/promoted_from" in event.metadata]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    with dagster_site(tmp_path_factory.mktemp("story"), DEFINITIONS, kind=Events) as site:
+@pytest.fixture(scope="module", params=["disk", "s3"])
+def site(request, tmp_path_factory):
+    env = []
+    if request.param == "s3":
+        s3 = request.getfixturevalue("s3")
+        env = [
+            ("LANCE_TEST_ROOT", f"s3://{s3.new_bucket()}/lake"),
+            ("LANCE_TEST_STORAGE", json.dumps(s3.storage_options)),
+        ]
+    with dagster_site(tmp_path_factory.mktemp("story"), DEFINITIONS, env=env, kind=Events) as site:
         yield site
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")
 class TestStories:
     """In this order: each goes on with the lake of the one before."""

@@ -75,8 +75,17 @@ class Story:
         self.site.ask(START_SCHEDULE, s=selector)
 
     def stop_schedule(self):
-        told = self.site.ask(STOP_SCHEDULE, id=self.states()[0]["id"])
-        assert "Error" not in str(told), told
+        """A tick under way writes the state that it began with: stop until that is over."""
+
+        def is_stopped():
+            state = self.states()[0]
+            if state["status"] == "STOPPED" and "STARTED" not in [tick["status"] for tick in state["ticks"]]:
+                return True
+            told = self.site.ask(STOP_SCHEDULE, id=state["id"])
+            assert "Error" not in str(told), told
+            return False
+
+        self.site.until("the end of the schedule", is_stopped)
 
     def kill_at(self, place):
         """Wait until a run has stopped there, and kill its process; the run."""
@@ -102,6 +111,7 @@ def story(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")
 class TestStories:
     """In this order: each goes on with the lake of the one before."""
