@@ -1,27 +1,25 @@
-"""Tables as a run on a branch sees them.
+"""Tables as a run on a branch writes them.
 
-write   the branch, begun at main's latest version; a table that is not there yet begins empty on main
-read    the branch where the table has it, else main as it was when the backfill, or the root run, began
+The branch begins at main's latest version; a table that is not there yet begins empty on main. `tables` has how such
+a run reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import dagster as dg
 
 import lance_core
-from lance_core.errors import DatasetExistsError, NotFoundError, VersionNotFoundError
+from lance_core.errors import DatasetExistsError
 from lance_dagster.branch_page import branch_entries
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
 
-__all__ = ["begin_empty", "branch_for_reading", "branch_for_writing", "branch_metadata"]
+__all__ = ["begin_empty", "branch_for_writing", "branch_metadata"]
 
 
 def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
@@ -30,33 +28,6 @@ def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core
     A branch that was promoted is created anew: later writes to the old one could not be promoted.
     """
     return main.ensure_branch(branch, renew_promoted=True)
-
-
-def branch_for_reading(
-    uri: str, branch: str, began: datetime | None, storage_options: Mapping[str, str] | None
-) -> lance_core.LanceDataset:
-    """The table at the version that a run on a branch reads.
-
-    Args:
-        uri: The table.
-        branch: The run's branch.
-        began: When the backfill, or the root run, began; None reads main's latest version.
-        storage_options: How to reach it.
-
-    Raises:
-        DatasetNotFoundError: there is no table.
-    """
-    main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
-    try:
-        return main.checkout_version((branch, None))
-    except NotFoundError:
-        pass
-    if began is None:
-        return main
-    try:
-        return main.checkout_version(main.version_as_of(began))
-    except VersionNotFoundError:
-        return main  # created since: there is no version from before the run
 
 
 def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
 from lance_dagster._context import instance_of, is_own_upstream, run_began, run_facts
-from lance_dagster.branch_tables import branch_for_reading
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers import Loading
@@ -26,6 +25,7 @@ from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
+from lance_dagster.tables import branch_for_reading
 
 __all__ = ["read_requests"]
 

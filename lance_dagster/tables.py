@@ -23,7 +23,16 @@ from lance_dagster.location import TableLocation, locate_table
 if TYPE_CHECKING:
     import lance_core
 
-__all__ = ["TableLike", "TableRef", "TableRoot", "as_moment", "table_ref", "table_refs", "table_root"]
+__all__ = [
+    "TableLike",
+    "TableRef",
+    "TableRoot",
+    "as_moment",
+    "branch_for_reading",
+    "table_ref",
+    "table_refs",
+    "table_root",
+]
 
 TableLike = dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
 """A reference to a table: an asset of any kind, its key, or "schema/table"."""
@@ -128,8 +137,6 @@ class TableRoot:
         branch = branch_of_run(self.branching, facts)
         if branch is None:
             return self.open(table)
-        from lance_dagster.branch_tables import branch_for_reading  # noqa: PLC0415 - needs lance_core
-
         return branch_for_reading(self.locate(table).uri, branch, run_began(instance, facts), self.options)
 
     def open_or_none(self, table: TableLike | TableRef) -> lance_core.LanceDataset | None:
@@ -140,6 +147,36 @@ class TableRoot:
             return self.open(table)
         except DatasetNotFoundError:
             return None
+
+
+def branch_for_reading(
+    uri: str, branch: str, began: datetime | None, storage_options: Mapping[str, str] | None
+) -> lance_core.LanceDataset:
+    """The table at the version that a run on a branch reads: the branch where there is one, else main as it was.
+
+    Args:
+        uri: The table.
+        branch: The run's branch.
+        began: When the backfill, or the root run, began; None reads main's latest version.
+        storage_options: How to reach it.
+
+    Raises:
+        DatasetNotFoundError: there is no table.
+    """
+    import lance_core  # noqa: PLC0415 - code locations load without it
+    from lance_core.errors import NotFoundError, VersionNotFoundError  # noqa: PLC0415 - as above
+
+    main = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
+    try:
+        return main.checkout_version((branch, None))
+    except NotFoundError:
+        pass
+    if began is None:
+        return main
+    try:
+        return main.checkout_version(main.version_as_of(began))
+    except VersionNotFoundError:
+        return main  # created since: there is no version from before the run
 
 
 def table_root(resource: object) -> TableRoot:
