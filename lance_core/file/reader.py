@@ -262,7 +262,7 @@ class DataFileReader:
             target = 1 if batch_rows is None else min(batch_rows, left)
             while True:
                 wanting = [r for r in readers if r.bytes_ahead() < budget or r.rows_ready() < target]
-                self._load(wanting, budget)
+                self._load(wanting, budget, is_first=left == num_rows and not any(r.rows_ready() for r in readers))
                 ready = min(reader.rows_ready() for reader in readers)
                 if ready >= target:
                     break
@@ -272,27 +272,35 @@ class DataFileReader:
             yield pa.RecordBatch.from_arrays([field.take(count) for field in fields], schema=schema)
             left -= count
 
-    def _load(self, readers: Sequence[RowStream], budget: int) -> None:
-        """Start on the next pages of some columns: each round of ranges is one request for all of them."""
-        active: list[tuple[PageTask, Sequence[ByteRange]]] = []
-        for reader in readers:
-            for task in reader.next_tasks(budget):
-                asked = task.advance(None)
-                if asked is not None:
-                    active.append((task, asked))
+    def _load(self, readers: Sequence[RowStream], budget: int, *, is_first: bool) -> None:
+        """Start on the next pages of some columns: each round of ranges is one request for all of them.
+
+        Args:
+            readers: The columns.
+            budget: Bytes to read ahead per column.
+            is_first: Whether nothing can be handed out yet: the largest page is then decoded here, not waited for.
+        """
+        tasks = [task for reader in readers for task in reader.next_tasks(budget)]
+        active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
+        own = _largest(task for task, _ in active if task.is_whole) if is_first else None
         while active:
             answers = iter(self.fetch([r for _, asked in active for r in asked]))
             here = sum(end - start for _, asked in active for start, end in asked) < _INLINE_BYTES
             following: list[tuple[PageTask, Sequence[ByteRange]]] = []
             running: list[tuple[PageTask, Future[Sequence[ByteRange] | None]]] = []
+            last: list[BytesLike] | None = None
             for task, asked in active:
                 answer = [next(answers) for _ in asked]
-                if task.is_whole:
+                if task is own:
+                    last = answer
+                elif task.is_whole:
                     (task.run if here else task.finish)(answer, self.fetch)
                 elif not here and task.num_rows >= _FEW_ROWS:
                     running.append((task, submit(task.advance, answer)))
                 elif (ranges := task.advance(answer)) is not None:
                     following.append((task, ranges))
+            if own is not None and last is not None:
+                own.run(last, self.fetch)
             following += [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
             active = following
 
@@ -318,6 +326,10 @@ class _FieldReader:
         columns = [reader.take(count) for reader in self.readers]
         arrays = [concatenate(c) for c in columns]
         return arrays[0] if self._is_whole else merge_columns(self._field, arrays)
+
+
+def _largest(tasks: Iterable[PageTask]) -> PageTask | None:
+    return max(tasks, key=lambda task: task.num_bytes, default=None)
 
 
 def _empty_batches(schema: pa.Schema, num_rows: int, batch_rows: int | None) -> Iterator[pa.RecordBatch]:

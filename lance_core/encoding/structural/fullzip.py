@@ -30,7 +30,7 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLay
 from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.compression.chunks import Counts, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
-from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes
+from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes, joined
 from lance_core.encoding.repdef import (
     Layer,
     LevelArray,
@@ -48,6 +48,8 @@ from lance_core.errors import CorruptFileError
 __all__ = ["bytes_of_bits", "decode", "encode", "group_key"]
 
 _SMALL_PAGE = 64 * 1024
+# Rows with no more bytes than this between them are read together: no store reads them apart, or it maps them.
+_GAP = 4 * 1024
 
 
 def encode(
@@ -227,30 +229,42 @@ def decode(
         data, row_starts, row_ends = yield from _read_indexed(pages[0], rows)
     else:
         step = kind.width + kind.size
-        data = _join((yield _ranges(pages, rows, step)))
+        starts, lengths = _places(pages, rows, step)
+        ranges, first = _merged(starts, starts + lengths)
+        data, places = joined((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
+        if starts.size > 1:
+            # From places in the file to places in the data, then from the rows of all runs to those of each.
+            starts += np.repeat(places - starts[first], np.diff(np.append(first, starts.size)))
+            row_starts += np.repeat(starts - np.cumsum(lengths) + lengths, lengths // step)
         row_ends = row_starts + step
     levels, values = _unzip(kind, data, row_starts, row_ends)
     return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, values))
 
 
-def _ranges(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> list[ByteRange]:
-    """Where the wanted rows are, all of which take so many bytes."""
-    ranges = []
+def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts, Counts]:
+    """Where the runs of wanted rows begin in the file, and their bytes; each row takes `step` bytes."""
+    starts, lengths = [], []
     first = 0
     for page in pages:
         start, end = page.buffer(0)
         if (end - start) // step < page.num_rows:
             raise CorruptFileError(f"{end - start} bytes are too few for {page.num_rows} values of {step} bytes")
         own = rows if len(pages) == 1 else rows.within(first, first + page.num_rows)
-        runs = zip(own.starts.tolist(), own.ends.tolist(), strict=True)
-        ranges += [(start + a * step, start + b * step) for a, b in runs]
+        starts.append(own.starts * step + start)
+        lengths.append((own.ends - own.starts) * step)
         first += page.num_rows
-    return ranges
+    return np.concatenate(starts), np.concatenate(lengths)
 
 
-def _join(pieces: Any) -> Bytes:
-    return as_bytes(pieces[0]) if len(pieces) == 1 else np.concatenate([as_bytes(piece) for piece in pieces])
+def _merged(starts: Counts, ends: Counts) -> tuple[list[ByteRange], Counts]:
+    """Ranges of the file that hold all runs, neighbours together; and the first run of each."""
+    apart = np.ones(starts.size, np.bool_)
+    gaps = starts[1:] - ends[:-1]
+    apart[1:] = (gaps > _GAP) | (gaps < 0)
+    first = np.flatnonzero(apart)
+    last = np.append(first[1:], starts.size) - 1
+    return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True)), first
 
 
 def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, Counts]]:
@@ -279,7 +293,8 @@ def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, C
         row_starts.append(index[:-1] - index[0] + shift)
         row_ends.append(index[1:] - index[0] + shift)
         shift += int(index[-1] - index[0])
-    return _join(pieces), np.concatenate(row_starts), np.concatenate(row_ends)
+    data = np.concatenate([as_bytes(piece) for piece in pieces])
+    return data, np.concatenate(row_starts), np.concatenate(row_ends)
 
 
 def _check_index(index: Counts, size: int) -> None:
@@ -292,7 +307,8 @@ def _unzip(
 ) -> tuple[Levels, FixedWidthBlock | VariableBlock]:
     if kind.width == 0 and not kind.is_variable:
         levels = Levels(layers=kind.layers, num_levels=row_starts.size, repetition=None, definition=None)
-        return levels, FixedWidthBlock(data=data, bits_per_value=kind.size * 8, num_values=row_starts.size)
+        plain = _plain_values(data, row_starts, kind.size)
+        return levels, FixedWidthBlock(data=plain, bits_per_value=kind.size * 8, num_values=row_starts.size)
     starts = row_starts
     if kind.bits_rep:
         starts = find_entries(data, row_starts, row_ends, lambda at: _entry_sizes(kind, data, at))
@@ -309,6 +325,20 @@ def _unzip(
     if definition is not None:
         valid = (definition if slots is None else definition[slots]) == 0
     return levels, _cut_variable(data, at, kind.size, valid)
+
+
+def _plain_values(data: Bytes, starts: Counts, size: int) -> Bytes:
+    """Values of `size` bytes: a view where they lie back to back, else copies."""
+    if data.size == starts.size * size:
+        return data
+    low, high = int(starts.min()), int(starts.max()) + size
+    if low < 0 or high > data.size:
+        raise CorruptFileError("a value ends after the page")
+    numbers, rest = np.divmod(starts - low, size)
+    if rest.any():
+        return _cut_fixed(data, starts, size)
+    kind = f"<u{size}" if size in (1, 2, 4, 8) else f"V{size}"
+    return data[low:high].view(kind)[numbers].view(np.uint8)
 
 
 def _levels_at(kind: _Zip, data: Bytes, starts: Counts) -> tuple[LevelArray | None, LevelArray | None]:

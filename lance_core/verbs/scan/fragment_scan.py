@@ -20,7 +20,8 @@ from lance_core.errors import SchemaError
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
-from lance_core.verbs.expressions.arrow import columns_of, matching_all
+from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
+from lance_core.verbs.scan.filter_stages import Kept, Stages, chosen, side_by_side, stages_of
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
 from lance_core.verbs.scan.projection import rows_without_columns
@@ -33,8 +34,8 @@ __all__ = ["FIRST_WINDOW_ROWS", "FilterReads", "FragmentScan", "ReadRows", "filt
 TWO_STEP_SHARE: Final = 1 / 16
 """A filter that keeps less than this of the rows has the other columns read for those rows alone."""
 
-NEAR_TWO_STEP_SHARE: Final = 1 / 64
-"""The same where bytes cost nothing but decoding: on a local disk, or in memory."""
+STAGED_ROWS: Final = 65_536
+"""From so many rows on, conditions on a column of one width are evaluated before the other columns are read."""
 
 FIRST_WINDOW_ROWS: Final = 16_384
 """With a limit, a filter is evaluated on this many rows first, then on more and more: the first may suffice."""
@@ -51,8 +52,9 @@ RUN_GAP: Final = 1024
 RUN_SHARE: Final = 8
 """... unless that reads more than this many times the rows that can."""
 
-NEAR_RUN_SHARE: Final = 2048
-"""The same where bytes cost nothing but decoding, which is done by chunks of thousands of rows."""
+NEAR_RUN_SHARE: Final = 16
+"""All rows from the first to the last are read unless that is more than this many times the rows that can, where bytes
+cost nothing but decoding."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -186,19 +188,18 @@ class FragmentScan:
                 yield batch
             return
         for window in [rows] if most is None else _windows(rows):
-            for chosen in self._possible(window, keep):
-                if not isinstance(chosen, range):
-                    yield from self._filtered(expression, chosen, keep, live, most)
+            for part_rows in self._possible(window, keep):
+                if not isinstance(part_rows, range):
+                    yield from self._filtered(expression, part_rows, keep, live, most)
                     continue
-                for possible in possible_rows(self.source, self.fragment, expression, chosen, self.opened):
+                for possible in possible_rows(self.source, self.fragment, expression, part_rows, self.opened):
                     yield from self._filtered(expression, possible, keep, live, most)
 
     def _possible(self, rows: range, keep: _Mask) -> list[Rows]:
         """The rows out of some that can match, as far as indices tell: runs of them, or each by itself."""
         if self.possible is None or self.known is not None:
             return [rows]
-        chosen = self.possible & BitMap(rows)
-        offsets = np.frombuffer(chosen.to_array(), np.uint32).astype(np.int64)
+        offsets = np.frombuffer((self.possible & BitMap(rows)).to_array(), np.uint32).astype(np.int64)
         if keep is not None:
             offsets = offsets[keep[offsets]]
         if not len(offsets):
@@ -231,16 +232,19 @@ class FragmentScan:
         options = self.options if isinstance(rows, range) else replace(self.options, late_materialization=False)
         reads = filter_reads(self.source.manifest.schema, options, expression)
         scan = self._needing(reads.row_names)
-        found = (
+        stages = self._stages(reads, rows)
+        found: Iterable[_Found] = (
             (batch, where, self._matches(expression, batch, where))
             for batch, where in scan._read(reads.own, rows, keep, live)  # noqa: SLF001 - the same class
         )
+        if stages is not None:
+            found = self._staged(stages, reads.own, rows, keep, live)
         if reads.late is not None:
             yield from self._two_steps(reads.own.names, reads.late, found, len(rows), live, most)
             return
         for batch, _, mask in found:
             if mask.true_count:
-                yield _chosen(self._select(batch, self.options.schema), mask)
+                yield chosen(self._select(batch, self.options.schema), mask)
 
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows) -> pa.Array:
         """For each of some rows whether it matches."""
@@ -249,19 +253,52 @@ class FragmentScan:
             return matching_all(batch, self.options.conjuncts or (expression,))
         return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
 
+    def _stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
+        """The conditions to evaluate before the columns of the others are read; None to evaluate all at once."""
+        is_plain = self.known is None and not reads.row_names and self.options.late_materialization is None
+        if len(self.options.conjuncts) < 2 or not is_plain or not self.is_near:
+            return None
+        if not isinstance(rows, range) or len(rows) < STAGED_ROWS:
+            return None
+        stages = stages_of(reads.own, self.options.conjuncts)
+        return stages if stages is not None and len(rows) * stages.row_bytes <= KEPT_BYTES else None
+
+    def _staged(self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask) -> Iterator[_Found]:
+        """Evaluate the first conditions, then the others: on the rows that are left if these are few, else on all."""
+        first = [
+            (batch, where, matching_all(batch, stages.first))
+            for batch, where in self._read(stages.schema, rows, keep, live)
+        ]
+        count = sum(mask.true_count for _, _, mask in first)
+        rest = Schema(fields=tuple(f for f in own.fields if f.name not in stages.schema.names))
+        complete = self._select_schema(own)
+        if count >= len(rows) * TWO_STEP_SHARE:
+            for batch, where, mask in side_by_side(first, self._read(rest, rows, keep, live), complete):
+                if mask.true_count:
+                    yield batch, where, matching_all(batch, stages.then, mask)
+        elif count:
+            kept, matched = Kept(self._select_schema(stages.schema)), []
+            for batch, where, mask in first:
+                places = true_places(mask)
+                matched.append(where.start + places if isinstance(where, range) else where[places])
+                kept.add(chosen(self._select(batch, stages.schema), mask))
+            for others, where in self._read(rest, np.concatenate(matched), None, live):
+                batch = kept.put_back(others, complete)
+                yield batch, where, matching_all(batch, stages.then)
+
     def _two_steps(
         self, names: Sequence[str], late: Schema, found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Find the matching rows by the filter's own columns, then read the other columns of those."""
         again = Schema(fields=tuple(f for f in self.options.schema.fields if f.name in names))
-        kept: _Kept | None = _Kept(self._select_schema(again)) if again.fields else None
+        kept: Kept | None = Kept(self._select_schema(again)) if again.fields else None
         matched, count = [], 0
         for batch, where, mask in found:
-            positions = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            positions = true_places(mask)
             matched.append(where.start + positions if isinstance(where, range) else where[positions])
             count += len(positions)
             if kept is not None and len(positions):
-                kept.add(_chosen(self._select(batch, again), mask))
+                kept.add(chosen(self._select(batch, again), mask))
                 kept = kept if kept.num_bytes <= KEPT_BYTES else None
             if most is not None and count >= most:
                 break
@@ -277,14 +314,14 @@ class FragmentScan:
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows by ascending offsets: each by itself if they are few, or cut out of all from first to last."""
         is_dense = int(offsets[-1]) - int(offsets[0]) < 4 * len(offsets)
-        if not is_dense and len(offsets) < out_of * (NEAR_TWO_STEP_SHARE if self.is_near else TWO_STEP_SHARE):
+        if not is_dense and len(offsets) < out_of * TWO_STEP_SHARE:
             for batch, _ in self._read(schema, offsets, None, live):
                 yield batch
             return
-        chosen = range(int(offsets[0]), int(offsets[-1]) + 1)
-        keep = np.zeros(chosen.stop, np.bool_)
+        span = range(int(offsets[0]), int(offsets[-1]) + 1)
+        keep = np.zeros(span.stop, np.bool_)
         keep[offsets] = True
-        for batch, _ in self._read(schema, chosen, keep, live):
+        for batch, _ in self._read(schema, span, keep, live):
             yield batch
 
     def _needing(self, row_names: Sequence[str]) -> FragmentScan:
@@ -315,7 +352,7 @@ class FragmentScan:
                 if not mask.any():
                     continue
                 if not mask.all():
-                    complete = _chosen(complete, pa.array(mask))
+                    complete = chosen(complete, pa.array(mask))
                     where = np.flatnonzero(mask) + where.start if isinstance(where, range) else where[mask]
             if complete.num_rows:
                 yield complete, where
@@ -358,36 +395,6 @@ class FragmentScan:
         return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-class _Kept:
-    """Columns of matching rows that were read with the filter, until the others are there.
-
-    Args:
-        schema: The columns.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._batches: list[pa.RecordBatch] = []
-        self._table: pa.Table | None = None
-        self._position = 0
-        self.num_bytes = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Keep these rows."""
-        self._batches.append(batch)
-        self.num_bytes += batch.nbytes
-
-    def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The next rows, with their other columns."""
-        if self._table is None:
-            self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
-        own = self._table.slice(self._position, others.num_rows)
-        self._position += others.num_rows
-        found = set(others.schema.names)
-        columns = [others.column(f.name) if f.name in found else own.column(f.name).combine_chunks() for f in schema]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _slices(batch: pa.RecordBatch, num_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The rows in batches of that size."""
     step = num_rows or max(batch.num_rows, 1)
@@ -407,15 +414,6 @@ def _with_columns(
         columns.append(pa.array(values(where), pa.uint64(), mask=dead))
         fields.append(row_field(name))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
-
-
-def _chosen(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
-    """The rows of a batch for which the mask is true; a batch without columns keeps its number of rows."""
-    if mask.true_count == len(mask):
-        return batch
-    if batch.num_columns:
-        return batch.filter(mask)
-    return rows_without_columns(mask.true_count)
 
 
 def _at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:

@@ -14,6 +14,16 @@ from lance_core.verbs.scan import fragment_scan
 from lance_core.verbs.scan.ordering import ColumnOrdering, order_of
 
 ROWS = 100_000
+FILTERS = [
+    "x < 5",
+    "x = 500 AND y > 0",
+    "id BETWEEN 70000 AND 70100",
+    "y > -9",
+    "x < 0",
+    "text LIKE '%77' AND x > 100 AND y < 0.5 AND true",
+    "x < 0 AND y > 0",
+    "id > 10 AND id < 30 AND pair.a > 0",
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +42,15 @@ def dataset(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("late", "near"),
-    [(None, fragment_scan.NEAR_TWO_STEP_SHARE), (True, 2.0), (False, fragment_scan.NEAR_TWO_STEP_SHARE)],
-    ids=["rows cut out of ranges", "rows by offset", "all columns together"],
+    ("late", "share"),
+    [(None, 0.0), (None, 2.0), (True, 2.0), (False, 0.0)],
+    ids=["in stages, cut out of ranges", "in stages, by offset", "rows by offset", "all columns together"],
 )
-@pytest.mark.parametrize("filter_", ["x < 5", "x = 500 AND y > 0", "id BETWEEN 70000 AND 70100", "y > -9", "x < 0"])
+@pytest.mark.parametrize("filter_", FILTERS)
 @pytest.mark.parametrize("columns", [None, ["text", "x"], ["x"], ["pair.a", "id"], {"z": "id + pair.a", "x": "x"}])
-def test_every_way_to_filter_gives_the_same(dataset, monkeypatch, filter_, columns, late, near):
-    monkeypatch.setattr(fragment_scan, "NEAR_TWO_STEP_SHARE", near)
+def test_every_way_to_filter_gives_the_same(dataset, monkeypatch, filter_, columns, late, share):
+    monkeypatch.setattr(fragment_scan, "TWO_STEP_SHARE", share)
+    monkeypatch.setattr(fragment_scan, "STAGED_ROWS", 1)
     everything = dataset.to_table()
     keep = pc.fill_null(dataset.to_table(columns={"keep": filter_}).column("keep"), False)
     expected = everything.filter(keep)

@@ -1,0 +1,134 @@
+"""A filter in stages: columns of rows that matched so far, put together with those that are read of them later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.schema import Schema, schema_to_arrow
+from lance_core.verbs.expressions.arrow import columns_of
+from lance_core.verbs.scan.projection import rows_without_columns
+from lance_core.verbs.scan.read_fragment import Rows
+
+__all__ = ["Found", "Kept", "Stages", "chosen", "side_by_side", "stages_of"]
+
+Found = tuple[pa.RecordBatch, Rows, pa.Array]
+"""Rows, where they are, and which of them match."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Conditions that AND joins, in the order in which they are evaluated.
+
+    Attributes:
+        schema: The columns of the first ones, all of values of one width.
+        first: Conditions on these columns.
+        then: The others, on these columns and more.
+        row_bytes: About how many bytes a row has in `schema`.
+    """
+
+    schema: Schema
+    first: tuple[pc.Expression, ...]
+    then: tuple[pc.Expression, ...]
+    row_bytes: int
+
+
+def stages_of(own: Schema, conditions: Sequence[pc.Expression]) -> Stages | None:
+    """Which conditions to evaluate first: one on numbers, or all of them before those on texts and nested values.
+
+    Args:
+        own: The columns of all conditions.
+        conditions: As they were written.
+
+    Returns:
+        The stages; None if one condition is as cheap as another, or they share their columns.
+    """
+    widths = {field.name: _width(field.type) for field in schema_to_arrow(own)}
+    names = [set(columns_of(condition)) for condition in conditions]
+    cheap = [known for known in names if known and all(widths.get(name) for name in known)]
+    if not cheap:
+        return None
+    lead = cheap[0] if len(cheap) == len(names) else set().union(*cheap)
+    first = tuple(c for c, known in zip(conditions, names, strict=True) if known and known <= lead)
+    then = tuple(c for c, known in zip(conditions, names, strict=True) if not known or not known <= lead)
+    if not then:
+        return None
+    schema = Schema(fields=tuple(f for f in own.fields if f.name in lead))
+    return Stages(schema=schema, first=first, then=then, row_bytes=sum(widths[name] for name in lead))
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of a value of one width; 0 for others."""
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
+        return -(-int(kind.bit_width) // 8)
+    return 0
+
+
+def side_by_side(
+    first: Iterable[Found], others: Iterator[tuple[pa.RecordBatch, Rows]], schema: pa.Schema
+) -> Iterator[Found]:
+    """Two readings of the same rows as one, whatever their batches are.
+
+    Args:
+        first: Some columns.
+        others: Other columns of the same rows, in the same order.
+        schema: The columns of the result.
+    """
+    waiting: pa.RecordBatch | None = None
+    for batch, where, mask in first:
+        position = 0
+        while position < batch.num_rows:
+            if waiting is None or not waiting.num_rows:
+                waiting, _ = next(others)
+            count = min(waiting.num_rows, batch.num_rows - position)
+            part = slice(position, position + count)
+            joined = _joined(batch.slice(position, count), waiting.slice(0, count), schema)
+            yield joined, where[part], mask.slice(position, count)
+            waiting, position = waiting.slice(count), position + count
+
+
+def _joined(own: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    found = set(others.schema.names)
+    columns = [(others if field.name in found else own).column(field.name) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Kept:
+    """Columns of matching rows that were read with the filter, until the others are there.
+
+    Args:
+        schema: The columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._table: pa.Table | None = None
+        self._position = 0
+        self.num_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep these rows."""
+        self._batches.append(batch)
+        self.num_bytes += batch.nbytes
+
+    def put_back(self, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """The next rows, with their other columns."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
+        own = self._table.slice(self._position, others.num_rows)
+        self._position += others.num_rows
+        batches = own.to_batches()
+        return _joined(batches[0] if batches else pa.RecordBatch.from_pylist([], own.schema), others, schema)
+
+
+def chosen(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
+    """The rows of a batch for which the mask is true; a batch without columns keeps its number of rows."""
+    if mask.true_count == len(mask):
+        return batch
+    if batch.num_columns:
+        return batch.filter(mask)
+    return rows_without_columns(mask.true_count)
