@@ -1,12 +1,14 @@
 """Files of a Spark job that its commit does not use.
 
 A task that failed is over for Spark while its Python worker may still be at work: if what feeds a worker fails, the
-worker sees the end of its rows, and writes its file to the end. Nothing tells when it is done but its files.
+worker sees the end of its rows, and writes its file to the end. Nothing tells when it is done but its files. The same
+holds for an attempt that another one of its task came after, though the job as a whole went well.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -43,10 +45,11 @@ def delete_leftovers(
         job: Id of the job, with which the names of its files begin.
         keep: Fragments that are committed, or may be.
         storage_options: Options of the storage.
-        failed: Whether tasks failed or were cancelled. Then this looks again until no more files come, for about a
-            second after the last one, and 30 s at most.
+        failed: Whether tasks failed or were cancelled. Then, and if a second attempt wrote a file to keep, this looks
+            again until no more files come, for about a second after the last one, and 30 s at most.
     """
     names = {file.path for fragment in keep for file in fragment.files}
+    failed = failed or any(map(re.compile(rf"{job}-\d+-[1-9]\d*-").match, names))
     still = 0
     try:
         for _ in range(_MOST_POLLS):

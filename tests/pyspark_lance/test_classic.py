@@ -170,15 +170,21 @@ def test_an_interrupted_write_leaves_neither_tasks_nor_files(spark, uri, transpo
                 time.sleep(0.02)
                 yield batch.slice(row, 10)
 
+    over = threading.Event()
+
     def interrupt():
         while not files(uri):
-            time.sleep(0.02)
+            if over.wait(0.02):
+                return  # it failed: no other test is to be interrupted
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     frame = spark.range(0, 200_000, 1, 2).mapInArrow(endless, "id long")
-    with pytest.raises(KeyboardInterrupt):
-        write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write_with(frame, uri, WriteOptions(max_rows_per_file=50), transport=transport)
+    finally:
+        over.set()
     assert left(uri) == []
     assert active_tasks(spark) == 0
     # The session is as good as before.

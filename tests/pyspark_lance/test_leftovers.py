@@ -53,6 +53,19 @@ def test_nothing_is_waited_for_if_all_tasks_reported(table, monkeypatch):
     assert (others(table, job), pauses) == ([], [])
 
 
+@pytest.mark.parametrize(("attempt", "waits"), [(0, False), (1, True), (12, True)])
+def test_an_attempt_that_another_one_came_after_may_still_write(table, monkeypatch, attempt, waits):
+    job = uuid.uuid4().hex
+    kept = lance_core.write_fragments(pa.table({"id": [2]}), table)[0]
+    name = f"{job}-0-{attempt}-kept.lance"
+    (table / "data" / kept.files[0].path).rename(table / "data" / name)
+    kept.files[0].path = name
+    pauses = late(monkeypatch, table, job, comes=range(2, 3))
+    leftovers.delete_leftovers(str(table), job, [kept], None)
+    assert others(table, job) == [name]
+    assert bool(pauses) == waits
+
+
 def test_the_wait_for_late_files_ends(table, monkeypatch):
     job = uuid.uuid4().hex
     pauses = late(monkeypatch, table, job, comes=range(10**6))
