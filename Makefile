@@ -109,14 +109,16 @@ test-lowest: java setup test-lowest-core ## Run the Dagster and Spark tests with
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 SEED ?= 1
+FIRST ?= 1
 NUMBER ?= 40
-CODE ?= lance_core
-TESTS ?= tests/lance_core tests/interop tests/hostile
+CODE ?= lance_core pyspark_lance lance_dagster
+TESTS ?= tests/lance_core tests/interop tests/hostile tests/faults tests/pyspark_lance tests/lance_dagster
 
 .PHONY: mutants
-mutants: setup ## Change the code here and there, and see which changes no test notices (SEED, NUMBER, CODE, TESTS)
+mutants: setup ## Change the code here and there, and see which changes no test notices (SEED, FIRST, NUMBER, CODE, TESTS)
 	$(UV) run --quiet --isolated --no-project --python .venv/bin/python --with cosmic-ray==$(COSMIC_RAY_VERSION) \
-	  --with coverage python tests/mutants.py --seed $(SEED) --number $(NUMBER) --code $(CODE) --tests $(TESTS)
+	  --with coverage --with pytest python tests/mutants.py --seed $(SEED) --first $(FIRST) --number $(NUMBER) \
+	  --code $(CODE) --tests $(TESTS)
 
 .PHONY: test-all
 test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other

@@ -1,6 +1,6 @@
 """Mutants: what the tests do not notice.
 
-    make mutants [SEED=1] [NUMBER=40] [CODE="lance_core"] [TESTS="tests/lance_core tests/interop tests/hostile"]
+    make mutants [SEED=1] [FIRST=1] [NUMBER=40] [CODE="lance_core ..."] [TESTS="tests/lance_core ..."]
 
 Places of the code are drawn by the seed; cosmic-ray changes one at a time, in a copy of the tree below `.mutants/`:
 another operator, number, constant or exception, a loop that does not run. Of each mutant the tests that run its line are
@@ -8,13 +8,16 @@ told by coverage, which notes who ran what; they run quickest first, for as long
 one of them fails. Those that live are listed in `.mutants/report.md`: what is left of them, and why, is in
 `tests/mutants.md`.
 
-The coverage is taken once for a copy, and the copy is made again when the tree has changed.
+The coverage is taken once for a copy, and the copy is made again when the tree has changed. FIRST leaves out the
+mutants before it, so that a long run can go on where it stopped.
 """
 
 import argparse
 import ast
 import hashlib
+import itertools
 import json
+import os
 import random
 import re
 import shutil
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import coverage
+import pytest
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
@@ -46,6 +50,7 @@ COPIED = (
     "example_project",
     "docs",
     "protos",
+    "README.md",
     "pyproject.toml",
 )
 _DURATION = re.compile(r"^\s*([\d.]+)s (?:call|setup|teardown)\s+(\S.*)$", re.MULTILINE)
@@ -159,6 +164,11 @@ def drawn(code: Sequence[str], seed: int) -> Iterator[Mutant]:
                 yield mutant
 
 
+def environment() -> dict[str, str]:
+    """That of tests: processes that they start, Spark's workers among them, take the code of the copy as well."""
+    return {**os.environ, "PYTHONPATH": str(TREE)}
+
+
 def digest(names: Sequence[str]) -> str:
     """Of the files of the tree."""
     total = hashlib.sha256()
@@ -185,7 +195,7 @@ def prepare(tests: Sequence[str]) -> dict[str, float]:
         copy(source, TREE / name)
     print("taking the coverage of", *tests, flush=True)
     words = ["-q", "--durations=0", "--durations-min=0", "--cov", "--cov-context=test", "--cov-report="]
-    done = run([PYTHON, "-m", "pytest", *words, *tests], cwd=TREE, limit_s=4 * 3600)
+    done = run([PYTHON, "-m", "pytest", *words, *tests], env=environment(), cwd=TREE, limit_s=4 * 3600)
     if done.returncode:
         raise SystemExit(done.stdout[-5000:] + "\nthe tests fail without any change")
     durations: dict[str, float] = {}
@@ -222,27 +232,32 @@ def lives(mutant: Mutant, tests: Sequence[str]) -> bool:
     changed = mutant.code()
     assert changed is not None
     path.write_text(changed)
+    words = ["-x", "-q", "-p", "no:cacheprovider", f"@{listed}"]
     try:
-        words = ["-x", "-q", "-p", "no:cacheprovider", f"@{listed}"]
-        return run([PYTHON, "-m", "pytest", *words], cwd=TREE, limit_s=120 + 5 * BUDGET_S).returncode == 0
+        done = run([PYTHON, "-m", "pytest", *words], env=environment(), cwd=TREE, limit_s=300 + 5 * BUDGET_S)
     except AssertionError:
         return False  # it hangs
     finally:
         path.write_text(before)
+    if done.returncode in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
+    return done.returncode == 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Change the code here and there, and see whether a test fails.")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--number", type=int, default=40)
-    parser.add_argument("--code", nargs="+", default=["lance_core"])
-    parser.add_argument("--tests", nargs="+", default=["tests/lance_core", "tests/interop", "tests/hostile"])
+    parser.add_argument("--code", nargs="+", required=True)
+    parser.add_argument("--tests", nargs="+", required=True)
     asked = parser.parse_args()
     durations = prepare(asked.tests)
     data = coverage.CoverageData(str(TREE / ".coverage"))
     data.read()
     survivors, dead = [], 0
-    for number, mutant in enumerate(drawn(asked.code, asked.seed), 1):
+    last = asked.first + asked.number - 1
+    for number, mutant in itertools.islice(enumerate(drawn(asked.code, asked.seed), 1), asked.first - 1, last):
         tests = tests_of(mutant, data, durations)
         alive = not tests or lives(mutant, tests)
         dead += not alive
@@ -250,9 +265,7 @@ def main() -> None:
         print(f"{number:4} {said:5} {mutant.path}:{mutant.line} {mutant.shown()}, {len(tests)} tests", flush=True)
         if alive:
             survivors.append(f"| `{mutant.path}:{mutant.line}` | {mutant.shown()} | {len(tests)} |")
-        if number == asked.number:
-            break
-    head = f"Seed {asked.seed}: of {dead + len(survivors)} mutants {dead} died.\n\n| place | change | tests |\n|---|---|---|\n"
+    head = f"Seed {asked.seed}, {asked.first} to {last}: of {dead + len(survivors)} mutants {dead} died.\n\n| place | change | tests |\n|---|---|---|\n"
     (HOME / "report.md").write_text(head + "\n".join(survivors) + "\n")
     print(f"{dead} of {dead + len(survivors)} died; the others are in {HOME / 'report.md'}")
 
