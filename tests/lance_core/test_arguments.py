@@ -133,7 +133,8 @@ def test_numbers_of_numpy_and_times_of_pandas_name_versions(tmp_path):
         assert made.checkout_version(version).version == 1
         assert lance_core.dataset(made.uri, version=version).version == 1
         assert made.read_transaction(version) is not None
-    assert made.take([pa.scalar(3), pa.scalar(1)]).column("a").to_pylist() == [3, 1]
+    if hasattr(pa.Int64Scalar, "__index__"):  # the lowest pyarrow has none
+        assert made.take([pa.scalar(3), pa.scalar(1)]).column("a").to_pylist() == [3, 1]
 
 
 @pytest.mark.parametrize("wrong", [{"k": 1}, {"k": b"v"}, {1: "v"}])
