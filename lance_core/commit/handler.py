@@ -53,13 +53,16 @@ class VersionWriter:
         store: The dataset's store.
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
+        met: The other writer's manifest that stood in the place of the last `put`, once `settle` has read it.
     """
 
     store: ObjectStore
     naming: Naming
     durable: bool
+    met: Manifest | None = None
     _transaction_file: str = ""
     _record: bytes = b""
+    _unsettled: tuple[Manifest, str] | None = None
 
     def put(self, manifest: Manifest, transaction: Transaction) -> Manifest | None:
         """Try to commit a version.
@@ -69,7 +72,7 @@ class VersionWriter:
             transaction: What made it.
 
         Returns:
-            The manifest with its location; None if another writer committed that version first.
+            The manifest with its location; None if there is such a version: `settle` tells whose.
 
         Raises:
             DatasetExistsError: The versions of a dataset whose files are gone are still known to an external index.
@@ -83,14 +86,46 @@ class VersionWriter:
             manifest = replace(manifest, transaction_file="", writer_flags=flags)
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
+        self.met, self._unsettled = None, None
         lock = self.store.options.commit_lock
         with nullcontext() if lock is None else lock(manifest.version):
             location = self._put_manifest(key, data, transaction.uuid)
+        manifest = replace(manifest, transaction_bytes=record)
         if location is None:
+            self._unsettled = manifest, transaction.uuid
             return None
+        return self._landed(manifest, location)
+
+    def settle(self) -> Manifest | None:
+        """Tell whose the version is that the last `put` met.
+
+        Returns:
+            The manifest with its location if it is this writer's own, and the answer was lost; None if another writer
+            committed that version first.
+
+        Raises:
+            OutcomeUnknownError: The store does not tell.
+        """
+        if self._unsettled is None:
+            return None
+        manifest, uuid = self._unsettled
+        key = manifest_key(manifest.version, self.naming)
+        try:
+            found = self._read(key)
+        except ObjectNotFoundError:
+            return None  # another's, and cleaned up already
+        except StoreError as error:
+            raise self._unknown(key, uuid) from error
+        if not _is_of(found, uuid):
+            self.met = found
+            return None
+        assert found.location is not None, "it was read from there"
+        return self._landed(manifest, found.location)
+
+    def _landed(self, manifest: Manifest, location: ManifestLocation) -> Manifest:
         if not is_detached(manifest.version):
             self._put_hint(manifest.version)
-        return replace(manifest, location=location, transaction_bytes=record)
+        return replace(manifest, location=location)
 
     def discard(self) -> None:
         """Remove the files of a commit; only to be called when it certainly failed."""
@@ -111,7 +146,7 @@ class VersionWriter:
         self._transaction_file, self._record = transaction.file_name, record
 
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
-        """Put the manifest; None if another writer's is there."""
+        """Put the manifest; None if there is one, this writer's own or another's."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
         for attempt in range(1, _PUT_ATTEMPTS + 1):
             try:
@@ -119,29 +154,28 @@ class VersionWriter:
             except DatasetExistsError:
                 raise  # no other writer: trying the next number would meet it again
             except AlreadyExistsError:
-                try:
-                    return location if self._is_ours(key, uuid) else None
-                except ObjectNotFoundError:
-                    return None  # another's, and cleaned up already
+                return None
             except OutcomeUnknownError:
                 try:
-                    return location if self._is_ours(key, uuid) else None
+                    return location if _is_of(self._read(key), uuid) else None
                 except ObjectNotFoundError:
                     # Not there yet: it may still arrive, so only the same bytes may be put under this key.
                     if attempt == _PUT_ATTEMPTS:
-                        raise OutcomeUnknownError(
-                            f"{self.store.root}/{key}: the storage did not answer; whether the version was committed "
-                            f"shows in transaction {uuid}"
-                        ) from None
+                        raise self._unknown(key, uuid) from None
             else:
                 return replace(location, e_tag=e_tag)
         raise AssertionError("the last attempt returns or raises")
 
-    def _is_ours(self, key: str, uuid: str) -> bool:
-        found = Manifest.from_bytes(self.store.get(key))
-        if found.transaction_bytes is not None:
-            return Transaction.from_bytes(found.transaction_bytes).uuid == uuid
-        return found.transaction_file.endswith(f"-{uuid}.txn")
+    def _unknown(self, key: str, uuid: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{self.store.root}/{key}: the storage did not answer; whether the version was committed shows in "
+            f"transaction {uuid}"
+        )
+
+    def _read(self, key: str) -> Manifest:
+        data, meta = self.store.read(key)
+        location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming, e_tag=meta.e_tag)
+        return Manifest.from_bytes(data, location)
 
     def _put_hint(self, version: int) -> None:
         """Tell local readers where to start looking; object stores are listed instead."""
@@ -152,3 +186,10 @@ class VersionWriter:
         except LanceError as error:
             # The version is committed: a hint that is missing or old must not make it look failed.
             _logger.debug("the version hint of %s was not written: %s", self.store.root, error)
+
+
+def _is_of(found: Manifest, uuid: str) -> bool:
+    """Whether a version was made by a transaction."""
+    if found.transaction_bytes is not None:
+        return Transaction.from_bytes(found.transaction_bytes).uuid == uuid
+    return found.transaction_file.endswith(f"-{uuid}.txn")

@@ -3,9 +3,10 @@
     latest manifest -> transactions since the read version -> verdicts -> rebased transaction
         -> next manifest -> conditional put -> committed, or back to the start after a pause
 
-The pause is a random one of 4 * 2^attempt slots, each a little longer than one attempt takes, so that writers that
-collide spread out. A writer refuses to commit over a version that is missing from the history: what it changed is not
-known any more.
+Of the writers that collide one has won, so that the first attempts follow each other at once: whoever waits meanwhile
+gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
+one attempt takes, so that crowds spread out. A writer refuses to commit over a version that is missing from the history:
+what it changed is not known any more.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,6 +26,7 @@ from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.repair import repaired
 from lance_core.commit.tries import WriteTry, meet
 from lance_core.commit.versions import (
+    Listed,
     check_identity,
     load_following,
     load_latest,
@@ -46,6 +49,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
 from lance_core.table.transaction import Transaction
+from lance_core.threads import ThreadPool
 
 __all__ = ["CommitOptions", "Committed", "Prepare", "commit"]
 
@@ -55,6 +59,11 @@ Prepare: TypeAlias = Callable[[Transaction, Manifest], Rebased]
 _logger = logging.getLogger(__name__)
 
 _MAX_PAUSE_S = 5.0
+
+_HASTY = 12
+"""Attempts that follow each other without a pause."""
+
+_READS_AT_A_TIME = 8
 
 _MAX_UNSEEN = 4
 """How often a put may report that a version exists while a listing does not show it."""
@@ -176,24 +185,25 @@ class _Commit:
     source: Manifest | None
     prepare: Prepare | None
     seen: dict[int, Transaction] = field(default_factory=dict)
+    met: Manifest | None = None
+    listing: Future[Listed] | None = None
+    slot_s: float = 0.0
 
     def run(self) -> Committed:
         started = time.monotonic()
+        self.store.prepare_commits()
         latest = load_latest(self.store) if self.base is None else load_following(self.store, self.base)
         writer = self._writer(latest)
-        slot_s, unseen = 0.0, 0
+        unseen = 0
         try:
             for attempt in range(1, max(self.options.max_retries, 1) + 1):
-                began = time.monotonic()
                 committed = self._attempt(writer, latest, attempt)
                 if committed is not None:
                     return committed
-                slot_s = slot_s or 1.1 * (time.monotonic() - began)
                 if time.monotonic() - started > self.options.timeout_s:
                     break
-                time.sleep(min(_MAX_PAUSE_S, slot_s * random.randrange(4 * 2**attempt)))  # noqa: S311 - no secret
-                before = latest
-                latest = load_latest(self.store) if latest is None else load_following(self.store, latest)
+                before, self.met = latest, writer.met
+                latest = self._look_again(latest, attempt)
                 unseen = unseen + 1 if _number(before) == _number(latest) else 0
                 if unseen == _MAX_UNSEEN:
                     raise self._unseen(latest)
@@ -204,8 +214,33 @@ class _Commit:
             raise
         writer.discard()
         raise RetryableConflictError(
-            f"Failed to commit the transaction after {self.options.max_retries} retries: other writers were faster"
+            f"Retryable commit conflict: {self.store.root}: Failed to commit the transaction after "
+            f"{self.options.max_retries} retries: other writers were faster"
         )
+
+    def _look_again(self, latest: Manifest | None, attempt: int) -> Manifest | None:
+        """The latest manifest after a lost attempt, and a pause if there were many of them."""
+        slots = random.uniform(0, 2 ** max(attempt - _HASTY, 0) - 1)  # noqa: S311 - no secret
+        pause = min(_MAX_PAUSE_S, self.slot_s * slots)
+        time.sleep(pause)
+        if latest is None:
+            return load_latest(self.store, self.met)
+        listing, self.listing = self.listing, None
+        listed = listing.result() if listing is not None and not pause else None
+        return load_following(self.store, latest, listed=listed, met=self.met)
+
+    def _put(self, writer: VersionWriter, manifest: Manifest, transaction: Transaction) -> Manifest | None:
+        """Put a version; None if another writer was faster.
+
+        Then a listing is needed, and what stands in the version's place: rivals are at work as long as that takes, and
+        where each read is a request both are made at once.
+        """
+        landed = writer.put(manifest, transaction)
+        if landed is not None or not self.store.put_is_a_request:
+            return landed or writer.settle()
+        with ThreadPool(1) as pool:
+            self.listing = pool.submit(Listed.of, self.store)
+            return writer.settle()
 
     def detached(self) -> Committed:
         """Commit beside the history, on top of the read version."""
@@ -220,7 +255,7 @@ class _Commit:
         while True:
             version = random.getrandbits(63) | DETACHED_BIT
             manifest = self._next(self.original, base, version)
-            landed = writer.put(manifest, self.original)
+            landed = writer.put(manifest, self.original) or writer.settle()
             if landed is not None:
                 return Committed(manifest=landed, transaction=self.original, attempts=1)
 
@@ -231,6 +266,7 @@ class _Commit:
 
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
         """Try to follow the latest version; None if another writer was faster."""
+        began = time.monotonic()
         if latest is not None and self._creates and self.options.once is None:
             raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
         earlier = self._load_since(latest)
@@ -243,7 +279,8 @@ class _Commit:
         rebased = self._rebased(latest, earlier)
         try:
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
-            landed = writer.put(manifest, rebased.transaction)
+            landed = self._put(writer, manifest, rebased.transaction)
+            self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)
         except OutcomeUnknownError:
             raise
         except LanceError:
@@ -264,12 +301,11 @@ class _Commit:
             raise InvalidInputError(
                 f"the transaction was made from version {read_version}, the latest is {latest.version}"
             )
-        versions = range(read_version + 1, latest.version + 1)
         looked = self.options.looked_until
         first = read_version if looked is None or self._creates else min(looked, read_version)
+        self._read(range(first + 1, latest.version + 1), latest)
+        versions = range(read_version + 1, latest.version + 1)
         for version in range(first + 1, latest.version + 1):
-            if version not in self.seen:
-                self.seen[version] = self._recorded(version, latest)
             if isinstance(self.seen[version].operation, Clone) and not self._creates:
                 raise IncompatibleConflictError(
                     f"Incompatible transaction: {self.store.root} was dropped and made again, at version {version}, "
@@ -277,9 +313,21 @@ class _Commit:
                 )
         return {version: self.seen[version] for version in versions}
 
+    def _read(self, versions: range, latest: Manifest) -> None:
+        """See the transactions of versions; at once where each read is a request, as rivals go on meanwhile."""
+        unseen = [version for version in versions if version not in self.seen]
+        if len(unseen) > 1 and self.store.put_is_a_request:
+            with ThreadPool(_READS_AT_A_TIME) as pool:
+                found = list(pool.map(lambda version: self._recorded(version, latest), unseen))
+            self.seen.update(zip(unseen, found, strict=True))
+            return
+        for version in unseen:
+            self.seen[version] = self._recorded(version, latest)
+
     def _recorded(self, version: int, latest: Manifest) -> Transaction:
+        known = next((one for one in (latest, self.met) if one is not None and one.version == version), None)
         try:
-            manifest = latest if version == latest.version else load_manifest(self.store, version)
+            manifest = known if known is not None else load_manifest(self.store, version)
         except VersionNotFoundError:
             if self._creates:
                 raise DatasetExistsError(f"Dataset already exists: {self.store.root}") from None

@@ -12,8 +12,8 @@ shows anyway, and if that is missing or differs, by the time and the transaction
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -41,6 +41,7 @@ from lance_core.table.version_record import VersionRecord
 from lance_core.table.version_summary import FragmentCounter, VersionSummary
 
 __all__ = [
+    "Listed",
     "check_identity",
     "existing_versions",
     "find_all_by_property",
@@ -132,26 +133,50 @@ def load_latest(store: ObjectStore, known: Manifest | None = None) -> Manifest |
     raise _listed_only(store, location)
 
 
-def load_following(store: ObjectStore, known: Manifest) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a listing shows of the latest versions.
+
+    Attributes:
+        latest: Number and place of the latest version; None if there is no dataset.
+        seen: The versions that it shows, the latest ones at least.
+    """
+
+    latest: tuple[int, ManifestLocation] | None
+    seen: Mapping[int, ManifestLocation]
+
+    @classmethod
+    def of(cls, store: ObjectStore) -> Listed:
+        """List the versions of a dataset."""
+        seen: dict[int, ManifestLocation] = {}
+        return cls(locate_latest(store, seen), seen)
+
+
+def load_following(
+    store: ObjectStore, known: Manifest, *, listed: Listed | None = None, met: Manifest | None = None
+) -> Manifest:
     """Read the latest manifest of a dataset of which a manifest was read before.
 
     Args:
         store: The dataset's store.
         known: The manifest that was read; it is returned if it still is the latest.
+        listed: What a listing showed just now.
+        met: Another manifest that was read; it is returned if the listing shows that very one as the latest.
 
     Raises:
         DatasetNotFoundError: The dataset is gone.
         IncompatibleConflictError: It was dropped and made again.
     """
     for _ in range(_LOOKS):
-        seen: dict[int, ManifestLocation] = {}
-        located = locate_latest(store, seen)
-        if located is None:
+        found, listed = listed or Listed.of(store), None
+        if found.latest is None:
             raise _dropped(store)
-        version, location = located
-        check_identity(store, known, latest=version, location=seen.get(known.version))
+        version, location = found.latest
+        check_identity(store, known, latest=version, location=found.seen.get(known.version))
         if version == known.version:
             return replace(known, location=location)
+        if met is not None and met.location == location and location.e_tag is not None:
+            return met
         try:
             return _read(store, version, location)
         except ObjectNotFoundError:

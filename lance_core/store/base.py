@@ -161,6 +161,14 @@ class ObjectStore(Protocol):
         """Write an object, replacing one that exists; returns its e-tag if the storage tells it."""
         ...
 
+    def prepare_commits(self) -> None:
+        """Do what `put_if_absent` needs once, so that it is one request later: a commit is as short as can be.
+
+        Raises:
+            UnsupportedError: The storage has no conditional puts.
+        """
+        ...
+
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists; returns its e-tag if the storage tells it.
 
@@ -231,6 +239,9 @@ class LinklessStore:
     def list_owned(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield what deleting all that starts with `prefix` may delete."""
         return self.list(prefix)
+
+    def prepare_commits(self) -> None:
+        """Nothing."""
 
     def remove_empty_folders(self, folder: str) -> None:
         """Do nothing: there are no folders."""

@@ -164,6 +164,9 @@ class ExternallyCommittedStore:
         """Write an object, replacing one that exists."""
         return self._store.put(key, data)
 
+    def prepare_commits(self) -> None:
+        """Nothing."""
+
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists; a manifest by way of the index.
 

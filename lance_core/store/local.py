@@ -138,6 +138,9 @@ class LocalStore:
             writer.write(data)
         return writer.e_tag
 
+    def prepare_commits(self) -> None:
+        """Nothing."""
+
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str:
         """Create a file by linking a staged one to its name."""
         path = self.path_of(key)

@@ -143,6 +143,10 @@ class S3Store(LinklessStore):
         """Write an object, replacing one that exists."""
         return _e_tag(self._call("put_object", Key=self._name(key), Body=bytes(bytes_view(data))))
 
+    def prepare_commits(self) -> None:
+        """Prove that the server honours the condition."""
+        self._prove_conditional_puts()
+
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str | None:
         """Write an object unless one exists, in one request; S3 is always durable."""
         del durable

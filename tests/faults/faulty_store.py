@@ -46,6 +46,9 @@ class FaultyStore:
     def put_is_a_request(self):
         return self._store.put_is_a_request
 
+    def prepare_commits(self):
+        self._store.prepare_commits()
+
     def _call(self, name, *args, **kwargs):
         number = len(self.calls)
         self.calls.append((name, args[0]))

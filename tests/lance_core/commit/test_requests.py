@@ -60,6 +60,34 @@ def test_requests(place, requests):
     assert requests() == ["list_objects_v2 _versions"]
 
 
+def test_a_lost_attempt_costs_a_put_a_list_and_a_read(place, requests, monkeypatch):
+    uri, options = place
+    dataset = lance_core.dataset(uri, storage_options=options)
+    rival = lance.dataset(uri, storage_options=options)
+    ours, faster = S3Client._once, [1, 1, 3, 1]  # commits of the rival before each of our puts but the last
+
+    async def overtaken(self, method, parameters):
+        if method == "put_object" and "_versions" in parameters["Key"] and faster:
+            for number in range(faster.pop(0)):
+                rival.insert(rows(100 + number))
+        return await ours(self, method, parameters)
+
+    dataset.insert(rows(1))  # what a process does once
+    requests()
+    monkeypatch.setattr(S3Client, "_once", overtaken)
+    dataset.insert(rows(2))
+    made = requests()
+    assert made[:2] == ["put_object data", "list_objects_v2 _versions"]
+    put, read, listed = "put_object _versions", "get_object _versions", "list_objects_v2 _versions"
+    assert made.count("put_object data") == 1
+    assert made.count(put) == made.count(listed) == 5
+    # Each version of the rival is read once.
+    assert made.count(read) == 6
+    assert len(made) == 1 + 5 + 5 + 6
+    assert dataset.version == 9
+    assert dataset.count_rows() == lance.dataset(uri, storage_options=options).count_rows()
+
+
 @pytest.mark.parametrize("count", [1, 40])
 def test_opening_does_not_depend_on_the_number_of_versions(s3, requests, count, monkeypatch):
     uri = f"s3://{s3.new_bucket()}/t"
