@@ -5,8 +5,8 @@
 
 Of the writers that collide one has won, so that the first attempts follow each other at once: whoever waits meanwhile
 gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
-one attempt takes, so that crowds spread out. A writer refuses to commit over a version that is missing from the history:
-what it changed is not known any more.
+one attempt takes, so that crowds spread out. A writer refuses to commit over a version that is missing from the
+history: what it changed is not known any more.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from lance_core.schema.key_marks import NO_MARK, KeyMark
 
 __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "schema_to_protobuf"]
 
+_WITH_CHILDREN = ("struct", "list", "large_list", "map", "fixed_size_list:")
+
 
 def schema_to_protobuf(schema: Schema) -> list[file_pb2.Field]:
     """The flat field list of a schema, as manifests, transactions and data files carry it.
@@ -38,7 +40,7 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
     A parent is looked up among the fields *before* a child, nearest first: tables of 2023 can repeat an id.
 
     Raises:
-        CorruptFileError: A field comes before its parent, or is nested too deep.
+        CorruptFileError: A field comes before its parent, has a parent without children, or is nested too deep.
     """
     flat = list(fields)
     children: list[list[int]] = [[] for _ in flat]
@@ -61,6 +63,10 @@ def schema_from_protobuf(fields: Iterable[file_pb2.Field], metadata: Mapping[str
 
     def build(position: int) -> Field:
         below = children[position]
+        if below and not flat[position].logical_type.startswith(_WITH_CHILDREN):
+            raise CorruptFileError(
+                f"schema: field {flat[position].name!r} of type {flat[position].logical_type!r} has children"
+            )
         return _from_protobuf(flat[position], tuple(build(c) for c in below) if below else ())
 
     return Schema(fields=tuple(build(p) for p in top), metadata=dict(metadata))

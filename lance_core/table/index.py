@@ -27,6 +27,7 @@ __all__ = [
     "without_fragments",
 ]
 
+_LAST_MS = 250_000_000_000_000  # the year 9892
 _UUID_BYTES = 16
 
 FRAGMENT_REUSE_INDEX = "__lance_frag_reuse"
@@ -153,10 +154,12 @@ class IndexMetadata:
         """Read the message of the wire.
 
         Raises:
-            CorruptFileError: The UUID is none.
+            CorruptFileError: The UUID is none, or the time.
         """
         if len(message.uuid.uuid) != _UUID_BYTES:
             raise CorruptFileError(f"index {message.name!r}: a UUID of {len(message.uuid.uuid)} bytes")
+        if message.created_at >= _LAST_MS:
+            raise CorruptFileError(f"index {message.name!r}: made {message.created_at} ms after 1970")
         return cls(
             uuid=uuid.UUID(bytes=message.uuid.uuid),
             name=message.name,

@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError, UnsupportedError
@@ -42,6 +43,7 @@ __all__ = [
     "WriterVersion",
     "message_range",
     "section_at",
+    "timestamp_ns_of",
     "transaction_section",
 ]
 
@@ -50,6 +52,9 @@ _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 _MAX_MESSAGE = (1 << 31) - 1
 _LEGACY = "0.1"
+# Times that are a datetime in every time zone.
+_FIRST_SECOND = int(datetime(1, 1, 3, tzinfo=UTC).timestamp())
+_LAST_SECOND = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +295,8 @@ class Manifest:
         schema = schema_from_protobuf(message.fields, message.schema_metadata)
         if len(set(schema.names)) < len(schema.names):
             raise CorruptFileError(f"two columns have the same name, of {schema.names[:20]}")
+        if any(field.id < 0 for field in message.fields):
+            raise CorruptFileError("a column without an id")
         fragments = FragmentList(raw, has_deletions=has_deletions)
         if message.reader_feature_flags & flags.STABLE_ROW_IDS:
             fragments.check_row_ids()
@@ -297,7 +304,7 @@ class Manifest:
             version=message.version,
             schema=read_dictionaries(schema, view) if storage_version == _LEGACY else schema,
             fragments=fragments,
-            timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
+            timestamp_ns=timestamp_ns_of(message.timestamp),
             tag=message.tag,
             reader_flags=message.reader_feature_flags,
             writer_flags=message.writer_feature_flags,
@@ -376,6 +383,17 @@ def message_range(view: memoryview) -> tuple[int, int]:
     if length > _MAX_MESSAGE or start + length > len(view) - _FOOTER.size:
         raise CorruptFileError(f"the manifest message is said to have {length} bytes at byte {position}")
     return start, start + length
+
+
+def timestamp_ns_of(timestamp: Timestamp) -> int:
+    """The time of a version, nanoseconds since the epoch.
+
+    Raises:
+        CorruptFileError: It is none of the years from 1 to 9998.
+    """
+    if not _FIRST_SECOND <= timestamp.seconds < _LAST_SECOND or not 0 <= timestamp.nanos < 1_000_000_000:
+        raise CorruptFileError(f"a time of {timestamp.seconds} seconds and {timestamp.nanos} nanoseconds")
+    return timestamp.seconds * 1_000_000_000 + timestamp.nanos
 
 
 def transaction_section(message: table_pb2.Manifest, view: memoryview) -> bytes | None:

@@ -17,7 +17,7 @@ from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table import flags
 from lance_core.table.index import IndexMetadata, decode_index_section
-from lance_core.table.manifest import message_range, section_at
+from lance_core.table.manifest import message_range, section_at, timestamp_ns_of
 
 __all__ = ["ManifestOutline"]
 
@@ -67,10 +67,12 @@ class ManifestOutline:
 
 def _outline_of(message: Message, view: memoryview) -> ManifestOutline:
     at = Timestamp.FromString(message.timestamp)  # type: ignore[attr-defined]
+    if not isinstance(message.transaction_file, str):  # type: ignore[attr-defined]
+        raise CorruptFileError("the name of the transaction file is no text")  # proto2 leaves such bytes as they are
     has_indices = message.HasField("index_section")
     return ManifestOutline(
         version=message.version,  # type: ignore[attr-defined]
-        timestamp=_EPOCH + timedelta(seconds=at.seconds, microseconds=at.nanos // 1000),
+        timestamp=_EPOCH + timedelta(microseconds=timestamp_ns_of(at) // 1000),
         raw_fragments=tuple(message.fragments),  # type: ignore[attr-defined]
         transaction_file=message.transaction_file,  # type: ignore[attr-defined]
         indices=decode_index_section(section_at(view, message.index_section)) if has_indices else (),  # type: ignore[attr-defined]

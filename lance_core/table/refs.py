@@ -265,6 +265,16 @@ def _is_text(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_time(value: object) -> bool:
+    if not isinstance(value, str):
+        return value is None
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_metadata(value: object) -> bool:
     # The keys of a JSON object are texts.
     return value is None or (isinstance(value, dict) and all(isinstance(text, str) for text in value.values()))
@@ -282,10 +292,10 @@ def _is_identifier(value: object) -> bool:
 _TAG_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
     "branch": _is_text,
     "version": _is_number,
-    "createdAt": _is_text,
-    "updatedAt": _is_text,
     "manifestSize": _is_number,
     "metadata": _is_metadata,
+    "createdAt": _is_time,
+    "updatedAt": _is_time,
 }
 _BRANCH_KEYS: Final[Mapping[str, Callable[[object], bool]]] = {
     "parentBranch": _is_text,

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
-from lance_core.table.manifest import message_range, transaction_section
+from lance_core.table.manifest import message_range, timestamp_ns_of, transaction_section
 
 __all__ = ["VersionRecord"]
 
@@ -56,7 +56,7 @@ class VersionRecord:
             message = table_pb2.Manifest.FromString(bytes(view[start:end]))
             return cls(
                 version=message.version,
-                timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
+                timestamp_ns=timestamp_ns_of(message.timestamp),
                 transaction_file=message.transaction_file,
                 transaction_bytes=transaction_section(message, view),
             )

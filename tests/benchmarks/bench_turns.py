@@ -41,9 +41,9 @@ def write(library: str, uri: str, options: str, way: str, until: str) -> None:
 
 def turns(server, seconds: float, way: str) -> dict[str, int]:
     """Commits by library in so many seconds, and what was refused."""
-    from tests import processes
-
     import lance
+
+    from tests import processes
 
     options = server.storage_options
     uri = f"s3://{server.new_bucket()}/t"
