@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from lance_core._proto import table_pb2
 from lance_core.errors import CorruptFileError
 from lance_core.table import flags
-from lance_core.table.manifest import message_range
+from lance_core.table.manifest import message_range, timestamp_ns_of
 
 __all__ = ["FragmentCounter", "VersionSummary"]
 
@@ -68,7 +68,7 @@ class VersionSummary:
             return None
         return cls(
             version=message.version,
-            timestamp_ns=message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos,
+            timestamp_ns=timestamp_ns_of(message.timestamp),
             counters=counter.totals(message.fragments),
         )
 
