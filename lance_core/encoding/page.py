@@ -33,6 +33,7 @@ __all__ = [
     "as_bytes",
     "joined",
     "lock_step",
+    "merged_ranges",
     "run_steps",
 ]
 
@@ -42,6 +43,9 @@ ByteRange: TypeAlias = tuple[int, int]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 BytesLike: TypeAlias = Any
 """Anything with the buffer protocol: bytes, memoryview, numpy and Arrow buffers."""
+
+_GAP_BYTES = 16 * 1024
+"""No store reads what lies closer together than this apart, or it maps the file."""
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Sequence[ByteRange], Sequence[BytesLike], T]
@@ -102,6 +106,21 @@ class PageInfo:
 def as_bytes(buffer: BytesLike) -> Bytes:
     """A view of any buffer as an array of bytes."""
     return np.frombuffer(buffer, np.uint8)
+
+
+def merged_ranges(
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> tuple[list[ByteRange], npt.NDArray[np.int64]]:
+    """Ranges of the file that hold all runs of bytes, those with small gaps between them together.
+
+    Returns:
+        The ranges, and how many of the runs each holds, in their order.
+    """
+    gaps = starts[1:] - ends[:-1]
+    apart = np.flatnonzero((gaps > _GAP_BYTES) | (gaps < 0)) + 1
+    first = np.concatenate([[0], apart])
+    counts = np.diff(np.append(first, starts.size))
+    return list(zip(starts[first].tolist(), ends[first + counts - 1].tolist(), strict=True)), counts
 
 
 def joined(pieces: Sequence[BytesLike]) -> tuple[Bytes, npt.NDArray[np.int64]]:

@@ -30,7 +30,16 @@ from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLay
 from lance_core.encoding.compression import decode_per_value
 from lance_core.encoding.compression.chunks import Counts, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
-from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes, joined
+from lance_core.encoding.page import (
+    Bytes,
+    BytesLike,
+    EncodedPage,
+    PageInfo,
+    Steps,
+    as_bytes,
+    joined,
+    merged_ranges,
+)
 from lance_core.encoding.repdef import (
     Layer,
     LevelArray,
@@ -230,12 +239,12 @@ def decode(
     else:
         step = kind.width + kind.size
         starts, lengths = _places(pages, rows, step)
-        ranges, first = _merged(starts, starts + lengths)
+        ranges, counts = merged_ranges(starts, starts + lengths)
         data, places = joined((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
             # From places in the file to places in the data, then from the rows of all runs to those of each.
-            starts += np.repeat(places - starts[first], np.diff(np.append(first, starts.size)))
+            starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
             row_starts += np.repeat(starts - np.cumsum(lengths) + lengths, lengths // step)
         row_ends = row_starts + step
     levels, values = _unzip(kind, data, row_starts, row_ends)
@@ -255,16 +264,6 @@ def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts
         lengths.append((own.ends - own.starts) * step)
         first += page.num_rows
     return np.concatenate(starts), np.concatenate(lengths)
-
-
-def _merged(starts: Counts, ends: Counts) -> tuple[list[ByteRange], Counts]:
-    """Ranges of the file that hold all runs, neighbours together; and the first run of each."""
-    apart = np.ones(starts.size, np.bool_)
-    gaps = starts[1:] - ends[:-1]
-    apart[1:] = (gaps > _GAP) | (gaps < 0)
-    first = np.flatnonzero(apart)
-    last = np.append(first[1:], starts.size) - 1
-    return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True)), first
 
 
 def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, Counts]]:

@@ -34,7 +34,17 @@ from lance_core.encoding.compression import (
 )
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock
-from lance_core.encoding.page import ByteRange, Bytes, BytesLike, EncodedPage, PageInfo, Steps, as_bytes, joined
+from lance_core.encoding.page import (
+    ByteRange,
+    Bytes,
+    BytesLike,
+    EncodedPage,
+    PageInfo,
+    Steps,
+    as_bytes,
+    joined,
+    merged_ranges,
+)
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
@@ -226,12 +236,10 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         data, base = _join_whole(answers[step * len(pages) :], chunks, data_ranges)
         starts = base[wanted]
     else:
-        ranges = _byte_ranges(chunks, wanted)
-        pieces = yield ranges
-        data, places = joined(pieces)
         starts = chunks.positions[wanted]
-        first = np.array([start for start, _ in ranges], np.int64)
-        starts = starts + (places - first)[np.searchsorted(first, starts, side="right") - 1]
+        ranges, counts = merged_ranges(starts, starts + chunks.sizes[wanted])
+        data, places = joined((yield ranges))
+        starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
     decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
     return _with_items(decoded, items, chunks, wanted, rows)
 
@@ -283,17 +291,6 @@ def _join_whole(answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[By
     shift = np.cumsum(lengths) - lengths - starts
     joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return joined, chunks.positions + np.repeat(shift, np.diff(chunks.first))
-
-
-def _byte_ranges(chunks: _Chunks, wanted: Counts) -> list[ByteRange]:
-    """Ranges of the file that hold some chunks; neighbours of one page make one range."""
-    starts = chunks.positions[wanted]
-    ends = starts + chunks.sizes[wanted]
-    apart = np.ones(wanted.size, np.bool_)
-    apart[1:] = starts[1:] != ends[:-1]
-    first = np.flatnonzero(apart)
-    last = np.append(first[1:], wanted.size) - 1
-    return list(zip(starts[first].tolist(), ends[last].tolist(), strict=True))
 
 
 def _chunks_of_values(counts: Counts, rows: RowRuns) -> Counts:

@@ -49,12 +49,11 @@ SMALL_BYTES: Final = 16 * 1024 * 1024
 RUN_GAP: Final = 1024
 """Rows that can match are read in one run if fewer rows than this lie in between."""
 
-RUN_SHARE: Final = 8
+RUN_SHARE: Final = 16
 """... unless that reads more than this many times the rows that can."""
 
-NEAR_RUN_SHARE: Final = 16
-"""All rows from the first to the last are read unless that is more than this many times the rows that can, where bytes
-cost nothing but decoding."""
+RUN_ROWS: Final = 1024
+"""Up to so many rows that can match, or more in shorter runs, are picked out, all columns at once."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -204,12 +203,12 @@ class FragmentScan:
             offsets = offsets[keep[offsets]]
         if not len(offsets):
             return []
-        span = range(int(offsets[0]), int(offsets[-1]) + 1)
-        if self.is_near and len(span) <= len(offsets) * NEAR_RUN_SHARE:
-            return [span]
+        if len(offsets) <= RUN_ROWS:
+            return [offsets]
         breaks = np.flatnonzero(np.diff(offsets) > RUN_GAP) + 1
         starts, stops = offsets[np.concatenate([[0], breaks])], offsets[np.concatenate([breaks - 1, [-1]])] + 1
-        if int((stops - starts).sum()) > len(offsets) * RUN_SHARE:
+        num_read = int((stops - starts).sum())
+        if num_read > len(offsets) * RUN_SHARE or num_read < len(starts) * RUN_ROWS:
             return [offsets]
         return [range(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 

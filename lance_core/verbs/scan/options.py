@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypedDict
@@ -55,6 +56,11 @@ _WITHOUT_MEANING: Final = (
     "prefilter",
     "disable_scoring_autoprojection",
 )
+
+
+_CLOCK: Final = re.compile("now|current", re.IGNORECASE)
+_MOST_COMPILED: Final = 64
+_compiled: dict[tuple[str, int], tuple[Schema, tuple[pc.Expression | None, tuple[pc.Expression, ...]]]] = {}
 
 
 class ScanArguments(TypedDict, total=False):
@@ -239,7 +245,7 @@ def scan_options(
     known = {name: others.pop(name) for name in _OPTIONS if others.get(name) is not None}
     known.setdefault("batch_size", _default_batch_size())
     _check_others(schema, others)
-    condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, with_row_fields(schema))
+    condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, schema)
     return ScanOptions(
         schema=projection.schema,
         projection=projection if projection.outputs is not None else None,
@@ -267,14 +273,26 @@ def _default_batch_size() -> int | None:
     return int(text)
 
 
-def _condition(filter_: Filter, known: pa.Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
-    """A filter over these columns as one expression, and as conditions that AND joins if it is a text."""
-    expression = check_filter(filter_, known)
+def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
+    """A filter as one expression, and as conditions that AND joins if it is a text.
+
+    Texts over the schema of an open handle are compiled once, unless they may ask for the time.
+    """
     if not isinstance(filter_, str):
-        return expression, ()
+        return check_filter(filter_, with_row_fields(schema)), ()
+    key = filter_, id(schema)
+    known = _compiled.get(key)
+    if known is not None and known[0] is schema:
+        return known[1]
     from lance_core.verbs.expressions.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
 
-    return expression, parse_conjuncts(filter_, known)
+    columns = with_row_fields(schema)
+    found = check_filter(filter_, columns), parse_conjuncts(filter_, columns)
+    if not _CLOCK.search(filter_):
+        if len(_compiled) >= _MOST_COMPILED:
+            _compiled.clear()
+        _compiled[key] = schema, found
+    return found
 
 
 def _check_others(schema: Schema, others: dict[str, Any]) -> None:
