@@ -109,15 +109,20 @@ def as_bytes(buffer: BytesLike) -> Bytes:
 
 
 def merged_ranges(
-    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], pages: npt.NDArray[np.int64]
 ) -> tuple[list[ByteRange], npt.NDArray[np.int64]]:
     """Ranges of the file that hold all runs of bytes, those with small gaps between them together.
+
+    Args:
+        starts: Where the runs begin.
+        ends: Where they end.
+        pages: The number of the page that each lies in: pages may lie in different files, and are not read together.
 
     Returns:
         The ranges, and how many of the runs each holds, in their order.
     """
     gaps = starts[1:] - ends[:-1]
-    apart = np.flatnonzero((gaps > _GAP_BYTES) | (gaps < 0)) + 1
+    apart = np.flatnonzero((gaps > _GAP_BYTES) | (gaps < 0) | (pages[1:] != pages[:-1])) + 1
     first = np.concatenate([[0], apart])
     counts = np.diff(np.append(first, starts.size))
     return list(zip(starts[first].tolist(), ends[first + counts - 1].tolist(), strict=True)), counts

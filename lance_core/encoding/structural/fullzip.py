@@ -238,8 +238,8 @@ def decode(
         data, row_starts, row_ends = yield from _read_indexed(pages[0], rows)
     else:
         step = kind.width + kind.size
-        starts, lengths = _places(pages, rows, step)
-        ranges, counts = merged_ranges(starts, starts + lengths)
+        starts, lengths, owners = _places(pages, rows, step)
+        ranges, counts = merged_ranges(starts, starts + lengths, owners)
         data, places = joined((yield ranges))
         row_starts = np.arange(rows.count, dtype=np.int64) * step
         if starts.size > 1:
@@ -251,8 +251,8 @@ def decode(
     return DecodedRows(covered=rows, levels=levels, values=decode_per_value(layout.value_compression, values))
 
 
-def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts, Counts]:
-    """Where the runs of wanted rows begin in the file, and their bytes; each row takes `step` bytes."""
+def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts, Counts, Counts]:
+    """Where the runs of wanted rows begin in the file, their bytes, and their pages; each row takes `step` bytes."""
     starts, lengths = [], []
     first = 0
     for page in pages:
@@ -263,7 +263,8 @@ def _places(pages: Sequence[PageInfo], rows: RowRuns, step: int) -> tuple[Counts
         starts.append(own.starts * step + start)
         lengths.append((own.ends - own.starts) * step)
         first += page.num_rows
-    return np.concatenate(starts), np.concatenate(lengths)
+    owners = np.repeat(np.arange(len(pages)), [own.size for own in starts])
+    return np.concatenate(starts), np.concatenate(lengths), owners
 
 
 def _read_indexed(page: PageInfo, rows: RowRuns) -> Steps[tuple[Bytes, Counts, Counts]]:

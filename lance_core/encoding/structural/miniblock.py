@@ -237,7 +237,8 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
         starts = base[wanted]
     else:
         starts = chunks.positions[wanted]
-        ranges, counts = merged_ranges(starts, starts + chunks.sizes[wanted])
+        owners = np.searchsorted(chunks.first, wanted, side="right")
+        ranges, counts = merged_ranges(starts, starts + chunks.sizes[wanted], owners)
         data, places = joined((yield ranges))
         starts += np.repeat(places - np.array([start for start, _ in ranges], np.int64), counts)
     decoded = _decode_chunks(chunks, data, starts, wanted, index, rows)
