@@ -202,7 +202,9 @@ def _observations(
 def lance_eager() -> dg.AutomationCondition[Any]:
     """`AutomationCondition.eager()` that does not wake for runs on a branch of a table, but for their publication.
 
-    A run on a branch carries the tag `lance/branch`; its rows are no input before they are promoted.
+    A run on a branch carries the tag `lance/branch`; its rows are no input before they are promoted. An event that is
+    recorded while a tick evaluates its conditions may be seen without its tags; DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS
+    in the environment of Dagster's daemon makes a tick see whole events only.
 
     Raises:
         NotImplementedError: this Dagster has no conditions on the tags of runs.

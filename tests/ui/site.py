@@ -148,6 +148,7 @@ def dagster_site(
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
         "DAGSTER_GRPC_TIMEOUT_SECONDS": "240",  # a busy machine takes longer than 60 to launch a run
+        "DAGSTER_AUTOMATION_TICK_SETTLE_SECONDS": "0.5",  # as docs/backfills.md advises
         **dict(env),
     }
     with contextlib.ExitStack() as stack:
