@@ -162,7 +162,7 @@ class TableVersion:
 
 
 def read_history(
-    dataset: lance_core.LanceDataset, *, after: int = 0, count_changes: bool = True
+    dataset: lance_core.LanceDataset, *, after: int = 0, count_changes: bool = True, ahead: int = 1
 ) -> Iterator[TableVersion]:
     """The versions of a handle's branch from its own back, newest first, each read when it is asked for.
 
@@ -170,8 +170,9 @@ def read_history(
         dataset: The handle.
         after: Stop at this version.
         count_changes: Whether to count the rows that came in and went, by comparing fragments.
+        ahead: So many versions are read at once, for a caller that is going to ask for them.
     """
-    steps = dataset.history()
+    steps = dataset.history(ahead=ahead)
     current = next(steps, None)
     while current is not None and current[0].version > after:
         before = next(steps, None)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster.history import TableVersion, input_record, read_history
 
 __all__ = ["find_tables", "lineage", "open_branches", "versions_of_run"]
+
+_AHEAD: Final = 32
+"""Versions that are read at once, as all of them will be."""
 
 
 def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -> list[lance_core.LanceDataset]:
@@ -56,7 +59,7 @@ def lineage(
         for branch in open_branches(table):
             wanted = [
                 one
-                for one in read_history(branch, count_changes=False)
+                for one in read_history(branch, count_changes=False, ahead=_AHEAD)
                 if (run_id is None or one.is_of(run_id))
                 and version in (None, one.version)
                 and asset in (None, one.asset)
@@ -69,7 +72,7 @@ def versions_of_run(branch: lance_core.LanceDataset, run_id: str) -> list[TableV
     """The versions of a branch that have a run's changes of rows, oldest first."""
     made = [
         one
-        for one in read_history(branch, count_changes=False)
+        for one in read_history(branch, count_changes=False, ahead=_AHEAD)
         if one.changes_rows and run_id in (*one.writers, one.committed_by)
     ]
     return made[::-1]

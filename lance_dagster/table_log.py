@@ -25,7 +25,7 @@ _KEYS_SHOWN: Final = 3
 
 def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVersion]:
     """The newest versions, newest first."""
-    return list(islice(read_history(dataset, count_changes=False), count))
+    return list(islice(read_history(dataset, count_changes=False, ahead=count + 1), count))
 
 
 def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lance_core.commit import (
     commit,
@@ -22,6 +22,7 @@ from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
 from lance_core.table.operations import Restore
 from lance_core.table.version_summary import FragmentCounter, VersionSummary
+from lance_core.threads import ThreadPool
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.handle import Handle
 
@@ -29,6 +30,8 @@ __all__ = ["HistoryVerbs", "Timestamp"]
 
 Timestamp = datetime | date | str
 """A point in time; without a zone it is local time, as in pylance."""
+
+_MOST_AT_ONCE: Final = 16
 
 
 class HistoryVerbs(Handle):
@@ -85,21 +88,33 @@ class HistoryVerbs(Handle):
         numbers = [number for number in list_versions(self._store) if number <= self.version]
         return [self.read_transaction(number) for number in reversed(numbers[-recent_transactions:])]
 
-    def history(self) -> Iterator[tuple[Self, Transaction | None]]:
+    def history(self, *, ahead: int = 1) -> Iterator[tuple[Self, Transaction | None]]:
         """Handles on this version and those before it, newest first, each with its transaction if that is recorded.
 
         Each version is read once, when it is asked for. Versions that were cleaned up are left out. Not in pylance.
+
+        Args:
+            ahead: So many versions are read at once, for a caller that is going to ask for them.
         """
-        for number in reversed(list_versions(self._store)):
-            if number > self.version:
-                continue
-            try:
-                manifest = self._manifest if number == self.version else load_manifest(self._store, number)
-            except VersionNotFoundError:
-                continue  # cleaned up since they were listed
-            found = load_transaction(self._store, manifest)
-            handle = type(self)(self._uri, storage_options=self._options, manifest=manifest)
-            yield handle, None if found is None else Transaction.from_record(found)
+        numbers = [number for number in reversed(list_versions(self._store)) if number <= self.version]
+        for start in range(0, len(numbers), ahead):
+            wanted = numbers[start : start + ahead]
+            if ahead == 1:
+                found = [self._recorded(number) for number in wanted]
+            else:
+                with ThreadPool(min(_MOST_AT_ONCE, len(wanted))) as pool:
+                    found = list(pool.map(self._recorded, wanted))
+            yield from (one for one in found if one is not None)
+
+    def _recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
+        """A version and its transaction; None if it was cleaned up since versions were listed."""
+        try:
+            manifest = self._manifest if number == self.version else load_manifest(self._store, number)
+        except VersionNotFoundError:
+            return None
+        found = load_transaction(self._store, manifest)
+        handle = type(self)(self._uri, storage_options=self._options, manifest=manifest)
+        return handle, None if found is None else Transaction.from_record(found)
 
     def find_transaction(
         self, key: str, value: str, *, not_before: datetime | None = None, newer_than: int = 0

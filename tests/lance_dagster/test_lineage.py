@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import dagster as dg
 import lance
@@ -13,6 +14,7 @@ import lance_core
 from lance_dagster import LanceTableResource
 from lance_dagster.branch_page import branches_page
 from lance_dagster.cli.app import cli
+from lance_dagster.history import read_history
 from lance_dagster.markdown import cell, run_link
 from lance_dagster.table_log import history_page, recent, table_log
 
@@ -332,3 +334,16 @@ class TestUndo:
         with pytest.raises(RetryableConflictError, match="committed meanwhile"):
             plan.commit()
         assert lake.rows("boats") == [(5,), (7,)]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3, 100])
+def test_versions_that_are_read_at_once_are_those_that_are_read_one_by_one(lake, ahead):
+    lake.run(boats)
+    for n in range(5):
+        lake.table("boats").insert(pa.table({"n": [n]}))
+    table = lake.table("boats")
+    (Path(lake.uri("boats")) / "_versions" / f"{2**64 - 1 - 3}.manifest").unlink()
+    found = [(handle.version, made.uuid, handle.count_rows()) for handle, made in table.history(ahead=ahead)]
+    assert found == [(handle.version, made.uuid, handle.count_rows()) for handle, made in table.history()]
+    assert [version for version, _, _ in found] == [6, 5, 4, 2, 1]
+    assert [one.version for one in read_history(table, after=4, ahead=ahead)] == [6, 5]

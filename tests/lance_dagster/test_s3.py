@@ -6,7 +6,10 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from tests.lance_dagster.lake import Lake, errors
+import lance_core
+from lance_core.store.s3_client import S3Client
+from lance_dagster import build_maintenance_job
+from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 
@@ -55,3 +58,24 @@ def test_a_wrong_secret_is_an_error_that_does_not_tell_it(bucket):
     said = errors(lost.run(events, partition="2024-01-02", fails=True))
     assert "StoreError" in said
     assert "hush-hush" not in said
+
+
+def test_upkeep_of_healthy_tables_costs_four_requests_each(bucket, monkeypatch):
+    names, real, made = ["one", "two", "three"], S3Client._once, []
+
+    async def once(self, method, parameters):
+        made.append(f"{method} {parameters.get('Key', parameters.get('Prefix'))}")
+        return await real(self, method, parameters)
+
+    for name in names:
+        for mode in ("create", "overwrite"):
+            lance_core.write_dataset(
+                pa.table({"n": [1]}), bucket.uri(f"s/{name}"), mode=mode, storage_options=bucket.storage_options
+            )
+    job = build_maintenance_job([f"s/{name}" for name in names])
+    defs = dg.Definitions(jobs=[job], resources={"io_manager": bucket.manager()})
+    monkeypatch.setattr(S3Client, "_once", once)
+    assert defs.resolve_job_def(job.name).execute_in_process(instance=bucket.instance, run_config=QUIET).success
+    for name in names:
+        asked = [one for one in made if f"/{name}.lance/" in one]
+        assert 0 < len(asked) <= 4, asked
