@@ -86,16 +86,27 @@ LOWEST := .venv-lowest
 LOWEST_CORE := numpy==1.26.0 pyarrow==20.0.0 protobuf==6.31.0 pyroaring==1.0.1 fsspec==2025.3.1 s3fs==2025.3.1 \
   sqlglot==30.0.0
 
-.PHONY: test-lowest-core
-test-lowest-core: setup ## Run the core's tests with the lowest versions, then its SQL with a compiled parser
+# The tools of the tests are those that are locked; what is tried is the lowest versions of what the core stands on.
+.PHONY: lowest-core
+lowest-core: setup
 	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
-	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet $(LOWEST_CORE) "pylance==14.0.2" "moto[server,s3]" boto3 hypothesis \
-	  pytest pytest-benchmark pytest-timeout click rich pandas polars duckdb "psycopg[binary]"
+	$(UV) export --quiet --frozen --no-hashes --no-emit-project --all-extras | \
+	  grep -E '^(pytest(-[a-z]+)?|hypothesis|moto)==' > $(LOWEST)/tools.txt
+	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --constraint $(LOWEST)/tools.txt $(LOWEST_CORE) "pylance==14.0.2" \
+	  "moto[server,s3]" boto3 hypothesis pytest pytest-benchmark pytest-timeout click rich pandas polars duckdb \
+	  "psycopg[binary]"
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --no-deps -e .
+
+.PHONY: lowest-core-tests
+lowest-core-tests:
 	@# This pyarrow makes no arrays of half floats and dictionaries of large strings from Python values.
-	$(LOWEST)/bin/python -m pytest tests/lance_core tests/hostile \
+	$(LOWEST)/bin/python -m pytest $(if $(MINUTES),--minutes $(MINUTES)) tests/lance_core tests/hostile \
 	  --deselect tests/lance_core/encoding/test_levels.py::test_arrays_survive_levels \
 	  --deselect tests/lance_core/encoding/test_relabel.py::test_values_stay
+
+.PHONY: test-lowest-core
+test-lowest-core: lowest-core ## Run the core's tests with the lowest versions, then its SQL with a compiled parser
+	$(MAKE) lowest-core-tests
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet "sqlglot[c]"
 	$(LOWEST)/bin/python -m pytest tests/lance_core/verbs/expressions tests/interop/test_sql_filters.py
 
@@ -122,6 +133,11 @@ mutants: setup ## Change the code here and there, and see which changes no test 
 
 .PHONY: test-all
 test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other
+
+.PHONY: ci-long
+ci-long: test-lowest-core ## Run what takes longer than continuous integration may: UI, lowest versions, ten minutes of slow tests
+	@if command -v chromium >/dev/null; then $(MAKE) test-ui; else echo "the tests of the UI are left out: no chromium"; fi
+	$(RUN)/pytest -m slow --minutes 10 --timeout 3600 --hypothesis-profile anew tests
 
 .PHONY: check
 check: setup ## Lint, type-check, check the layers and the generated code
