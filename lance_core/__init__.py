@@ -32,6 +32,7 @@ from lance_core.verbs.records.fragments import DataFile, DeletionFile, FragmentM
 from lance_core.verbs.records.indices import Index, IndexFile
 from lance_core.verbs.records.operations import LanceOperation
 from lance_core.verbs.records.transactions import Transaction
+from lance_core.verbs.refs.clone import FileCopy
 from lance_core.verbs.rows.keys import MAX_EXACT_KEYS, key_filter, key_hashes
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
 from lance_core.verbs.scan.scanner import LanceScanner
@@ -55,6 +56,7 @@ __all__ = [
     "DeletionFile",
     "Equals",
     "FieldStatistics",
+    "FileCopy",
     "FragmentMetadata",
     "FragmentWriter",
     "Index",

@@ -6,6 +6,7 @@
     pyspark_lance.update(uri, {"x": "x + 1"}, "id < 5")    pyspark_lance.delete(uri, "id < 5")
     pyspark_lance.convert(folder, uri)                     -> ConvertResult: from Parquet, Delta, Iceberg
     pyspark_lance.compact(spark, uri)                      -> CompactionReport: metrics, failed tasks
+    pyspark_lance.create_scalar_index(spark, uri, "day", "ZONEMAP")     pyspark_lance.deep_clone(spark, uri, target)
     df.write.format("lance").mode("append").save(uri)
     spark.read.format("lance").load(uri)
 
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from lance_core import WriteResult
     from pyspark_lance.change_job import ChangeResult
     from pyspark_lance.changes import delete, merge, update
+    from pyspark_lance.cloning import deep_clone
     from pyspark_lance.compaction import CompactionFailure, CompactionReport, compact, execute_tasks
     from pyspark_lance.conversion import ConvertResult, convert, to_parquet
     from pyspark_lance.datasource import LanceDataSource as DefaultSource
     from pyspark_lance.datasource import register
+    from pyspark_lance.indices import create_scalar_index
     from pyspark_lance.reader import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
     from pyspark_lance.writer import write
@@ -40,6 +43,8 @@ __all__ = [
     "WriteResult",
     "compact",
     "convert",
+    "create_scalar_index",
+    "deep_clone",
     "delete",
     "ensure_java",
     "ensure_python",
@@ -58,6 +63,8 @@ _HOMES: Final = {
     "convert": ("pyspark_lance.conversion", "convert"),
     "to_parquet": ("pyspark_lance.conversion", "to_parquet"),
     "ChangeResult": ("pyspark_lance.change_job", "ChangeResult"),
+    "create_scalar_index": ("pyspark_lance.indices", "create_scalar_index"),
+    "deep_clone": ("pyspark_lance.cloning", "deep_clone"),
     "delete": ("pyspark_lance.changes", "delete"),
     "merge": ("pyspark_lance.changes", "merge"),
     "update": ("pyspark_lance.changes", "update"),

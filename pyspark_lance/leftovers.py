@@ -35,6 +35,7 @@ def delete_leftovers(
     storage_options: Mapping[str, str] | None,
     *,
     failed: bool = False,
+    index_segments: bool = False,
 ) -> None:
     """Delete the data files of a job, for example of failed attempts, except those of some fragments.
 
@@ -47,6 +48,7 @@ def delete_leftovers(
         storage_options: Options of the storage.
         failed: Whether tasks failed or were cancelled. Then, and if a second attempt wrote a file to keep, this looks
             again until no more files come, for about a second after the last one, and 30 s at most.
+        index_segments: Delete its index segments, whose UUIDs begin with the id, in place of data files.
     """
     names = {file.path for fragment in keep for file in fragment.files}
     failed = failed or any(map(re.compile(rf"{job}-\d+-[1-9]\d*-").match, names))
@@ -54,7 +56,7 @@ def delete_leftovers(
     try:
         for _ in range(_MOST_POLLS):
             found = lance_core.delete_uncommitted_files(
-                uri, file_prefix=job, keep=names, storage_options=storage_options
+                uri, file_prefix=job, keep=names, index_segments=index_segments, storage_options=storage_options
             )
             still = 0 if found else still + 1
             if not failed or still == _STILL_POLLS:

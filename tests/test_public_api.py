@@ -16,7 +16,7 @@ import pyspark_lance
 NAMES = {
     lance_core: [
         "BatchUDF", "Between", "BlobColumn", "BlobFile", "CommitResult", "DataFile", "DataStatistics", "DatasetBasePath", "DeletionFile", "Equals",
-        "FieldStatistics", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
+        "FieldStatistics", "FileCopy", "FragmentMetadata", "FragmentWriter", "Index", "IndexFile", "LanceDataset", "LanceFragment",
         "LanceOperation", "LanceScanner", "MAX_EXACT_KEYS", "MergeInsertBuilder", "Session", "Slice", "SliceWriter", "Slices", "Transaction", "WriteResult", "WriteTry", "batch_udf",
         "bytes_read_counter", "canonical_uri", "commit_fragments", "dataset", "delete_uncommitted_files", "iops_counter", "json_to_schema", "key_filter", "key_hashes", "list_tables", "schema_to_json", "write_dataset",
         "write_fragments",
@@ -32,7 +32,7 @@ NAMES = {
     ],
     pyspark_lance: [
         "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "WriteResult",
-        "compact", "convert", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
+        "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
         "read", "register", "to_parquet", "update", "write",
     ],
     lance_dagster: lance_dagster.__all__,
@@ -117,7 +117,7 @@ def test_names_are_offered_and_no_others(module):
 def test_arguments_are_pylances(ours, theirs):
     """Same names, same order of the positional ones; ours beyond pylance's are listed."""
     own, other = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
-    extra = {"dataset_schema", "options", "others"}
+    extra = {"copier", "dataset_schema", "options", "others"}
     assert set(own) - set(other) <= extra
     common = [name for name in own if name in other]
     assert [n for n in common if own[n].kind is own[n].POSITIONAL_OR_KEYWORD] == [

@@ -5,14 +5,15 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from lance_core.commit import commit
-from lance_core.errors import NotFoundError, UnsupportedError
+from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.indices.create import IndexConfig, create_scalar_index
 from lance_core.verbs.indices.prewarm import prewarm
+from lance_core.verbs.indices.segments import build_segment, commit_segments, merge_segments
 from lance_core.verbs.inspect.indices import (
     IndexDescription,
     IndexInformation,
@@ -20,6 +21,7 @@ from lance_core.verbs.inspect.indices import (
     describe_indices,
     index_statistics,
 )
+from lance_core.verbs.records.indices import Index
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
 
@@ -110,9 +112,91 @@ class IndexingVerbs(Handle):
             self.source, column, index_type, name, replace=replace, train=train, arguments=arguments
         )
 
-    def create_index_uncommitted(self, *_: Any, **__: Any) -> NoReturn:
-        """Not offered yet."""
-        raise UnsupportedError("create_index_uncommitted is not offered; create_scalar_index builds and commits")
+    def create_index_uncommitted(
+        self,
+        column: str | Sequence[str],
+        index_type: str | IndexConfig | Any,
+        name: str | None = None,
+        *,
+        replace: bool = False,
+        fragment_ids: Iterable[int] | None = None,
+        index_uuid: str | None = None,
+        **arguments: Any,
+    ) -> Index:
+        """Build a segment of an index over some fragments, which no version names yet: one worker's part.
+
+        Args:
+            column: As in `create_scalar_index`.
+            index_type: As in `create_scalar_index`.
+            name: As in `create_scalar_index`.
+            replace: Whether there may be an index of that name already.
+            fragment_ids: The fragments.
+            index_uuid: Names the segment; a new one by default.
+            **arguments: Parameters of the kind, by name.
+
+        Returns:
+            The segment, for `merge_existing_index_segments` or `commit_existing_index_segments`. If neither happens,
+            cleanup deletes its files.
+
+        Raises:
+            SchemaError: There is no such column, or the kind does not fit it.
+            InvalidInputError: No fragments are named, or there is no such fragment, kind or parameter, or the name is
+                in use.
+            UnsupportedError: Indices of that kind are not built here.
+        """
+        if fragment_ids is None:
+            raise InvalidInputError("create_index_uncommitted requires fragment_ids for distributed index build")
+        try:
+            key = None if index_uuid is None else uuid.UUID(index_uuid)
+        except ValueError as error:
+            raise InvalidInputError(f"index_uuid {index_uuid!r} is no UUID") from error
+        made = build_segment(
+            self.source,
+            column,
+            index_type,
+            name,
+            fragment_ids=fragment_ids,
+            key=key,
+            may_exist=replace,
+            arguments=arguments,
+        )
+        return Index.from_record(made)
+
+    def merge_existing_index_segments(self, segments: Iterable[Index]) -> Index:
+        """Put segments that are not committed together into one, which is not committed either.
+
+        Args:
+            segments: Results of `create_index_uncommitted`, of one kind and column, no fragment in two of them.
+
+        Raises:
+            InvalidInputError: There are none, or they do not belong together.
+            UnsupportedError: Indices of their kind are not built here.
+            CorruptFileError: One cannot be read.
+        """
+        return Index.from_record(merge_segments(self.source, [segment.to_record() for segment in segments]))
+
+    def commit_existing_index_segments(
+        self, index_name: str, column: str | Sequence[str], segments: Iterable[Index]
+    ) -> Self:
+        """Commit segments as one index, in a new version; segments of it that cover the same fragments are replaced.
+
+        Args:
+            index_name: Name of the index.
+            column: The indexed column.
+            segments: Results of `create_index_uncommitted` or `merge_existing_index_segments`.
+
+        Returns:
+            This dataset, at the new version.
+
+        Raises:
+            SchemaError: There is no such column.
+            InvalidInputError: The segments do not belong together, or a segment of the index would lose a part of its
+                fragments.
+            RetryableConflictError: Rows that they are about have moved since they were built.
+        """
+        records = [segment.to_record() for segment in segments]
+        self._manifest = commit_segments(self.source, index_name, column, records)
+        return self
 
     def prewarm_index(
         self, name: str, *, with_position: bool = False, index_segments: Iterable[str | uuid.UUID] | None = None

@@ -11,7 +11,7 @@ from lance_core.store import StorageOptions
 from lance_core.table.operations import UpdateBases
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.refs.branches import Branches, create_branch
-from lance_core.verbs.refs.clone import deep_clone, shallow_clone
+from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
 from lance_core.verbs.refs.ensure import ensure_branch
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.version.bases import DatasetBasePath
@@ -106,12 +106,22 @@ class BranchingVerbs(Handle):
         target_path: str | PathLike[str],
         reference: Reference,
         storage_options: Mapping[str, str] | None = None,
+        *,
+        copier: Copier | None = None,
         **others: Any,
     ) -> Self:
-        """Create a dataset with copies of all files of a version; arguments as `shallow_clone`."""
+        """Create a dataset with copies of all files of a version.
+
+        Args:
+            target_path: As in `shallow_clone`.
+            reference: As in `shallow_clone`.
+            storage_options: As in `shallow_clone`.
+            copier: Runs the copies, for example on other machines; by default threads of this process do.
+            **others: Further arguments of pylance's, which are refused.
+        """
         refuse("deep_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
-        manifest = deep_clone(self._place.resolve(reference), target_path, options)
+        manifest = deep_clone(self._place.resolve(reference), target_path, options, copier)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def base_paths(self) -> dict[int, DatasetBasePath]:

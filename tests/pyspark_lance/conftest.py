@@ -1,6 +1,6 @@
 """One Spark session for all tests of a process: classic, or Spark Connect where LANCE_TEST_CONNECT says so.
 
-A process cannot have both kinds: `test_connect.py` runs `test_sessions.py` and `test_compaction.py` a second time, in a process of its own.
+A process cannot have both kinds: `test_connect.py` runs some files a second time, in a process of its own.
 """
 
 import os

@@ -25,7 +25,7 @@ def and_then_delete(uri, monkeypatch):
     """Delete rows, given by a filter, when the tasks have run and are not committed yet."""
     import pyspark_lance.compaction as module
 
-    run = module._run
+    run = module.run_tasks
 
     def arrange(predicate):
         def run_and_delete(*arguments):
@@ -33,7 +33,7 @@ def and_then_delete(uri, monkeypatch):
             lance_core.dataset(uri).delete(predicate)
             return found
 
-        monkeypatch.setattr(module, "_run", run_and_delete)
+        monkeypatch.setattr(module, "run_tasks", run_and_delete)
 
     return arrange
 
@@ -113,7 +113,7 @@ def test_files_of_one_job_share_the_start_of_their_names(spark, table, uri):
 
 
 def test_an_interrupted_compaction_leaves_no_file(spark, table, uri, monkeypatch):
-    import pyspark_lance.compaction as module
+    import pyspark_lance.numbered_tasks as module
 
     run, before = module.run_job, data_files(uri)
 
@@ -158,7 +158,7 @@ def test_storage_options_are_not_shown():
 
 
 def test_progress_is_told_while_tasks_run(spark):
-    from pyspark_lance.compaction import _watched
+    from pyspark_lance.numbered_tasks import _watched
 
     def sleeps(batches):
         import time

@@ -1,4 +1,4 @@
-"""`test_sessions.py` and `test_compaction.py` once more over Spark Connect, in a process of its own: one process has one kind of session."""
+"""`test_sessions.py`, `test_compaction.py` and `test_indices.py` once more over Spark Connect, in a process of its own: one process has one kind of session."""
 
 import os
 import re
@@ -17,9 +17,9 @@ IS_THAT = pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason
 
 
 @IS_THAT
-@pytest.mark.timeout(900)  # all tests of two files
+@pytest.mark.timeout(900)  # all tests of three files
 def test_sessions_over_connect():
-    run(["test_sessions.py", "test_compaction.py"], 25)
+    run(["test_sessions.py", "test_compaction.py", "test_indices.py"], 30)
 
 
 @IS_THAT

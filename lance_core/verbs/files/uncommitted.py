@@ -8,7 +8,7 @@ from os import PathLike
 from lance_core.arguments import checked
 from lance_core.errors import InvalidInputError
 from lance_core.store import open_store
-from lance_core.table.paths import DATA_PREFIX, data_key
+from lance_core.table.paths import DATA_PREFIX, INDICES_PREFIX, data_key
 
 __all__ = ["delete_uncommitted_files"]
 
@@ -19,9 +19,10 @@ def delete_uncommitted_files(
     *,
     file_prefix: str,
     keep: Collection[str] = (),
+    index_segments: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> int:
-    """Delete the data files of one write, except those that its commit uses.
+    """Delete the data files of one write, except those that its commit uses; or its index segments.
 
     Attempts of a writer that was killed leave files that nobody else knows of. Only the caller can know that no commit
     will refer to them: the write is over, and its outcome is known.
@@ -31,6 +32,7 @@ def delete_uncommitted_files(
         file_prefix: Start of the names of the write's files (`FragmentWriter`), at least 16 characters, so that no
             other write shares it by chance.
         keep: Names of files to keep: `DataFile.path` of the committed fragments.
+        index_segments: Delete the files of all index segments whose `uuid`, as text, begins so, in place of data files.
         storage_options: Credentials and options of the storage, under object_store's names.
 
     Returns:
@@ -43,7 +45,8 @@ def delete_uncommitted_files(
         raise InvalidInputError(f"file_prefix {file_prefix!r} is too short to tell one write from all others")
     store = open_store(uri, storage_options)
     kept = {data_key(name) for name in keep}
-    leftovers = [meta.key for meta in store.list_owned(DATA_PREFIX + file_prefix) if meta.key not in kept]
+    folder = INDICES_PREFIX if index_segments else DATA_PREFIX
+    leftovers = [meta.key for meta in store.list_owned(folder + file_prefix) if meta.key not in kept]
     for key in leftovers:
         store.delete(key)
     return len(leftovers)

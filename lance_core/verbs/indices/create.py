@@ -22,7 +22,14 @@ from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged, staged
 from lance_core.verbs.version.unsupported import refuse
 
-__all__ = ["IndexConfig", "create_scalar_index", "kind_and_parameters", "write_segment"]
+__all__ = [
+    "IndexConfig",
+    "create_scalar_index",
+    "index_name",
+    "kind_and_parameters",
+    "target_field",
+    "write_segment",
+]
 
 _ELSEWHERE: Final = ("NGRAM", "INVERTED", "FTS", "RTREE", "MINHASHLSH", "FM", "JSON")
 
@@ -106,11 +113,16 @@ def create_scalar_index(
         UnsupportedError: Indices of that kind are not built.
         RetryableConflictError: Somebody else made an index of that name, or moved the rows, meanwhile.
     """
+    if arguments.get("fragment_ids") is not None or arguments.get("index_uuid") is not None:
+        raise InvalidInputError(
+            "create_scalar_index builds and commits in one go; parts of an index are built by"
+            " create_index_uncommitted(..., fragment_ids=...) and committed by commit_existing_index_segments"
+        )
     refuse("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
     given = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
     kind, parameters = kind_and_parameters(index_type, given)
-    field = _field(source, column, kind)
-    name = _name(source.manifest, field, kind, name, replace=replace)
+    field = target_field(source, column, kind)
+    name = index_name(source.manifest, field, kind, name, replace=replace)
     gone = tuple(index for index in source.manifest.indices if index.name == name)
     fragments: Sequence[Fragment] = source.manifest.fragments if train else ()
     try:
@@ -126,7 +138,16 @@ _NOT_OFFERED: Final = ("fragment_ids", "index_uuid", "progress_callback", "forma
 
 
 def write_segment(
-    files: Staged, kind: Kind, content: Any, name: str, field: IndexedField, covered: BitMap, before: bytes = b""
+    files: Staged,
+    kind: Kind,
+    content: Any,
+    name: str,
+    field: IndexedField,
+    covered: BitMap,
+    before: bytes = b"",
+    *,
+    key: uuid.UUID | None = None,
+    version: int | None = None,
 ) -> IndexMetadata:
     """Write the files of a segment.
 
@@ -138,8 +159,10 @@ def write_segment(
         field: The indexed field.
         covered: The fragments that it covers.
         before: Details of the segment that it replaces.
+        key: Names its folder; a new one by default.
+        version: The version that the content is of; by default that of the files.
     """
-    source, key = files.source, uuid.uuid4()
+    source, key = files.source, key or uuid.uuid4()
     prefix = f"{INDICES_PREFIX}{key}/"
     target = Target(
         store=source.store,
@@ -156,7 +179,7 @@ def write_segment(
         uuid=key,
         name=name,
         fields=(field.node.id,),
-        dataset_version=source.manifest.version,
+        dataset_version=version or source.manifest.version,
         fragment_bitmap=covered.serialize(),
         details_type_url=kind.type_url,
         details=written.details,
@@ -166,7 +189,7 @@ def write_segment(
     )
 
 
-def _field(source: Source, column: str | Sequence[str], kind: Kind) -> IndexedField:
+def target_field(source: Source, column: str | Sequence[str], kind: Kind) -> IndexedField:
     """The field to index, if the kind fits it."""
     if not isinstance(column, str):
         if len(column) != 1:
@@ -179,7 +202,7 @@ def _field(source: Source, column: str | Sequence[str], kind: Kind) -> IndexedFi
     return field
 
 
-def _name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | None, *, replace: bool) -> str:
+def index_name(manifest: Manifest, field: IndexedField, kind: Kind, name: str | None, *, replace: bool) -> str:
     """The name of the index: the one that is given, or one after the column."""
     taken = {index.name: index for index in manifest.indices}
     if name is None:

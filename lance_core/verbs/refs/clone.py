@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
-from typing import Final
+from typing import Final, TypeAlias
 
 from lance_core.commit import commit, latest_version
 from lance_core.errors import DatasetExistsError
@@ -17,11 +18,38 @@ from lance_core.threads import ThreadPool
 from lance_core.verbs.version.references import Resolved
 from lance_core.verbs.version.source import Source
 
-__all__ = ["deep_clone", "shallow_clone"]
+__all__ = ["Copier", "FileCopy", "deep_clone", "shallow_clone"]
 
 COPIES_AT_ONCE: Final = 8
 
-_File = tuple[ObjectStore, str, str]
+
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file to be copied; it can be pickled, with the options of its stores.
+
+    Attributes:
+        source: The store that has it.
+        key: Its key there.
+        target: The store of the copy.
+        target_key: Its key there.
+    """
+
+    source: ObjectStore
+    key: str
+    target: ObjectStore
+    target_key: str
+
+    def run(self) -> None:
+        """Copy it; within one storage the storage does.
+
+        Raises:
+            StoreError: That failed, or the file is gone.
+        """
+        copy_object(self.source, self.key, self.target, self.target_key)
+
+
+Copier: TypeAlias = Callable[[Sequence[FileCopy]], None]
+"""Runs all copies, and raises if one fails."""
 
 
 def shallow_clone(version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
@@ -36,8 +64,16 @@ def shallow_clone(version: Resolved, target: str | PathLike[str], options: Mappi
     return _commit(version, version.manifest(), open_store(target, options), is_shallow=True)
 
 
-def deep_clone(version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
-    """Create a dataset with copies of the files of a version; within one storage the storage copies them.
+def deep_clone(
+    version: Resolved, target: str | PathLike[str], options: Mapping[str, str], copier: Copier | None = None
+) -> Manifest:
+    """Create a dataset with copies of the files of a version.
+
+    Args:
+        version: The version.
+        target: The new dataset.
+        options: Options of its storage.
+        copier: Runs the copies; by default threads of this process do.
 
     Raises:
         DatasetExistsError: There is a dataset at the target.
@@ -49,10 +85,16 @@ def deep_clone(version: Resolved, target: str | PathLike[str], options: Mapping[
     if latest_version(store) is not None:
         raise DatasetExistsError(f"Dataset already exists: {store.root}")
     source = Source(version.store, manifest, version.store.options)
-    with ThreadPool(COPIES_AT_ONCE) as pool:
-        for _ in pool.map(lambda file: copy_object(file[0], file[1], store, file[2]), dict.fromkeys(_files(source))):
-            pass
+    (copier or _copy_side_by_side)(
+        [FileCopy(origin, key, store, target_key) for origin, key, target_key in dict.fromkeys(_files(source))]
+    )
     return _commit(version, manifest, store, is_shallow=False)
+
+
+def _copy_side_by_side(copies: Sequence[FileCopy]) -> None:
+    with ThreadPool(COPIES_AT_ONCE) as pool:
+        for _ in pool.map(FileCopy.run, copies):
+            pass
 
 
 def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_shallow: bool) -> Manifest:
@@ -66,7 +108,7 @@ def _commit(version: Resolved, manifest: Manifest, store: ObjectStore, *, is_sha
     return commit(store, transaction, source=manifest).manifest
 
 
-def _files(source: Source) -> Iterator[_File]:
+def _files(source: Source) -> Iterator[tuple[ObjectStore, str, str]]:
     """Yield store, key, and key in the copy of all files of a version."""
     for fragment in source.manifest.fragments:
         for file in fragment.files:

@@ -1,0 +1,214 @@
+"""Segments of an index that are built apart, by many processes, and committed as one index.
+
+    every worker   build_segment(its fragments)     _indices/<uuid>/, named by no version
+    the driver     merge_segments(some of them)     one more of these folders, if fewer segments are wanted
+    the driver     commit_segments(all of them)     one version
+
+Cleanup takes the folders that no version names.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from lance_core.commit import Verdict, judge, load_manifest, load_transaction
+from lance_core.errors import InvalidInputError, RetryableConflictError, UnsupportedError
+from lance_core.index.kinds import KINDS, Kind
+from lance_core.table.index import IndexMetadata, without_fragments
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import CreateIndex, Update
+from lance_core.table.reuse import without_moved
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.indices.build import IndexedField, build, indexed_field
+from lance_core.verbs.indices.create import index_name, kind_and_parameters, target_field, write_segment
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged, staged
+
+__all__ = ["build_segment", "commit_segments", "merge_segments"]
+
+_HARMLESS: Final = (Verdict.COMPATIBLE, Verdict.REBASABLE)
+
+
+def build_segment(
+    source: Source,
+    column: str | Sequence[str],
+    index_type: Any,
+    name: str | None,
+    *,
+    fragment_ids: Iterable[int],
+    key: uuid.UUID | None = None,
+    may_exist: bool = False,
+    arguments: Mapping[str, Any],
+) -> IndexMetadata:
+    """Write a segment over some fragments; nothing is committed.
+
+    Args:
+        source: The version.
+        column: As in `create_scalar_index`.
+        index_type: As in `create_scalar_index`.
+        name: As in `create_scalar_index`.
+        fragment_ids: The fragments.
+        key: Names its folder; a new one by default.
+        may_exist: Whether there may be an index of that name already.
+        arguments: Parameters of the kind.
+
+    Raises:
+        SchemaError: There is no such column, or the kind does not fit it.
+        InvalidInputError: There is no such kind, parameter or fragment, or the name is in use.
+        UnsupportedError: Indices of that kind are not built.
+    """
+    kind, parameters = kind_and_parameters(index_type, arguments)
+    field = target_field(source, column, kind)
+    name = index_name(source.manifest, field, kind, name, replace=may_exist)
+    chosen = BitMap(fragment_ids)
+    unknown = chosen - BitMap(source.manifest.fragments.ids)
+    if unknown:
+        raise InvalidInputError(f"version {source.manifest.version} has no fragment {unknown[0]}")
+    fragments = [fragment for fragment in source.manifest.fragments if fragment.id in chosen]
+    with staged(source) as files:
+        content = build(source, field, kind, parameters, fragments)
+        return write_segment(files, kind, content, name, field, chosen, key=key)
+
+
+def merge_segments(source: Source, segments: Sequence[IndexMetadata]) -> IndexMetadata:
+    """Write one segment with the entries of several, which stay as they are; nothing is committed.
+
+    Raises:
+        InvalidInputError: There are none, or they do not belong together.
+        UnsupportedError: Indices of their kind are not built.
+        CorruptFileError: One cannot be read.
+    """
+    kind, field = _checked(source, segments)
+    contents = [source.indices.read(segment, field.type) for segment in segments]
+    parameters = {**kind.parameters, **contents[0].parameters()}
+    covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments))
+    with staged(source) as files:
+        return write_segment(
+            files,
+            kind,
+            kind.merge(contents, parameters),
+            segments[0].name,
+            field,
+            covered,
+            segments[0].details,
+            version=min(segment.dataset_version for segment in segments),
+        )
+
+
+def commit_segments(
+    source: Source,
+    name: str,
+    column: str | Sequence[str],
+    segments: Sequence[IndexMetadata],
+    properties: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Commit segments as an index, or as more of one: they replace the segments whose fragments they cover.
+
+    Args:
+        source: The version to commit on, not older than the segments.
+        name: Name of the index, whatever the segments were called.
+        column: The indexed column.
+        segments: Of one kind, no fragment in two of them.
+        properties: Texts for the history, by key.
+
+    Raises:
+        SchemaError: There is no such column.
+        InvalidInputError: The segments do not belong together, or not to the index of that name, or one of that index
+            would lose a part of its fragments.
+        UnsupportedError: Indices of their kind are not built.
+        RetryableConflictError: Rows or values that a segment is about have changed since it was built.
+    """
+    kind, field = _checked(source, segments)
+    if target_field(source, column, kind).node.id != field.node.id:
+        raise InvalidInputError(f"index {name!r}: the segments are on column {field.path!r}, not on {column!r}")
+    current = _without_changed(source, [replace(segment, name=name) for segment in segments])
+    gone = _replaced(source.manifest, name, kind, field, current)
+    files = Staged(source)  # files of others: they stay, for another try, whatever comes of the commit
+    try:
+        return files.commit(CreateIndex(new_indices=tuple(current), removed_indices=tuple(gone)), properties=properties)
+    except RetryableConflictError as error:
+        raise RetryableConflictError(f"index {name!r}: {error}") from error
+
+
+def _checked(source: Source, segments: Sequence[IndexMetadata]) -> tuple[Kind, IndexedField]:
+    """The kind and the field that all segments have, if they can be one index."""
+    if not segments:
+        raise InvalidInputError("at least one index segment is needed")
+    first, seen, keys = segments[0], BitMap(), set[uuid.UUID]()
+    for segment in segments:
+        if (segment.kind, segment.fields) != (first.kind, first.fields):
+            raise InvalidInputError(
+                f"the segments are of {first.kind} on fields {list(first.fields)}"
+                f" and of {segment.kind} on fields {list(segment.fields)}; an index has segments of one kind and field"
+            )
+        if segment.uuid in keys:
+            raise InvalidInputError(f"segment {segment.uuid} is given twice")
+        covered = segment.covered_fragments() or BitMap()
+        if covered & seen:
+            raise InvalidInputError(f"fragment {(covered & seen)[0]} is in two of the segments")
+        keys.add(segment.uuid)
+        seen |= covered
+    if first.kind not in KINDS or len(first.fields) != 1:
+        raise UnsupportedError(f"segments of type {first.kind} on fields {list(first.fields)}")
+    return KINDS[first.kind], indexed_field(source.manifest.schema, first.fields[0])
+
+
+def _without_changed(source: Source, segments: Sequence[IndexMetadata]) -> list[IndexMetadata]:
+    """The segments, without fragments whose values were rewritten since they were built.
+
+    Raises:
+        RetryableConflictError: Something else happened to their rows.
+    """
+    oldest, here = min(segment.dataset_version for segment in segments), source.manifest.version
+    if oldest > here:
+        raise InvalidInputError(f"a segment was built on version {oldest}, and this is version {here}")
+    current = tuple(segments)
+    for version in range(oldest + 1, here + 1):
+        committed = load_transaction(source.store, load_manifest(source.store, version))
+        mine = tuple(segment for segment in current if segment.dataset_version < version)
+        pending = Transaction(read_version=version - 1, operation=CreateIndex(new_indices=mine))
+        if committed is None or not (
+            isinstance(committed.operation, CreateIndex) or judge(pending, committed) in _HARMLESS
+        ):
+            raise RetryableConflictError(
+                f"index {segments[0].name!r}: version {version} moved rows or values that segments of version {oldest}"
+                " are about; build them again"
+            )
+        if isinstance(committed.operation, Update) and committed.operation.fields_modified:
+            changed = {fragment.id for fragment in committed.operation.updated_fragments}
+            fresh = {one.uuid: one for one in without_fragments(mine, committed.operation.fields_modified, changed)}
+            current = tuple(fresh.get(segment.uuid, segment) for segment in current)
+    return list(current)
+
+
+def _replaced(
+    manifest: Manifest, name: str, kind: Kind, field: IndexedField, segments: Sequence[IndexMetadata]
+) -> list[IndexMetadata]:
+    """The segments of the index of that name which go."""
+    there = [index for index in manifest.indices if index.name == name]
+    index_name(manifest, field, kind, name, replace=True)
+    live = BitMap(manifest.fragments.ids)
+    covered = BitMap().union(*(segment.covered_fragments() or BitMap() for segment in segments)) & live
+    if any(index.kind != segments[0].kind for index in there):
+        if covered != live:
+            raise InvalidInputError(
+                f"the index {name!r} is of type {there[0].kind}; segments of type {segments[0].kind} replace it only"
+                f" if they cover all fragments, and fragment {(live - covered)[0]} is missing"
+            )
+        return there
+    gone = []
+    for index in there:
+        own = without_moved(manifest.indices, index) & live
+        if own <= covered:
+            gone.append(index)
+        elif own & covered:
+            raise InvalidInputError(
+                f"segment {index.uuid} of the index {name!r} covers fragment {(own & covered)[0]} as the new ones do,"
+                f" and fragment {(own - covered)[0]}, which they leave out; build segments that cover it too"
+            )
+    return gone

@@ -1,0 +1,80 @@
+"""Deep clones whose files the executors of a Spark session copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
+
+import lance_core
+from lance_core import FileCopy, LanceDataset
+from lance_core.errors import LanceError
+from pyspark_lance.numbered_tasks import Progress, run_tasks
+from pyspark_lance.parallelism import parallelism_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["deep_clone"]
+
+_TASKS_PER_CORE: Final = 3
+
+
+def deep_clone(
+    spark: SparkSession,
+    uri: str | PathLike[str],
+    target: str | PathLike[str],
+    *,
+    version: Any = None,
+    storage_options: Mapping[str, str] | None = None,
+    target_storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> LanceDataset:
+    """Copy a version of a table, with all its files, by Spark's executors; within one storage the storage copies.
+
+    If it fails, the target is no table, and a next try copies the files again.
+
+    Args:
+        spark: The session, classic or Connect.
+        uri: The table.
+        target: Where the copy shall be; both at places that executors reach as well.
+        version: A number, a tag, or (branch, number); the latest version by default.
+        storage_options: Credentials and options of the storage. They are sent to the executors.
+        target_storage_options: Those of the target; by default the same.
+        progress: Is called with the tasks that are done and those that there are; from another thread while they run.
+
+    Returns:
+        The copy.
+
+    Raises:
+        DatasetExistsError: There is a table at the target.
+        VersionNotFoundError: There is no such version.
+        LanceError: A copy failed; nothing is committed.
+    """
+    dataset = lance_core.dataset(uri, storage_options=storage_options)
+
+    def copy(copies: Sequence[FileCopy]) -> None:
+        if not copies:
+            return
+        most = _TASKS_PER_CORE * parallelism_of(spark)
+        groups = tuple(tuple(copies[start::most]) for start in range(min(most, len(copies))))
+        _, failures = run_tasks(spark, _Copies(groups=groups), len(groups), progress)
+        if failures:
+            raise LanceError(f"{len(failures)} of {len(groups)} tasks failed; the first: {failures[0].error}")
+
+    reference = dataset.version if version is None else version
+    return dataset.deep_clone(target, reference, target_storage_options or storage_options, copier=copy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copies:
+    """Runs the copies, by their numbers; pickled, with the options of their stores."""
+
+    groups: Sequence[Sequence[FileCopy]] = field(repr=False)
+
+    def __call__(self, number: int) -> int:
+        """Run some of them on an executor; returns how many."""
+        for copy in self.groups[number]:
+            copy.run()
+        return len(self.groups[number])

@@ -1,0 +1,147 @@
+"""Scalar indices that the executors of a Spark session build.
+
+driver      groups of fragments of one version
+executors   one segment per group, `_indices/<uuid>/`, that nothing refers to yet
+driver      one segment of all of them, and one commit
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
+
+import lance_core
+from lance_core import Index, LanceDataset
+from lance_core.errors import LanceError, StoreError
+from pyspark_lance.leftovers import delete_leftovers
+from pyspark_lance.numbered_tasks import Progress, run_tasks
+from pyspark_lance.parallelism import parallelism_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["create_scalar_index"]
+
+_JOB_CHARACTERS: Final = len("01234567-0123-0123-")
+_TASKS_PER_CORE: Final = 3
+"""More tasks than cores, so that one that takes longer does not keep all others waiting."""
+
+
+def create_scalar_index(
+    spark: SparkSession,
+    uri: str | PathLike[str],
+    column: str,
+    index_type: Any,
+    name: str | None = None,
+    *,
+    replace: bool = True,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    **arguments: Any,
+) -> LanceDataset:
+    """Build a scalar index on Spark's executors, each on some of the fragments, and commit it as one.
+
+    Args:
+        spark: The session, classic or Connect.
+        uri: The table, at a place that executors reach as well; its latest version is indexed.
+        column: The column, or the dotted path to a field of a struct.
+        index_type: "ZONEMAP", "BITMAP", "BTREE", "BLOOMFILTER" or "LABEL_LIST", or an `IndexConfig`.
+        name: Its name; `<column>_idx` by default.
+        replace: Whether an index of that name on that column is replaced.
+        storage_options: Credentials and options of the storage. They are sent to the executors.
+        progress: Is called with the tasks that are done and those that there are; from another thread while they run.
+        **arguments: Parameters of the kind, as in `LanceDataset.create_scalar_index`.
+
+    Returns:
+        The table at the version that has the index.
+
+    Raises:
+        SchemaError: There is no such column, or the kind does not fit it.
+        InvalidInputError: There is no such kind or parameter, or the name is in use.
+        UnsupportedError: Indices of that kind are not built here.
+        LanceError: A task failed; nothing is committed.
+        RetryableConflictError: Somebody moved rows of the fragments meanwhile.
+    """
+    dataset = lance_core.dataset(uri, storage_options=storage_options)
+    job = str(uuid.uuid4())[:_JOB_CHARACTERS]
+    build = _Build(
+        job=job,
+        uri=dataset.uri,
+        version=dataset.version,
+        column=column,
+        index_type=index_type,
+        name=name,
+        replace=replace,
+        arguments=arguments,
+        storage_options=dict(storage_options or {}),
+        groups=_groups(dataset, _TASKS_PER_CORE * parallelism_of(spark)),
+    )
+    failed = True
+    try:
+        # Of no fragment: what is wrong with the arguments is said before a job runs.
+        parts = [build.segment(dataset, ())]
+        if build.groups:
+            made, failures = run_tasks(spark, build, len(build.groups), progress)
+            if failures:
+                count = len(build.groups)
+                raise LanceError(f"{len(failures)} of {count} tasks failed; the first: {failures[0].error}")
+            parts += made
+        failed = False
+        whole = dataset.merge_existing_index_segments(parts)
+    finally:
+        delete_leftovers(dataset.uri, job, (), storage_options, failed=failed, index_segments=True)
+    try:
+        return dataset.commit_existing_index_segments(whole.name, column, [whole])
+    except StoreError:
+        raise  # the commit may have taken effect, or may still do so
+    except LanceError:
+        delete_leftovers(dataset.uri, whole.uuid, (), storage_options, index_segments=True)
+        raise
+
+
+def _groups(dataset: LanceDataset, most: int) -> tuple[tuple[int, ...], ...]:
+    """The ids of the fragments, in groups of about equally many rows."""
+    fragments = dataset.get_fragments()
+    rows = sum(fragment.physical_rows for fragment in fragments)
+    groups: dict[int, list[int]] = {}
+    before = 0
+    for fragment in fragments:
+        groups.setdefault(before * most // max(rows, 1), []).append(fragment.fragment_id)
+        before += fragment.physical_rows
+    return tuple(map(tuple, groups.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Build:
+    """Builds the segments, by their numbers; pickled. The UUIDs of all of them begin with `job`."""
+
+    job: str
+    uri: str
+    version: int
+    column: str
+    index_type: Any
+    name: str | None
+    replace: bool
+    arguments: Mapping[str, Any]
+    storage_options: Mapping[str, str] = field(repr=False)
+    groups: Sequence[Sequence[int]]
+
+    def __call__(self, number: int) -> Index:
+        """Build one on an executor."""
+        dataset = lance_core.dataset(self.uri, self.version, storage_options=self.storage_options or None)
+        return self.segment(dataset, self.groups[number])
+
+    def segment(self, dataset: LanceDataset, fragment_ids: Sequence[int]) -> Index:
+        """Build the segment of some fragments."""
+        return dataset.create_index_uncommitted(
+            self.column,
+            self.index_type,
+            self.name,
+            replace=self.replace,
+            fragment_ids=fragment_ids,
+            index_uuid=self.job + str(uuid.uuid4())[_JOB_CHARACTERS:],
+            **self.arguments,
+        )

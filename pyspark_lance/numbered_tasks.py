@@ -1,0 +1,159 @@
+"""Tasks of ours that the executors run, one per number: distributed work on a table that is there.
+
+    driver      spark.range(0, n, 1, n).mapInArrow      exactly one partition per task, in every kind of session
+    executors   task(number) -> result                  pickled on the way back, or the text of its error
+    driver      results and failures, in the order of the numbers
+
+A small DataFrame of rows would be put into one partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from lance_core.errors import LanceError
+from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.jobs import run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Progress", "TaskFailure", "run_tasks"]
+
+_Result = TypeVar("_Result")
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the tasks that are done and those that there are."""
+
+_ANSWER_SCHEMA: Final = pa.schema(
+    [
+        pa.field("task", pa.int64(), nullable=False),
+        pa.field("result", pa.binary()),
+        pa.field("error", pa.string()),
+    ]
+)
+_POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """A task that failed.
+
+    Attributes:
+        number: Its number.
+        error: Class and message of the error.
+    """
+
+    number: int
+    error: str
+
+
+def run_tasks(
+    spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
+) -> tuple[list[_Result], list[TaskFailure]]:
+    """Run a function on Spark's executors, once for each number below a count, at least one.
+
+    Args:
+        spark: The session, classic or Connect.
+        task: The function; it and its results are pickled.
+        count: How many numbers there are.
+        progress: Is called from another thread while the tasks run.
+
+    Returns:
+        The results, in the order of their numbers, and the tasks that raised.
+
+    Raises:
+        LanceError: Spark did not answer for each task.
+    """
+    answer = _Answers(task)
+    frame = spark.range(0, count, 1, count).mapInArrow(answer, "task long not null, result binary, error string")
+    with contextlib.nullcontext() if progress is None else _watched(spark, count, progress):
+        answers = {row.task: row for row in run_job(spark, frame.collect)}
+    if progress is not None:
+        progress(count, count)
+    if sorted(answers) != list(range(count)):
+        raise LanceError(f"Spark answered for {len(answers)} of {count} tasks")
+    ordered = [answers[number] for number in range(count)]
+    return (
+        [pickle.loads(one.result) for one in ordered if one.error is None],  # noqa: S301 - from our own workers
+        [TaskFailure(number, one.error) for number, one in enumerate(ordered) if one.error is not None],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers(Generic[_Result]):
+    """The function that runs in each partition, on the number that the partition has; it is pickled."""
+
+    task: Callable[[int], _Result]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks whose numbers come in, and answer with the result of each, or its error."""
+        use_cores_of_task()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                result = error = None
+                try:
+                    result = pickle.dumps(self.task(number))
+                except Exception as failure:  # noqa: BLE001 - one that fails must not take the others' work with it
+                    error = f"{type(failure).__name__}: {failure}"
+                yield pa.RecordBatch.from_pydict(
+                    {"task": [number], "result": [result], "error": [error]}, schema=_ANSWER_SCHEMA
+                )
+
+
+@contextlib.contextmanager
+def _watched(spark: SparkSession, count: int, progress: Progress) -> Iterator[None]:
+    """Report the number of finished tasks while the job of this thread runs, each number once."""
+    told = 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if told < done < count:
+            told = done
+            progress(done, count)
+
+    watch = _watched_connect if type(spark).__module__.startswith("pyspark.sql.connect.") else _watched_classic
+    with watch(spark, count, tell):
+        yield
+
+
+@contextlib.contextmanager
+def _watched_classic(spark: SparkSession, count: int, tell: Callable[[int], None]) -> Iterator[None]:
+    """Poll the status tracker for a job with so many tasks that began after this."""
+    tracker, over = spark.sparkContext.statusTracker(), threading.Event()
+    earlier = set(tracker.getActiveJobsIds())
+
+    def poll() -> None:
+        while not over.wait(_POLL_SECONDS):
+            jobs = (tracker.getJobInfo(job) for job in set(tracker.getActiveJobsIds()) - earlier)
+            stages = (tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds)
+            tell(max((s.numCompletedTasks for s in stages if s is not None and s.numTasks == count), default=0))
+
+    watcher = threading.Thread(target=poll, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+@contextlib.contextmanager
+def _watched_connect(spark: SparkSession, count: int, tell: Callable[[int], None]) -> Iterator[None]:
+    """Watch the server's progress messages for stages with so many tasks."""
+
+    def hear(stages: Iterable[Any] | None, **_: object) -> None:
+        tell(max((stage.num_completed_tasks for stage in stages or () if stage.num_tasks == count), default=0))
+
+    spark.registerProgressHandler(hear)  # type: ignore[arg-type]  # a function will do
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(hear)  # type: ignore[arg-type]
