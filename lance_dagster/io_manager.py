@@ -12,16 +12,14 @@ from pydantic import ConfigDict, Field, field_validator
 from lance_dagster.branching import BranchPolicy
 from lance_dagster.location import checked_root
 from lance_dagster.settings import (
-    EmptyOutput,
     LoadType,
     OnEarlierTry,
-    OutOfPartition,
     OutputSettings,
     ReadMode,
-    SchemaMode,
     TableSettings,
     WriteMode,
 )
+from pyspark_lance import Empty, Outside, SchemaMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,10 +76,10 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
             "overwritten."
         ),
     )
-    empty_output: EmptyOutput = Field(
+    empty_output: Empty = Field(
         default="write", description="write: an output without rows clears what it replaces. skip: writes nothing."
     )
-    out_of_partition: OutOfPartition = Field(
+    out_of_partition: Outside = Field(
         default="error", description="What to do about a row outside of the run's partitions; allow: keep it."
     )
     on_earlier_try: OnEarlierTry = Field(

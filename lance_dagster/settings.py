@@ -37,16 +37,14 @@ import dagster as dg
 
 from lance_dagster.branching import BranchPolicy
 from lance_dagster.tables import TableRoot
+from pyspark_lance import Empty, Outside, SchemaMode
 
 __all__ = [
     "INPUT_PINS",
-    "EmptyOutput",
     "LoadType",
     "OnEarlierTry",
-    "OutOfPartition",
     "OutputSettings",
     "ReadMode",
-    "SchemaMode",
     "TableSettings",
     "WriteMode",
     "check_input",
@@ -56,10 +54,6 @@ __all__ = [
 ]
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
-# The next three repeat `pyspark_lance.modes`: a code location loads without that package; a test compares them.
-SchemaMode = Literal["strict", "add_columns", "overwrite"]
-EmptyOutput = Literal["write", "skip", "error"]
-OutOfPartition = Literal["error", "allow"]
 OnEarlierTry = Literal["replace", "adopt", "append"]
 WhenMatched = Literal["update", "nothing", "delete"]
 WhenNotMatched = Literal["insert", "nothing"]
@@ -78,8 +72,8 @@ class OutputSettings:
 
     write_mode: WriteMode = "overwrite"
     schema_mode: SchemaMode = "strict"
-    empty_output: EmptyOutput = "write"
-    out_of_partition: OutOfPartition = "error"
+    empty_output: Empty = "write"
+    out_of_partition: Outside = "error"
     cluster: bool = True
     on_earlier_try: OnEarlierTry = "replace"
     merge_on: str | Sequence[str] | None = None
@@ -316,8 +310,8 @@ def plain_metadata(value: object) -> object:
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "lance/write_mode": get_args(WriteMode),
     "lance/schema_mode": get_args(SchemaMode),
-    "lance/empty_output": get_args(EmptyOutput),
-    "lance/out_of_partition": get_args(OutOfPartition),
+    "lance/empty_output": get_args(Empty),
+    "lance/out_of_partition": get_args(Outside),
     "lance/on_earlier_try": get_args(OnEarlierTry),
     "lance/when_matched": get_args(WhenMatched),
     "lance/when_not_matched": get_args(WhenNotMatched),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark_lance.datasource import LanceDataSource as DefaultSource
     from pyspark_lance.datasource import register
     from pyspark_lance.indices import create_scalar_index
+    from pyspark_lance.modes import Empty, Outside, SchemaMode
     from pyspark_lance.reader import read
     from pyspark_lance.session import ensure_java, ensure_python, local_session
     from pyspark_lance.writer import write
@@ -40,6 +41,9 @@ __all__ = [
     "CompactionReport",
     "ConvertResult",
     "DefaultSource",
+    "Empty",
+    "Outside",
+    "SchemaMode",
     "WriteResult",
     "compact",
     "convert",
@@ -72,6 +76,9 @@ _HOMES: Final = {
     "CompactionReport": ("pyspark_lance.compaction", "CompactionReport"),
     "compact": ("pyspark_lance.compaction", "compact"),
     "DefaultSource": ("pyspark_lance.datasource", "LanceDataSource"),
+    "Empty": ("pyspark_lance.modes", "Empty"),
+    "Outside": ("pyspark_lance.modes", "Outside"),
+    "SchemaMode": ("pyspark_lance.modes", "SchemaMode"),
     "WriteResult": ("lance_core", "WriteResult"),
     "ensure_java": ("pyspark_lance.session", "ensure_java"),
     "ensure_python": ("pyspark_lance.session", "ensure_python"),

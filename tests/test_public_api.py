@@ -31,7 +31,8 @@ NAMES = {
         "Compaction", "CompactionMetrics", "CompactionOptions", "CompactionPlan", "CompactionTask", "RewriteResult",
     ],
     pyspark_lance: [
-        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "WriteResult",
+        "ChangeResult", "CompactionFailure", "CompactionReport", "ConvertResult", "DefaultSource", "Empty", "Outside",
+        "SchemaMode", "WriteResult",
         "compact", "convert", "create_scalar_index", "deep_clone", "delete", "ensure_java", "ensure_python", "execute_tasks", "local_session", "merge",
         "read", "register", "to_parquet", "update", "write",
     ],

@@ -147,7 +147,7 @@ from lance_dagster import LanceIOManager, lance_filter, stamp_lance_metadata
 def events() -> int: ...
 
 stamp_lance_metadata(dg.Definitions(assets=[events], resources={"io_manager": LanceIOManager(root_uri="/lake")}))
-print([name for name in ("pyspark", "pyspark_lance", "lance_core", "pyarrow", "pandas", "polars", "numpy") if name in sys.modules])
+print([name for name in ("pyspark", "lance_core", "pyarrow", "pandas", "polars", "numpy") if name in sys.modules])
 """
     done = processes.run([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "[]"
