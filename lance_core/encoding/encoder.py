@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from lance_core.encoding.choices import Choices
 from lance_core.encoding.compression import encode_block, encode_miniblock, encode_per_value
 from lance_core.encoding.datablock import (
     DataBlock,
@@ -40,14 +41,21 @@ from lance_core.schema import Field
 
 __all__ = ["encode_field"]
 
+_Earlier: TypeAlias = tuple[Choices | None, int]
+"""What was chosen for earlier pages, and the number of the column."""
 
-def encode_field(field: Field, array: pa.Array, limits: Limits) -> list[list[EncodedPage]]:
+
+def encode_field(
+    field: Field, array: pa.Array, limits: Limits, choices: Choices | None = None, first_column: int = 0
+) -> list[list[EncodedPage]]:
     """Encode some rows of a top-level field.
 
     Args:
         field: The field.
         array: Its values; at least one row.
         limits: What the version of the file allows.
+        choices: What was chosen for earlier pages of the same writer; None to look at the values alone.
+        first_column: Number of the field's first column, for `choices`.
 
     Returns:
         For each column of the field, in the order of `leaf_paths`, its pages; they cover all rows.
@@ -55,12 +63,17 @@ def encode_field(field: Field, array: pa.Array, limits: Limits) -> list[list[Enc
     Raises:
         UnsupportedError: The format cannot hold such values.
     """
-    return [_encode_column(column, array, index, limits) for index, column in enumerate(shred(field, array))]
+    columns = shred(field, array)
+    return [_encode_column(one, array, i, limits, (choices, first_column + i)) for i, one in enumerate(columns)]
 
 
-def _encode_column(column: ShreddedColumn, array: pa.Array, index: int, limits: Limits) -> list[EncodedPage]:
+def _encode_column(
+    column: ShreddedColumn, array: pa.Array, index: int, limits: Limits, earlier: _Earlier
+) -> list[EncodedPage]:
     """One page, or several where so many levels stand between two values that they do not fit a chunk."""
-    page = _encode_page(column, limits)
+    page = _encode_page(column, limits, earlier)
+    if page is not None and not column.top.children:
+        return [page]
     if page is not None:
         path = next(path for position, path in enumerate(leaf_paths(column.top)) if position == index)
         return [replace(page, length=page.num_rows * items_per_row(path))]
@@ -69,11 +82,11 @@ def _encode_column(column: ShreddedColumn, array: pa.Array, index: int, limits: 
     pages = []
     for part in (array.slice(0, len(array) // 2), array.slice(len(array) // 2)):
         smaller = next(c for i, c in enumerate(shred(column.top, part)) if i == index)
-        pages += _encode_column(smaller, part, index, limits)
+        pages += _encode_column(smaller, part, index, limits, (None, 0))
     return pages
 
 
-def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
+def _encode_page(column: ShreddedColumn, limits: Limits, earlier: _Earlier) -> EncodedPage | None:
     levels, values, num_rows = column.levels, column.values, column.num_rows
     if pa.types.is_struct(values.type) and values.type.num_fields == 0:
         return _encode_empty_struct(column)
@@ -88,15 +101,41 @@ def _encode_page(column: ShreddedColumn, limits: Limits) -> EncodedPage | None:
         bits = values.type.index_type.bit_width
         return _encode_dictionary(levels, _plain_dictionary(values), num_rows, limits, options, bits)
     block = _fill_nulls(array_to_block(values), values)
-    choice = _choose(block, levels, limits, options)
+    limits = _limits_of(block, limits, options)
+    choices, number = earlier
+    if choices is None:
+        return _encode_values(levels, values, block, num_rows, limits, options)[0]
+    key = 2 * number + _has_levels(levels)
+    again = choices.again(key, block)
+    if again is not None:
+        page, _ = _encode_values(levels, values, block, num_rows, limits, options, again)
+        if page is not None and choices.fits(key, page, block.num_values):
+            return page
+    page, choice = _encode_values(levels, values, block, num_rows, limits, options)
+    if page is not None:
+        choices.keep(key, choice, page, block)
+    return page
+
+
+def _encode_values(
+    levels: Levels,
+    values: Any,
+    block: DataBlock,
+    num_rows: int,
+    limits: Limits,
+    options: EncodingOptions,
+    choice: Choice | None = None,
+) -> tuple[EncodedPage | None, Choice]:
+    """A page of values, and what was chosen for it if that is not given."""
+    choice = _choose(block, levels, limits, options) if choice is None else choice
     if choice.layout == "dictionary":
         encoded = values.dictionary_encode()
         if dictionary_pays(array_to_block(encoded.dictionary), block, options):
             page = _encode_dictionary(levels, encoded, num_rows, limits, options)
             if page is not None:
-                return page
+                return page, choice
         choice = _choose(block, levels, limits, options, dictionary=False)
-    return _encode_choice(levels, block, num_rows, _limits_of(block, limits, options), choice)
+    return _encode_choice(levels, block, num_rows, limits, choice), choice
 
 
 def _encode_empty_struct(column: ShreddedColumn) -> EncodedPage:
@@ -138,10 +177,14 @@ def _limits_of(block: DataBlock, limits: Limits, options: EncodingOptions) -> Li
     return replace(limits, chunk_bytes=max(options.chunk_bytes, least))
 
 
+def _has_levels(levels: Levels) -> bool:
+    return levels.repetition is not None or levels.definition is not None
+
+
 def _choose(
     block: DataBlock, levels: Levels, limits: Limits, options: EncodingOptions, *, dictionary: bool = True
 ) -> Choice:
-    has_levels = levels.repetition is not None or levels.definition is not None
+    has_levels = _has_levels(levels)
     if isinstance(block, FixedWidthBlock):
         return choose_fixed(block, has_levels=has_levels, limits=limits, options=options, dictionary=dictionary)
     if isinstance(block, VariableBlock):

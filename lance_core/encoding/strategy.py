@@ -36,6 +36,7 @@ from lance_core.encoding.datablock import (
 from lance_core.encoding.options import EncodingOptions
 
 __all__ = [
+    "TINY_VALUES",
     "Choice",
     "Limits",
     "can_be_zipped",
@@ -61,6 +62,12 @@ _ZSTD_OVER_LZ4: Final = 0.5
 _MANY_ITEMS: Final = 256
 # A smaller sample says nothing about the number of distinct values.
 _MIN_DICTIONARY_SAMPLE: Final = 16
+TINY_VALUES: Final = 64
+"""Values that take less than their description, however they are encoded: they are written as they are."""
+_TINY_BYTES: Final = 1024
+
+
+_NO_OPTIONS: Final = EncodingOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +163,8 @@ def _choose_words(
     part = sample(values)
     if limits.large_chunks and part[0] == part[-1] and bool((values == part[0]).all()):
         return Choice(layout="constant")
+    if values.size <= TINY_VALUES and options == _NO_OPTIONS:
+        return plain
     asked = _asked_for(values, bits, options, dictionary=dictionary)
     if asked is not None:
         return asked
@@ -245,6 +254,9 @@ def choose_variable(
         return Choice(layout="dictionary")
     if options.compression == "none":
         return Choice(layout="miniblock", compression="variable")
+    if block.num_values <= TINY_VALUES and _data_bytes(block) <= _TINY_BYTES and options == _NO_OPTIONS:
+        is_constant = limits.large_chunks and _is_constant(block)
+        return Choice(layout="constant" if is_constant else "miniblock", compression="variable")
     stretches = _sample_stretches(block)
     size = sum(piece.num_values for piece in stretches)
     texts = pa.chunked_array([block_to_array(piece, pa.large_binary()) for piece in stretches])

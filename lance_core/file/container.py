@@ -13,10 +13,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage
-from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural import blob
 from lance_core.file.footer import Footer
 from lance_core.file.metadata import (
@@ -27,14 +26,16 @@ from lance_core.file.metadata import (
     page_encoding,
     table_to_bytes,
 )
+from lance_core.file.plan import file_plan
 from lance_core.file.version import FileVersion
-from lance_core.schema import Field, Schema
+from lance_core.schema import Schema
 from lance_core.store import ObjectWriter
 
-__all__ = ["PageFile", "WrittenFile", "columns_of"]
+__all__ = ["PageFile", "WrittenFile"]
 
 # Small buffers are collected until a write has about this many bytes; larger ones are written without a copy.
 _WRITE_BYTES: Final = 256 * 1024
+_PADDINGS: Final = tuple(PADDING * length for length in range(ALIGNMENT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +75,9 @@ class PageFile:
         self._key = key
         self._schema = schema
         self._version = version
-        self.fields = columns_of(schema, version)
-        self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self.fields]
-        self._next_row = [0] * len(self.fields)
+        self.plan = file_plan(schema, version)
+        self._pages: list[list[ColumnMetadata.Page]] = [[] for _ in self.plan.fields]
+        self._next_row = [0] * len(self.plan.fields)
         self._position = 0
         self._unwritten: list[BytesLike] = []
         self._unwritten_bytes = 0
@@ -134,16 +135,14 @@ class PageFile:
 
     def complete(self, num_rows: int) -> None:
         """Write the metadata."""
-        fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
-        metadata = {**self._schema.metadata, **self._schema_metadata}
-        schema = dataclasses.replace(self._schema, fields=fields, metadata=metadata)
-        descriptor = self.append(descriptor_to_bytes(schema, num_rows))
+        descriptor = self.append(descriptor_to_bytes(self._described(), num_rows))
         buffers = [descriptor, *self._global_buffers]
         start, column_table = self._position, []
-        for field, own_pages in zip(self.fields, self._pages, strict=True):
-            pages = own_pages if self._version.has_levels else _one_struct_page(own_pages)
-            is_plain_blob = blob.is_blob(field) and not self._version.has_levels
-            message = column_to_bytes(pages, _column_encoding(is_blob=is_plain_blob))
+        for field, own_pages in zip(self.plan.fields, self._pages, strict=True):
+            if self._version.has_levels:
+                message = column_to_bytes(own_pages, is_blob=False)
+            else:
+                message = column_to_bytes(_one_struct_page(own_pages), is_blob=blob.is_blob(field))
             column_table.append((self._position, self._position + len(message)))
             self._write(message)
         table_position = self._position
@@ -163,14 +162,22 @@ class PageFile:
         self._write(footer.to_bytes())
         self._write_out()
 
+    def _described(self) -> Schema:
+        """The schema as the file tells it."""
+        if not self._schema_metadata and not any(map(is_blob_v2, self._schema.fields)):
+            return self._schema
+        fields = tuple(blob.described(f) if is_blob_v2(f) else f for f in self._schema.fields)
+        metadata = {**self._schema.metadata, **self._schema_metadata}
+        return dataclasses.replace(self._schema, fields=fields, metadata=metadata)
+
     def close(self, num_rows: int) -> WrittenFile:
         """Make a file visible that is complete."""
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),
             num_rows=num_rows,
-            field_ids=tuple(field.id for field in self.fields),
-            column_indices=tuple(range(len(self.fields))),
+            field_ids=self.plan.field_ids,
+            column_indices=tuple(range(len(self.plan.fields))),
             version=self._version,
         )
 
@@ -185,11 +192,11 @@ class PageFile:
         end = self._position
         padding = -end % ALIGNMENT
         if padding:
-            self._write(PADDING * padding)
+            self._write(_PADDINGS[padding])
         return start, end
 
     def _write(self, buffer: BytesLike) -> None:
-        size = memoryview(buffer).nbytes
+        size = len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
         self._position += size
         if size >= _WRITE_BYTES:
             self._write_out()
@@ -205,19 +212,6 @@ class PageFile:
         if self._unwritten:
             self._sink.write(b"".join(self._unwritten))
             self._unwritten, self._unwritten_bytes = [], 0
-
-
-def _column_encoding(*, is_blob: bool) -> ColumnEncoding:
-    encoding = ColumnEncoding()
-    (encoding.blob.inner if is_blob else encoding).values.SetInParent()
-    return encoding
-
-
-def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
-    """The fields that have columns in a file of that version."""
-    if version.has_levels:
-        return column_fields(schema)
-    return [field for top in schema.fields for field in plain_columns(top)]
 
 
 def _one_struct_page(pages: list[ColumnMetadata.Page]) -> list[ColumnMetadata.Page]:

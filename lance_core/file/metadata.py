@@ -26,6 +26,7 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core._proto.file_pb2 import FileDescriptor
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
+from lance_core.encoding.structural.fullzip import plain_layout
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.file.footer import Footer
 from lance_core.file.version import FileVersion
@@ -42,6 +43,8 @@ __all__ = [
     "column_to_bytes",
     "descriptor_from_bytes",
     "descriptor_to_bytes",
+    "page_encoding",
+    "plain_encoding",
     "table_from_bytes",
     "table_to_bytes",
 ]
@@ -163,12 +166,20 @@ class FileMetadata:
     metadata_range: ByteRange = (0, 0)
 
 
-def column_to_bytes(pages: Sequence[ColumnMetadata.Page], column: ColumnEncoding) -> bytes:
-    """The metadata of one column."""
-    wrapped = AnyMessage(type_url=_COLUMN_ENCODING, value=column.SerializeToString())
-    message = ColumnMetadata(pages=pages)
-    message.encoding.direct.encoding = wrapped.SerializeToString()
+def column_to_bytes(pages: Sequence[ColumnMetadata.Page], *, is_blob: bool) -> bytes:
+    """The metadata of one column; a blob of 2.0 says that it is one."""
+    message = ColumnMetadata(encoding=_column_encoding(is_blob=is_blob), pages=pages)
     return message.SerializeToString()
+
+
+@lru_cache(maxsize=2)
+def _column_encoding(*, is_blob: bool) -> Encoding:
+    column = ColumnEncoding()
+    (column.blob.inner if is_blob else column).values.SetInParent()
+    wrapped = AnyMessage(type_url=_COLUMN_ENCODING, value=column.SerializeToString())
+    encoding = Encoding()
+    encoding.direct.encoding = wrapped.SerializeToString()
+    return encoding
 
 
 def page_encoding(description: Message) -> Encoding:
@@ -177,6 +188,12 @@ def page_encoding(description: Message) -> Encoding:
     encoding = Encoding()
     encoding.direct.encoding = wrapped.SerializeToString()
     return encoding
+
+
+@lru_cache(maxsize=1024)
+def plain_encoding(bits: int, count: int) -> Encoding:
+    """The description of a full-zip page of so many numbers without levels; nobody changes it."""
+    return page_encoding(plain_layout(bits, count))
 
 
 def check_column_table(table: Sequence[ByteRange], start: int, footer: Footer) -> None:
@@ -228,11 +245,14 @@ def column_from_bytes(data: bytes, index: int, size: int, read: ReadBytes) -> Co
 
 def descriptor_to_bytes(schema: Schema, num_rows: int) -> bytes:
     """Global buffer 0."""
-    descriptor = FileDescriptor(length=num_rows)
-    descriptor.schema.fields.extend(schema_to_protobuf(schema))
-    for key, value in schema.metadata.items():
-        descriptor.schema.metadata[key] = value
-    return descriptor.SerializeToString()
+    described: bytes | None = schema.memo.get("descriptor")
+    if described is None:
+        descriptor = FileDescriptor()
+        descriptor.schema.fields.extend(schema_to_protobuf(schema))
+        for key, value in schema.metadata.items():
+            descriptor.schema.metadata[key] = value
+        described = schema.memo["descriptor"] = descriptor.SerializeToString()
+    return described + FileDescriptor(length=num_rows).SerializeToString()
 
 
 @lru_cache(maxsize=32)

@@ -8,7 +8,7 @@ from lance_core.encoding.shred import has_nulls_inside
 from lance_core.errors import SchemaError
 from lance_core.schema import Field
 
-__all__ = ["check_nulls"]
+__all__ = ["check_nulls", "has_strict_items"]
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
@@ -23,8 +23,13 @@ def check_nulls(field: Field, array: pa.Array) -> None:
     """
     if not field.nullable and array.null_count:
         raise SchemaError(f"column {field.name!r} is not nullable, but the data has nulls in it")
-    if any(_is_strict(child) for child in field.children):
+    if has_strict_items(field):
         _check_items(array, field.name)
+
+
+def has_strict_items(field: Field) -> bool:
+    """Whether nulls are forbidden somewhere below a field."""
+    return any(_is_strict(child) for child in field.children)
 
 
 def _is_strict(field: Field) -> bool:

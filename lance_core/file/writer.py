@@ -13,23 +13,24 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from lance_core.encoding.choices import Choices
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
-from lance_core.encoding.options import encoding_options
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.relabel import relabel
-from lance_core.encoding.strategy import Limits
+from lance_core.encoding.strategy import TINY_VALUES, Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
-from lance_core.encoding.writable import Packable, check_writable
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
-from lance_core.file.container import PageFile, WrittenFile, columns_of
+from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.legacy import LegacyFileWriter
+from lance_core.file.metadata import plain_encoding
 from lance_core.file.nullability import check_nulls
+from lance_core.file.plan import ColumnPlan, file_plan
 from lance_core.file.pool import num_threads, submit
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.schema import Field, Schema, schema_to_arrow
+from lance_core.schema import Field, Schema
 from lance_core.store import ObjectStore
 
 __all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter"]
@@ -40,11 +41,7 @@ _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
-_PACKABLE: Final = {
-    FileVersion.V2_0: Packable(lists=True, strings=False),
-    FileVersion.V2_1: Packable(lists=False, strings=False),
-    FileVersion.V2_2: Packable(lists=True, strings=True),
-}
+_TINY_BYTES: Final = 1024
 
 
 class _Pending(NamedTuple):
@@ -58,12 +55,10 @@ class _Pending(NamedTuple):
 class _Collected:
     """The rows of one top-level field that are not encoded yet."""
 
-    __slots__ = ("arrays", "field", "first_column", "num_bytes", "target")
+    __slots__ = ("arrays", "num_bytes", "plan")
 
-    def __init__(self, field: Field, target: pa.DataType, first_column: int) -> None:
-        self.field = field
-        self.target = target
-        self.first_column = first_column
+    def __init__(self, plan: ColumnPlan) -> None:
+        self.plan = plan
         self.arrays: list[pa.Array] = []
         self.num_bytes = 0
 
@@ -77,6 +72,7 @@ class DataFileWriter:
         schema: The columns, with the ids that they have in the dataset.
         version: The format.
         page_bytes: Bytes of a column that make a page; less in very wide files, so that memory stays bounded.
+        choices: Encodings that were chosen for earlier files of the same rows.
 
     Raises:
         UnsupportedError: The version cannot be written.
@@ -91,33 +87,27 @@ class DataFileWriter:
         *,
         version: FileVersion = DEFAULT_VERSION,
         page_bytes: int = DEFAULT_PAGE_BYTES,
+        choices: Choices | None = None,
     ) -> None:
-        _check_blobs(schema, version)
-        for field, _ in schema.walk():
-            encoding_options(field)
-            check_writable(field, _PACKABLE.get(version), version.value)
+        self._choices = choices
+        self._plan = file_plan(schema, version)
         self._key = key
         self._schema = schema
         self._version = version
-        self._arrow_schema = schema_to_arrow(schema)
         wide = _TOTAL_BUFFERED // max(len(schema.fields), 1)
         # In 2.0 a page is what is read at once, so that it may be as small as the caller wants.
         smallest = _MIN_PAGE_BYTES if version.has_levels else min(_MIN_PAGE_BYTES, page_bytes)
         self._page_bytes = max(smallest, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
         self._pending: deque[_Pending] = deque()
-        self._collected: list[_Collected] = []
-        first_column = 0
-        for field, target in zip(schema.fields, self._arrow_schema.types, strict=True):
-            self._collected.append(_Collected(field, target, first_column))
-            first_column += len(columns_of(Schema(fields=(field,)), version))
+        self._collected = [_Collected(plan) for plan in self._plan.columns]
         self._num_rows = 0
         self._done = False
         self._sink = store.open_writer(key)
         self._file = PageFile(self._sink, key, schema, version)
         self._legacy: LegacyFileWriter | None = None
         if version is FileVersion.V0_1:
-            self._legacy = LegacyFileWriter(self._sink, schema, self._arrow_schema.types)
+            self._legacy = LegacyFileWriter(self._sink, schema, self._plan.arrow_schema.types)
 
     @property
     def num_rows(self) -> int:
@@ -151,9 +141,7 @@ class DataFileWriter:
         """
         if self._done:
             raise InvalidInputError(f"{self._key}: the writer is finished")
-        if sorted(batch.schema.names) != sorted(self._arrow_schema.names):
-            raise SchemaError(f"columns {batch.schema.names} do not fit the columns {self._arrow_schema.names}")
-        columns = [_chunks(batch, collected.field, collected.target) for collected in self._collected]
+        columns = self._columns(batch)
         self._num_rows += batch.num_rows
         if self._legacy is not None:
             self._legacy.write(columns, batch.num_rows)
@@ -161,6 +149,21 @@ class DataFileWriter:
         for collected, chunks in zip(self._collected, columns, strict=True):
             for chunk in chunks:
                 self._collect(collected, chunk)
+
+    def _columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
+        """The chunks of each column, as arrays of the types that are written; those without rows are left out."""
+        names = self._plan.arrow_schema.names
+        if batch.schema.equals(self._plan.arrow_schema):
+            columns = _plain_columns(batch)
+        elif sorted(batch.schema.names) != sorted(names):
+            raise SchemaError(f"columns {batch.schema.names} do not fit the columns {names}")
+        else:
+            columns = [_chunks(batch, plan.field, plan.target) for plan in self._plan.columns]
+        for plan, chunks in zip(self._plan.columns, columns, strict=True):
+            if plan.is_checked:
+                for chunk in chunks:
+                    check_nulls(plan.field, chunk)
+        return columns
 
     def add_global_buffer(self, data: bytes) -> int:
         """Append bytes that belong to the file as a whole; returns their index, from 1 on.
@@ -227,6 +230,11 @@ class DataFileWriter:
     def _collect(self, collected: _Collected, chunk: pa.Array) -> None:
         """Add rows of a column, and encode them once they make a page."""
         size = max(chunk.nbytes, 1)
+        full = self._page_bytes - self._page_bytes // 64
+        if collected.num_bytes + size < full and len(chunk) <= _MAX_PAGE_ROWS:
+            collected.arrays.append(chunk)
+            collected.num_bytes += size + 1
+            return
         position = 0
         while position < len(chunk):
             room = self._page_bytes - collected.num_bytes
@@ -235,28 +243,44 @@ class DataFileWriter:
             collected.arrays.append(piece)
             collected.num_bytes += size * rows // len(chunk) + 1
             position += rows
-            if collected.num_bytes >= self._page_bytes - self._page_bytes // 64:
+            if collected.num_bytes >= full:
                 self._flush(collected)
 
     def _flush(self, collected: _Collected) -> None:
         if not collected.arrays:
             return
-        num_bytes = collected.num_bytes
+        plan, num_bytes = collected.plan, collected.num_bytes
         arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
-        if blob.is_blob(collected.field) or is_blob_v2(collected.field):
-            self._flush_blobs(collected, concatenate(arrays))
+        if plan.is_blob:
+            self._flush_blobs(plan, concatenate(arrays))
             return
         if num_bytes < _INLINE_BYTES and not self._pending:
-            self._write_pages(collected.first_column, _encode(collected.field, arrays, self._limits, self._version))
+            if num_bytes <= _TINY_BYTES and plan.width and self._write_tiny(plan, concatenate(arrays)):
+                return
+            pages = _encode(plan, arrays, self._limits, self._version, self._choices)
+            self._write_pages(plan.first_column, pages)
             return
-        pages = submit(_encode, collected.field, arrays, self._limits, self._version)
-        self._pending.append(_Pending(collected.first_column, num_bytes, pages))
+        future = submit(_encode, plan, arrays, self._limits, self._version)
+        self._pending.append(_Pending(plan.first_column, num_bytes, future))
         self._drain(num_threads() + 1)
 
-    def _flush_blobs(self, collected: _Collected, array: Any) -> None:
+    def _write_tiny(self, plan: ColumnPlan, array: pa.Array) -> bool:
+        """Write a few numbers as they are, as the encoder would; not if they are null or all the same."""
+        count, width = len(array), plan.width
+        if array.null_count or count > TINY_VALUES:
+            return False
+        data = array.buffers()[1].slice(array.offset * width, count * width).to_pybytes()
+        if self._limits.large_chunks and data == data[:width] * count:
+            return False
+        self._file.add_page(
+            plan.first_column, [data], encoding=plain_encoding(8 * width, count), length=count, num_rows=count
+        )
+        return True
+
+    def _flush_blobs(self, plan: ColumnPlan, array: Any) -> None:
         """Write payloads, each aligned, and then the page that tells where they are."""
         positions = []
-        is_v2 = is_blob_v2(collected.field)
+        is_v2 = is_blob_v2(plan.field)
         for value in array.field("data") if is_v2 else array:
             payload = value.as_buffer()
             positions.append(self._file.position)
@@ -268,7 +292,7 @@ class DataFileWriter:
             page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
         else:
             page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions))
-        self._file.add_encoded(collected.first_column, page)
+        self._file.add_encoded(plan.first_column, page)
 
     def _drain(self, most: int) -> None:
         """Write encoded pages until at most `most` are still being encoded."""
@@ -282,29 +306,30 @@ class DataFileWriter:
                 self._file.add_encoded(first_column + index, page)
 
 
-def _check_blobs(schema: Schema, version: FileVersion) -> None:
-    """Make sure that blobs of 2.2 are columns of a 2.2 file."""
-    for top in schema.fields:
-        for field, _ in top.walk():
-            if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):
-                where = "inside other types" if field is not top else f"in a {version.value} file"
-                raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 {where}")
-
-
-def _encode(field: Field, arrays: list[pa.Array], limits: Limits, version: FileVersion) -> list[list[EncodedPage]]:
+def _encode(
+    plan: ColumnPlan, arrays: list[pa.Array], limits: Limits, version: FileVersion, choices: Choices | None = None
+) -> list[list[EncodedPage]]:
     array = concatenate(arrays)
-    return encode_field(field, array, limits) if version.has_levels else v2_0_encoder.encode_field(field, array)
+    if version.has_levels:
+        return encode_field(plan.field, array, limits, choices, plan.first_column)
+    return v2_0_encoder.encode_field(plan.field, array)
+
+
+def _plain_columns(batch: Any) -> list[list[pa.Array]]:
+    """The chunks of each column of rows that have the very types that are written."""
+    if isinstance(batch, pa.Table):
+        batches = batch.to_batches() if batch.num_columns > 1 else []
+        if len(batches) != 1:
+            return [[chunk for chunk in column.chunks if len(chunk)] for column in batch.columns]
+        batch = batches[0]
+    return [[array] for array in batch.columns] if batch.num_rows else [[] for _ in batch.columns]
 
 
 def _chunks(batch: Any, field: Field, target: pa.DataType) -> list[pa.Array]:
     """The values of a column as arrays of the type that is written."""
     column = batch.column(batch.schema.get_field_index(field.name))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    # Rows that come by way of `FragmentWriter` have these types already.
-    found = [chunk if chunk.type == target else _conform(chunk, field, target) for chunk in chunks if len(chunk)]
-    for chunk in found:
-        check_nulls(field, chunk)
-    return found
+    return [chunk if chunk.type == target else _conform(chunk, field, target) for chunk in chunks if len(chunk)]
 
 
 def _conform(chunk: Any, field: Field, target: pa.DataType) -> pa.Array:

@@ -111,8 +111,11 @@ def _check_depth(field: pa.Field) -> None:
 
 def schema_to_arrow(schema: Schema) -> pa.Schema:
     """The Arrow schema, with storage types in place of extension types (see `resolve_extensions`)."""
-    metadata = {k.encode(): v for k, v in schema.metadata.items()}
-    return pa.schema([field_to_arrow(f) for f in schema.fields], metadata=metadata or None)
+    found: pa.Schema | None = schema.memo.get("arrow")
+    if found is None:
+        metadata = {k.encode(): v for k, v in schema.metadata.items()}
+        found = schema.memo["arrow"] = pa.schema([field_to_arrow(f) for f in schema.fields], metadata=metadata or None)
+    return found
 
 
 def resolve_extensions(schema: pa.Schema) -> pa.Schema:

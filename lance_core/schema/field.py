@@ -91,10 +91,15 @@ class Schema:
     Attributes:
         fields: Top-level fields.
         metadata: Arrow schema metadata.
+        memo: What was worked out of the schema and is used again, by name; it does not travel.
     """
 
     fields: tuple[Field, ...]
     metadata: Mapping[str, bytes] = field(default_factory=dict)
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _schema, (self.fields, self.metadata)
 
     @property
     def names(self) -> list[str]:
@@ -166,6 +171,10 @@ class Schema:
             numbered, next_id = top.with_ids(next_id)
             fields.append(numbered)
         return Schema(fields=tuple(fields), metadata=self.metadata)
+
+
+def _schema(fields: tuple[Field, ...], metadata: Mapping[str, bytes]) -> Schema:
+    return Schema(fields=fields, metadata=metadata)
 
 
 def split_path(path: str) -> list[str]:

@@ -219,7 +219,10 @@ class Manifest:
 
     def _message_bytes(self, schema: Schema, index_section: int | None, transaction_section: int | None) -> bytes:
         """Serialize the message: fields, fragments and the rest one after the other, in the order of field numbers."""
-        fields = table_pb2.Manifest(fields=schema_to_protobuf(schema))
+        fields: bytes | None = schema.memo.get("manifest")
+        if fields is None:
+            message = table_pb2.Manifest(fields=schema_to_protobuf(schema))
+            fields = schema.memo["manifest"] = message.SerializeToString(deterministic=True)
         fragments = _Shallow()
         fragments.fragments.extend(self.fragments.raw)  # type: ignore[attr-defined]
         rest = table_pb2.Manifest(
@@ -250,7 +253,7 @@ class Manifest:
                 rest.writer_version.prerelease = self.writer_version.prerelease
             if self.writer_version.build_metadata is not None:
                 rest.writer_version.build_metadata = self.writer_version.build_metadata
-        return b"".join(message.SerializeToString(deterministic=True) for message in (fields, fragments, rest))
+        return b"".join((fields, *(part.SerializeToString(deterministic=True) for part in (fragments, rest))))
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, location: ManifestLocation | None = None) -> Manifest:

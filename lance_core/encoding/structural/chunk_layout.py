@@ -14,6 +14,7 @@ Sizes are without padding. Integers are little-endian. All chunks of a page are 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +30,7 @@ __all__ = ["ChunkParts", "lay_out", "take_apart"]
 
 _PADDING: Final = 0xFE
 _ALIGNMENT: Final = 8
+_FILLS: Final = tuple(bytes([_PADDING]) * length for length in range(_ALIGNMENT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | No
     """
     buffers = parts.buffers()
     num_chunks = parts.num_levels.size
+    if num_chunks == 1:
+        return _lay_out_one(parts, buffers, wide_sizes=wide_sizes)
     header = _header_size(parts.num_level_buffers, len(parts.values), wide_sizes=wide_sizes)
     limits = [2**16] * parts.num_level_buffers + [2**32 if wide_sizes else 2**16] * len(parts.values)
     if num_chunks and int(parts.num_levels.max()) >= 2**16:
@@ -91,6 +95,24 @@ def lay_out(parts: ChunkParts, *, wide_sizes: bool) -> tuple[Bytes, Counts] | No
         position += width
         _copy_pieces(out, starts + offset, buffer)
     return out, end
+
+
+def _lay_out_one(
+    parts: ChunkParts, buffers: Sequence[ChunkBuffers], *, wide_sizes: bool
+) -> tuple[Bytes, Counts] | None:
+    """The only chunk of a small page, without the arrays that many chunks need."""
+    num_levels = int(parts.num_levels[0])
+    pieces = [buffer.piece(0) for buffer in buffers]
+    sizes = [piece.size for piece in pieces]
+    narrow = len(sizes) if not wide_sizes else parts.num_level_buffers
+    if num_levels >= 2**16 or any(size >= 2**16 for size in sizes[:narrow]):
+        return None
+    header = struct.pack(f"<H{narrow}H{len(sizes) - narrow}I", num_levels, *sizes)
+    chunk = bytearray()
+    for part in (header, *(piece.tobytes() for piece in pieces)):
+        chunk += part
+        chunk += _FILLS[-len(chunk) % _ALIGNMENT]
+    return np.frombuffer(chunk, np.uint8), np.array([len(chunk)], np.int64)
 
 
 def take_apart(

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLayout, PageLayout
-from lance_core.encoding.compression import decode_per_value
+from lance_core.encoding.compression import decode_per_value, encode_per_value
 from lance_core.encoding.compression.chunks import Counts, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
 from lance_core.encoding.page import (
@@ -54,7 +54,7 @@ from lance_core.encoding.structural.decoded import DecodedRows, RowRuns, expand_
 from lance_core.encoding.structural.entries import find_entries
 from lance_core.errors import CorruptFileError
 
-__all__ = ["bytes_of_bits", "decode", "encode", "group_key"]
+__all__ = ["bytes_of_bits", "decode", "encode", "group_key", "plain_layout"]
 
 _SMALL_PAGE = 64 * 1024
 # Rows with no more bytes than this between them are read together: no store reads them apart, or it maps them.
@@ -96,6 +96,17 @@ def encode(
     return EncodedPage(
         num_rows=num_rows, length=num_rows, encoding=PageLayout(full_zip_layout=layout), buffers=tuple(buffers)
     )
+
+
+def plain_layout(bits: int, count: int) -> PageLayout:
+    """The description of a page of so many raw numbers, without levels; its buffer holds the numbers as they are."""
+    layers = (Layer.ALL_VALID_ITEM,)
+    levels = Levels(layers=layers, num_levels=count, repetition=None, definition=None)
+    values = FixedWidthBlock(data=np.empty(0, np.uint8), bits_per_value=bits, num_values=count)
+    page = encode(levels, values, encode_per_value(values, "flat")[0], num_rows=count)
+    layout = page.encoding
+    assert isinstance(layout, PageLayout)
+    return layout
 
 
 def bytes_of_bits(block: FixedWidthBlock) -> FixedWidthBlock:

@@ -83,7 +83,7 @@ def encode(
         The page; None if a chunk would become larger than the format allows.
     """
     bounds = _level_bounds(levels, values.counts)
-    num_levels = np.diff(bounds)
+    num_levels = bounds[1:] - bounds[:-1]
     layout = MiniBlockLayout(
         value_compression=values.encoding,
         layers=wire_layers(levels.layers),
@@ -144,8 +144,9 @@ def _encode_levels(array: LevelArray, counts: Counts, limit: int, target: Compre
 
 
 def _chunk_meta(sizes: Counts, counts: Counts, word: str) -> npt.NDArray[Any]:
-    logarithms = np.log2(counts).astype(np.int64)
-    logarithms[-1:] = 0
+    logarithms = np.zeros(counts.size, np.int64)
+    if counts.size > 1:
+        logarithms[:-1] = np.log2(counts[:-1])
     return ((sizes // 8 - 1) << 4 | logarithms).astype(word)
 
 

@@ -19,7 +19,7 @@ from lance_core.encoding.relabel import relabel
 from lance_core.errors import SchemaError
 from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
 
-__all__ = ["check_new_columns", "conform", "fit"]
+__all__ = ["check_metadata", "check_new_columns", "conform", "fit", "is_alike"]
 
 
 def fit(dataset: Schema, data: pa.Schema) -> Schema:
@@ -40,6 +40,20 @@ def fit(dataset: Schema, data: pa.Schema) -> Schema:
         )
     filled = (field for field in dataset.fields if field.name in found)
     return replace(dataset, fields=tuple(_fit_field(field, found[field.name], field.name) for field in filled))
+
+
+def is_alike(dataset: Schema, data: pa.Schema) -> bool:
+    """Whether data has exactly the columns of a dataset, with their metadata: there is nothing to fit or to relabel."""
+    has_extensions: bool | None = dataset.memo.get("extensions")
+    if has_extensions is None:
+        nodes = [field for field, _ in dataset.walk()]
+        has_extensions = any(node.extension_name or node.logical_type == JSON or node.dictionary for node in nodes)
+        has_extensions |= any(is_blob_v2(node) for node in nodes)
+        dataset.memo["extensions"] = has_extensions
+    if has_extensions:
+        return False
+    known = schema_to_arrow(dataset)
+    return bool(data.remove_metadata().equals(known.remove_metadata(), check_metadata=True))
 
 
 def conform(data: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:

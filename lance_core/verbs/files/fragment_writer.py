@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core.arguments import checked_methods
+from lance_core.encoding.choices import Choices
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
@@ -23,7 +24,7 @@ from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
 from lance_core.threads import ThreadPool
 from lance_core.verbs.files.blobs import with_blob_types
-from lance_core.verbs.files.conform import check_new_columns, conform, fit
+from lance_core.verbs.files.conform import check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
@@ -100,6 +101,7 @@ class FragmentWriter:
         self._prefix = file_prefix
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
+        self._choices = Choices()
         self._num_ended = 0
         self._closing: deque[_Closing] = deque()
         self._pool: ThreadPool | None = None
@@ -112,19 +114,23 @@ class FragmentWriter:
         Raises:
             SchemaError: A column that must not be null has nulls in it, or a column is missing.
         """
-        given = set(batch.schema.names)
-        missing = [name for name in self._schema.names if name not in given]
-        if missing:
-            raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
-        rows = conform(batch, self._schema)
+        rows = batch if is_alike(self._schema, batch.schema) else self._conformed(batch)
         start = 0
         while start < rows.num_rows:
             file = self._open_file()
-            part = rows.slice(start, self._max_rows - file.num_rows)
+            room = self._max_rows - file.num_rows
+            part = rows if start == 0 and rows.num_rows <= room else rows.slice(start, room)
             file.write(part)
             start += part.num_rows
             if file.num_rows >= self._max_rows or file.has_reached(self._max_bytes):
                 self._end_file()
+
+    def _conformed(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
+        given = set(batch.schema.names)
+        missing = [name for name in self._schema.names if name not in given]
+        if missing:
+            raise SchemaError(f"the batch lacks the columns {missing}; it has {batch.schema.names}")
+        return conform(batch, self._schema)
 
     def finish(self) -> list[FragmentMetadata]:
         """End the last file and return the fragments; none if no row was written. All files are durable then."""
@@ -159,7 +165,9 @@ class FragmentWriter:
         if self._file is None:
             target = self._target()
             name = self._prefix + new_data_file_name()
-            self._file = DataFileWriter(target.store, target.prefix + name, self._schema, version=self._version)
+            self._file = DataFileWriter(
+                target.store, target.prefix + name, self._schema, version=self._version, choices=self._choices
+            )
             self._keys.append((target.store, target.prefix + name))
             if self._progress is not None:
                 file = DataFile(path=name, fields=[], base_id=target.base_id)
@@ -262,6 +270,9 @@ def lance_schema(
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored.
     """
+    if isinstance(dataset_schema, Schema) and is_alike(dataset_schema, schema):
+        check_metadata(schema.metadata)
+        return dataset_schema
     check_new_columns(schema)
     if dataset_schema is None:
         return schema_from_arrow(with_blob_types(schema, version), first_field_id)

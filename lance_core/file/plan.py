@@ -1,0 +1,122 @@
+"""How the columns of a schema are written: what is the same in each of its files, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.encoding.options import encoding_options
+from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.structural import blob
+from lance_core.encoding.writable import Packable, check_writable
+from lance_core.errors import UnsupportedError
+from lance_core.file.nullability import has_strict_items
+from lance_core.file.version import FileVersion
+from lance_core.schema import Field, Schema, schema_to_arrow
+
+__all__ = ["ColumnPlan", "FilePlan", "columns_of", "file_plan"]
+
+_PACKABLE: Final = {
+    FileVersion.V2_0: Packable(lists=True, strings=False),
+    FileVersion.V2_1: Packable(lists=False, strings=False),
+    FileVersion.V2_2: Packable(lists=True, strings=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPlan:
+    """How one top-level field is written.
+
+    Attributes:
+        field: The field.
+        target: The Arrow type that is written.
+        first_column: Number of its first column in the file.
+        is_checked: Whether nulls may be where they must not.
+        is_blob: Whether payloads lie outside of its pages.
+        width: Bytes per value, if it is one column of numbers and asks for no encoding; else 0.
+    """
+
+    field: Field
+    target: pa.DataType
+    first_column: int
+    is_checked: bool
+    is_blob: bool
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePlan:
+    """How files of a schema and a version are written.
+
+    Attributes:
+        arrow_schema: The types that are written.
+        columns: One plan per top-level field.
+        fields: The fields that have columns, in their order.
+        field_ids: Their ids.
+    """
+
+    arrow_schema: pa.Schema
+    columns: tuple[ColumnPlan, ...]
+    fields: tuple[Field, ...]
+    field_ids: tuple[int, ...]
+
+
+def file_plan(schema: Schema, version: FileVersion) -> FilePlan:
+    """The plan for a schema.
+
+    Raises:
+        UnsupportedError: The version cannot hold it.
+        InvalidInputError: The metadata of a field asks for an encoding in a way that is not possible.
+    """
+    name = f"plan {version.value}"
+    found: FilePlan | None = schema.memo.get(name)
+    if found is None:
+        found = schema.memo[name] = _worked_out(schema, version)
+    return found
+
+
+def columns_of(schema: Schema, version: FileVersion) -> list[Field]:
+    """The fields that have columns in a file of that version."""
+    if version.has_levels:
+        return column_fields(schema)
+    return [field for top in schema.fields for field in plain_columns(top)]
+
+
+def _worked_out(schema: Schema, version: FileVersion) -> FilePlan:
+    _check_blobs(schema, version)
+    for field, _ in schema.walk():
+        encoding_options(field)
+        check_writable(field, _PACKABLE.get(version), version.value)
+    arrow_schema = schema_to_arrow(schema)
+    columns: list[ColumnPlan] = []
+    fields: list[Field] = []
+    for field, target in zip(schema.fields, arrow_schema.types, strict=True):
+        plan = ColumnPlan(
+            field=field,
+            target=target,
+            first_column=len(fields),
+            is_checked=not field.nullable or has_strict_items(field),
+            is_blob=blob.is_blob(field) or is_blob_v2(field),
+            width=_plain_width(field, target) if version.has_levels else 0,
+        )
+        columns.append(plan)
+        fields += columns_of(Schema(fields=(field,)), version)
+    field_ids = tuple(field.id for field in fields)
+    return FilePlan(arrow_schema=arrow_schema, columns=tuple(columns), fields=tuple(fields), field_ids=field_ids)
+
+
+def _plain_width(field: Field, target: pa.DataType) -> int:
+    if field.children or field.metadata or not pa.types.is_primitive(target):
+        return 0
+    return target.bit_width // 8 if target.bit_width in (8, 16, 32, 64) else 0
+
+
+def _check_blobs(schema: Schema, version: FileVersion) -> None:
+    """Make sure that blobs of 2.2 are columns of a 2.2 file."""
+    for top in schema.fields:
+        for field, _ in top.walk():
+            if is_blob_v2(field) and (field is not top or version is not FileVersion.V2_2):
+                where = "inside other types" if field is not top else f"in a {version.value} file"
+                raise UnsupportedError(f"field {field.name!r}: blobs of 2.2 {where}")
