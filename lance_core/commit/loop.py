@@ -44,7 +44,7 @@ from lance_core.errors import (
     RetryableConflictError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, make_durable
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
@@ -278,6 +278,7 @@ class _Commit:
         self._judge(latest, earlier)
         rebased = self._rebased(latest, earlier)
         try:
+            make_durable(self.store, rebased.written)
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
             landed = self._put(writer, manifest, rebased.transaction)
             self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)

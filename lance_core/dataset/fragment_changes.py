@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import Schema
 from lance_core.schema.lance_schema import LanceSchema
+from lance_core.store import make_durable
 from lance_core.table.deletion import DeletionVector
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.columns.add import made_fragment, with_new_columns
@@ -273,7 +274,10 @@ class FragmentChanges:
         if not gone:
             return FragmentMetadata.from_record(self.record)
         with staged(self._source) as files:
-            return FragmentMetadata.from_record(with_deletions(self._source, self.record, gone, files))
+            made = with_deletions(self._source, self.record, gone, files)
+            assert made.deletion_file is not None
+            make_durable(self._source.store, [made.deletion_file.key(made.id)])
+            return FragmentMetadata.from_record(made)
 
     def _made(self, maker: ColumnMaker, batch_size: int | None) -> tuple[FragmentMetadata, LanceSchema]:
         schema, columns = with_new_columns(self._source.manifest, maker.makes)

@@ -141,6 +141,19 @@ class LocalStore:
     def prepare_commits(self) -> None:
         """Nothing."""
 
+    def sync(self, key: str) -> None:
+        """Write the bytes of a file to disk."""
+        with self._opened(key) as fd:
+            os.fsync(fd)
+
+    def sync_folders(self, keys: Sequence[str]) -> None:
+        """Write the names of files to disk."""
+        for folder in {os.path.dirname(self.path_of(key)) for key in keys}:
+            try:
+                sync_directory(folder)
+            except OSError as error:
+                raise store_error(folder, error) from error
+
     def put_if_absent(self, key: str, data: ReadableBuffer, *, durable: bool = True) -> str:
         """Create a file by linking a staged one to its name."""
         path = self.path_of(key)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.schema import Schema
+from lance_core.store import make_durable
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
@@ -236,11 +237,12 @@ def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: 
             removed.append(fragment.id)
         else:
             updated.append(with_deletions(source, fragment, gone, files))
+    make_durable(source.store, [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None])
     return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
 
 
 def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Staged) -> Fragment:
-    """The fragment with a new deletion file that hides these rows too."""
+    """The fragment with a new deletion file, which is not durable yet, that hides these rows too."""
     hidden = (source.deletions(fragment) or DeletionVector()) | gone
     data, kind = hidden.to_bytes()
     file = DeletionFile(

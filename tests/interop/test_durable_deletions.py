@@ -1,0 +1,85 @@
+"""A deletion file is on the disk, with its name, before a version refers to it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core import LanceDataset
+
+ROWS = pa.table({"id": range(100), "x": range(100)})
+
+
+class Disk:
+    """What was written to disk: the inodes of files and folders, in order, and the commits between them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: set[int] = set()
+        self.unsynced: list[str] = []
+        fsync, link = os.fsync, os.link
+
+        def note(fd: int) -> None:
+            self.synced.add(os.fstat(fd).st_ino)
+            fsync(fd)
+
+        def commit(source: str, target: str) -> None:
+            self.check(Path(target).parent.parent)
+            link(source, target)
+
+        monkeypatch.setattr(os, "fsync", note)
+        monkeypatch.setattr(os, "link", commit)
+
+    def check(self, table: Path) -> None:
+        """Take note of deletion files that are not on disk when a version is committed."""
+        folder = table / "_deletions"
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        self.unsynced += [
+            one.name for one in [*files, *([folder] if files else [])] if one.stat().st_ino not in self.synced
+        ]
+
+
+CHANGES: dict[str, Callable[[LanceDataset], object]] = {
+    "delete": lambda ds: ds.delete("id % 10 = 3"),
+    "update": lambda ds: ds.update({"x": "x + 1"}, where="id % 10 = 3"),
+    "merge_insert": lambda ds: ds.merge_insert("id").when_matched_update_all().execute(ROWS.slice(5, 3)),
+    "fragment": lambda ds: ds.get_fragments()[0].delete("id = 3"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("rows_per_file", [100, 10])
+def test_deletions_are_on_disk_before_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_file: int
+) -> None:
+    dataset = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=rows_per_file)
+    disk = Disk(monkeypatch)
+    CHANGES[name](dataset)
+    disk.check(tmp_path / "t")
+    assert any((tmp_path / "t" / "_deletions").iterdir())
+    assert disk.unsynced == []
+
+
+def test_merged_deletions_are_on_disk_before_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lance_core.write_dataset(ROWS, tmp_path / "t")
+    one, other = lance_core.dataset(tmp_path / "t"), lance_core.dataset(tmp_path / "t")
+    disk = Disk(monkeypatch)
+    one.delete("id = 3")
+    other.delete("id = 5")
+    assert lance_core.dataset(tmp_path / "t").count_rows() == 98
+    assert disk.unsynced == []
+
+
+def test_deletions_of_a_promotion_are_on_disk_before_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = lance_core.write_dataset(ROWS, tmp_path / "t")
+    branch = dataset.create_branch("b")
+    branch.insert(pa.table({"id": [200, 201], "x": [0, 0]}))
+    branch.delete("id = 200")
+    disk = Disk(monkeypatch)
+    dataset.branches.promote("b")
+    assert lance_core.dataset(tmp_path / "t").count_rows() == 101
+    assert disk.unsynced == []
