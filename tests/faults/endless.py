@@ -1,4 +1,4 @@
-"""An insert that does not end: `python -m tests.faults.endless URI ROWS_PER_FILE`; it says when files are there."""
+"""A write that does not end: `python -m tests.faults.endless URI ROWS_PER_FILE MODE`; it says when files are there."""
 
 import itertools
 import sys
@@ -19,6 +19,6 @@ def batches():
 
 
 if __name__ == "__main__":
-    uri, rows = sys.argv[1:]
+    uri, rows, mode = sys.argv[1:]
     reader = pa.RecordBatchReader.from_batches(BATCH.schema, batches())
-    lance_core.dataset(uri).insert(reader, max_rows_per_file=int(rows))
+    lance_core.write_dataset(reader, lance_core.dataset(uri), mode=mode, max_rows_per_file=int(rows))

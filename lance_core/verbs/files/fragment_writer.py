@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -44,6 +46,11 @@ MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
 CLOSING_AT_A_TIME: Final = 4
 """Files of one writer that become durable side by side, while the next one is filled."""
+
+INTERRUPTED_S: Final = 2.0
+"""Seconds that an interrupted writer takes to delete its files."""
+
+_logger = logging.getLogger(__name__)
 
 ReaderLike = Any
 """A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
@@ -139,12 +146,21 @@ class FragmentWriter:
         self._stop_pool()
         return self._fragments
 
-    def discard(self) -> None:
-        """Delete what was written."""
+    def discard(self, limit_s: float | None = None) -> None:
+        """Delete what was written.
+
+        Args:
+            limit_s: Seconds after which files are left to a cleanup; None deletes all.
+        """
+        until = None if limit_s is None else time.monotonic() + limit_s
         self._stop_pool()
         for file in [*(closing.file for closing in self._closing), *([] if self._file is None else [self._file])]:
             file.abort()
-        for store, key in self._keys:
+        for number, (store, key) in enumerate(self._keys):
+            if until is not None and time.monotonic() > until:
+                left = len(self._keys) - number
+                _logger.warning("%s: %d data files were left behind; a cleanup takes them", store.root, left)
+                break
             store.delete(key)
         self._file = None
         self._closing.clear()
@@ -157,9 +173,9 @@ class FragmentWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Discard if the body raised."""
+        """Discard if the body raised; if it was interrupted, as far as that is quick."""
         if kind is not None:
-            self.discard()
+            self.discard(None if issubclass(kind, Exception) else INTERRUPTED_S)
 
     def _open_file(self) -> DataFileWriter:
         if self._file is None:
