@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import numbers
+import operator
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -109,6 +111,10 @@ class _Guard:
                 self._learn_options(hint)
                 continue
             found = _check_of(hint)
+            if parameter.name == "transaction_properties":  # protobuf says what it does not take, and that badly
+                found = _or_none(_is_texts), "a mapping of texts or None"
+            if hint is bool and parameter.default is False:
+                found = _or_none(_NUMBERS[bool]), _NAMES[bool]  # None is no, too
             if found is not None:
                 default = parameter.default
                 # A default is always taken, whatever its type.
@@ -194,9 +200,9 @@ def _check_of_generic(origin: object, arguments: tuple[object, ...]) -> tuple[_C
 def _is_list(value: object, check: _Check | None) -> bool:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return False
-    if check is None or not isinstance(value, list | tuple):
+    if check is None or not (isinstance(value, list | tuple) or type(value).__module__.startswith("pyarrow")):
         return True
-    looked = value[:_LOOKED_AT]
+    looked = list(itertools.islice(value, _LOOKED_AT))
     kinds = set(map(type, looked))
     # One number or text tells of all.
     return all(map(check, looked[:1] if len(kinds) == 1 and kinds <= _PLAIN else looked))
@@ -212,8 +218,18 @@ def _is_mapping(value: object, check: _Check | None) -> bool:
     return isinstance(value, Mapping) and (check is None or all(map(check, value)))
 
 
+def _is_texts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for text in (*value, *value.values()))
+
+
 def _is_whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) or hasattr(value, "__index__")
+    if type(value) is int:
+        return True
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # of numpy's times, too, which count as integers otherwise
+        return False
+    return True
 
 
 _NUMBERS: Final[dict[object, _Check]] = {

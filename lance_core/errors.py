@@ -8,6 +8,7 @@
     |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
     |   |-- DatasetNotFoundError
     |   |-- VersionNotFoundError
+    |   |-- IndexNotFoundError (RuntimeError)
     |   `-- ObjectNotFoundError                 a file that should exist does not
     |-- AlreadyExistsError (FileExistsError)    something is there already
     |   `-- DatasetExistsError
@@ -41,6 +42,7 @@ __all__ = [
     "EarlierTryError",
     "EarlierTryLandedError",
     "IncompatibleConflictError",
+    "IndexNotFoundError",
     "InvalidInputError",
     "LanceError",
     "NotFoundError",
@@ -99,6 +101,12 @@ class DatasetNotFoundError(NotFoundError):
     """There is no dataset at the URI."""
 
     code = "dataset-not-found"
+
+
+class IndexNotFoundError(NotFoundError, RuntimeError):
+    """The dataset has no index of that name."""
+
+    code = "index-not-found"
 
 
 class VersionNotFoundError(NotFoundError):

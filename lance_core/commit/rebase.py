@@ -146,8 +146,8 @@ def _merged(
     both = deleted.bitmap & affected
     if both:
         raise RetryableConflictError(
-            f"Retryable commit conflict for version {latest.version}: both modified rows of fragment {fragment.id} "
-            f"at offsets {list(both[:5])}"
+            f"Retryable commit conflict for version {latest.version} of {store.root}: both modified rows of fragment "
+            f"{fragment.id} at offsets {list(both[:5])}"
         )
     # A vector that was merged is written as a bitmap at any size, which tells it from a fresh one.
     union = deleted | affected

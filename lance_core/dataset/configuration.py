@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from lance_core.commit import commit
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import ArgumentTypeError, SchemaError
 from lance_core.table.operations import UpdateConfig, UpdateMap
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.version.handle import Handle
@@ -83,10 +83,10 @@ class ConfiguringVerbs(Handle):
 
 def _change(values: Changes, replace: bool) -> UpdateMap:
     if not isinstance(values, Mapping):
-        raise InvalidInputError(f"metadata is a mapping of texts, not {values!r:.80}")
+        raise ArgumentTypeError(f"metadata is a mapping of texts, not {values!r:.80}")
     for key, value in values.items():
         if not isinstance(key, str) or not (value is None or isinstance(value, str)):
-            raise InvalidInputError(f"keys and values of metadata are texts, not {key!r:.80}: a {type(value).__name__}")
+            raise ArgumentTypeError(f"keys and values of metadata are texts, not {key!r:.80}: a {type(value).__name__}")
     entries = {key: value for key, value in values.items() if not (replace and value is None)}
     return UpdateMap(entries=entries, replace=replace)
 

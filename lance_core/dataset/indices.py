@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from lance_core.commit import commit
-from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, InvalidInputError, NotFoundError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.indices.create import IndexConfig, create_scalar_index
@@ -69,7 +69,7 @@ class IndexingVerbs(Handle):
         """
         gone = tuple(index for index in self._manifest.indices if index.name == name)
         if not gone:
-            raise NotFoundError(f"Lance index not found: name={name}")
+            raise IndexNotFoundError(f"Lance index not found: name={name}")
         transaction = Transaction(read_version=self.version, operation=CreateIndex(removed_indices=gone))
         self._manifest = commit(self._store, transaction, base=self._manifest).manifest
 

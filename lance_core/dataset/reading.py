@@ -174,8 +174,8 @@ class ReadingVerbs(Handle):
         """Rows that deletion files hide."""
         return sum(message.deletion_file.num_deleted_rows for message in self._manifest.fragments.messages())
 
-    def head(self, num_rows: int, **options: Any) -> pa.Table:
-        """The first rows; arguments as `scanner`."""
+    def head(self, num_rows: int | None, **options: Any) -> pa.Table:
+        """The first rows, all with None; arguments as `scanner`."""
         return self.scanner(**{**options, "limit": num_rows}).to_table()
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+import numpy as np
+
 from lance_core.commit import on_commit
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
@@ -52,7 +54,7 @@ class MaintainingVerbs(Handle):
 
     def cleanup_old_versions(
         self,
-        older_than: timedelta | None = None,
+        older_than: timedelta | np.timedelta64 | None = None,
         retain_versions: int | None = None,
         *,
         delete_rate_limit: int | None = None,
@@ -85,7 +87,7 @@ class MaintainingVerbs(Handle):
 
     def explain_cleanup_old_versions(
         self,
-        older_than: timedelta | None = None,
+        older_than: timedelta | np.timedelta64 | None = None,
         retain_versions: int | None = None,
         *,
         delete_rate_limit: int | None = None,

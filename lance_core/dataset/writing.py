@@ -38,9 +38,9 @@ def write_dataset(
     schema: pa.Schema | None = None,
     mode: str = "create",
     *,
-    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_rows_per_file: int | None = MAX_ROWS_PER_FILE,
     max_rows_per_group: int | None = None,  # noqa: ARG001 - see below
-    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    max_bytes_per_file: int | None = MAX_BYTES_PER_FILE,
     commit_lock: CommitLock | None = None,
     progress: FragmentWriteProgress | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -63,9 +63,9 @@ def write_dataset(
         uri: The dataset's root, or a dataset, whose version the write is then based on.
         schema: Schema of the rows; needed only for an iterable of batches.
         mode: "create", "append" or "overwrite"; the latter two create a dataset that does not exist.
-        max_rows_per_file: Rows after which a new fragment is begun.
+        max_rows_per_file: Rows after which a new fragment is begun; None for the default.
         max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
-        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
         commit_lock: A function from the version that is about to be committed to a context manager, which is held while
             the manifest is put; the returned dataset keeps it. None for that of the given dataset.
         progress: Told when a file is begun and when it is complete.

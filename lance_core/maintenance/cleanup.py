@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import numpy as np
+
 from lance_core.errors import InvalidInputError, StoreError
 from lance_core.maintenance.cleanup_plan import Candidate, CleanupPlan, ReferencedBranch, Selectors, plan_cleanup
 from lance_core.store import ObjectStore
@@ -82,7 +84,7 @@ class CleanupExplanation:
 
 
 def select(
-    older_than: timedelta | None = None,
+    older_than: timedelta | np.timedelta64 | None = None,
     retain_versions: int | None = None,
     *,
     versions: Sequence[int] | None = None,
@@ -95,6 +97,8 @@ def select(
     Raises:
         InvalidInputError: An argument is empty or not positive.
     """
+    if isinstance(older_than, np.timedelta64):
+        older_than = timedelta(microseconds=int(older_than / np.timedelta64(1, "us")))
     if older_than is None and retain_versions is None and versions is None:
         older_than = DEFAULT_AGE
     if retain_versions is not None and retain_versions < 1:

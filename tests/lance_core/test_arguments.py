@@ -157,7 +157,7 @@ def test_an_item_of_another_type_is_found_among_many():
 
 
 def test_an_error_of_a_type_is_a_type_error():
-    with pytest.raises(TypeError, match=r"head: num_rows must be a whole number, not 'abc'"):
+    with pytest.raises(TypeError, match=r"head: num_rows must be a whole number or None, not 'abc'"):
         fresh().head("abc")
 
     @checked
@@ -174,3 +174,46 @@ def test_wrong_options_of_a_storage_are_not_shown(options):
     with pytest.raises(ArgumentTypeError, match="storage_options must be a mapping or None") as caught:
         lance_core.dataset("memory://arguments", storage_options=options)
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda d: d.drop_columns(pa.array(["s"])), "columns"),
+        (lambda d: d.insert(ROWS, transaction_properties={"a": 1}), "transaction_properties"),
+        (lambda d: lance_core.write_dataset(ROWS, d, mode="append", transaction_properties={1: "a"}), "_properties"),
+        (lambda d: d.cleanup_old_versions(retain_versions=np.timedelta64(1, "s")), "retain_versions"),
+        (lambda _: lance_core.LanceOperation.Overwrite({"a": 1}, []), "schema"),
+        (lambda _: lance_core.LanceOperation.Merge([], {"a": 1}), "schema"),
+        (lambda _: lance_core.LanceOperation.Project({"a": 1}), "schema"),
+        (lambda d: d.alter_columns({"path": "a", "data_type": "int32"}), "data_type"),
+        (lambda d: d.alter_columns({"path": "a", "nullable": "yes"}), "nullable"),
+        (lambda d: d.replace_field_metadata("a", {"k": ["x"]}), "metadata"),
+        (lambda d: d.update_config({"k": 1}), "metadata"),
+        (lambda d: d.update({"a": 5}), "expression"),
+        (lambda _: lance_core.write_dataset(None, "memory://rows-of-none"), "NoneType"),
+    ],
+)
+def test_values_of_wrong_types_are_refused_as_types(call, named):
+    dataset = fresh()
+    with pytest.raises(ArgumentTypeError, match=named) as caught:
+        call(dataset)
+    assert isinstance(caught.value, TypeError)
+    assert dataset.latest_version == 1
+
+
+def test_what_pylance_takes_is_taken(tmp_path):
+    dataset = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=None, max_bytes_per_file=None)
+    assert len(lance_core.write_fragments(ROWS, dataset.uri, max_rows_per_file=None, max_bytes_per_file=None)) == 1
+    dataset.insert(ROWS, max_rows_per_file=np.int64(4))
+    assert len(dataset.get_fragments()) == 4
+    assert dataset.head(None).num_rows == 20
+    assert dataset.to_table(order_by="a", limit=np.int64(1)).num_rows == 1
+    assert dataset.cleanup_old_versions(np.timedelta64(0, "s"), delete_unverified=True).old_versions == 1
+
+
+@pytest.mark.parametrize("act", [lambda d: d.drop_index("none"), lambda d: d.prewarm_index("none")])
+def test_an_index_that_is_missing_is_a_runtime_error_as_well(act):
+    with pytest.raises(RuntimeError, match="not found") as caught:
+        act(fresh())
+    assert isinstance(caught.value, lance_core.errors.NotFoundError)

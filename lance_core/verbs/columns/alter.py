@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.commit import commit
-from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import (
     JSON,
     UNASSIGNED,
@@ -36,6 +36,11 @@ from lance_core.verbs.version.staged import staged
 __all__ = ["alter_columns", "drop_columns"]
 
 _KEYS = {"path", "name", "nullable", "data_type"}
+_TYPES: Final = {
+    "name": (str, "a text"),
+    "nullable": (bool, "True or False"),
+    "data_type": (pa.DataType, "a type of pyarrow"),
+}
 _OUT_OF_RANGE = re.compile(r"Integer value (-?\d+) not in range")
 
 
@@ -125,6 +130,13 @@ class _Change:
         )
 
 
+def _check_types(alteration: Mapping[str, Any]) -> None:
+    for key, (kind, words) in _TYPES.items():
+        if not isinstance(alteration.get(key), kind | None):
+            what = f"{key} of {alteration['path']!r}"
+            raise ArgumentTypeError(f"alter_columns: {what} is {words}, not {alteration[key]!r:.80}")
+
+
 def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
     if not isinstance(alteration, Mapping):
         raise InvalidInputError(
@@ -140,6 +152,7 @@ def _change(schema: Schema, alteration: Mapping[str, Any]) -> _Change:
             f"At least one of name, nullable, or data_type must be specified, for {alteration['path']}"
         )
     path = alteration["path"]
+    _check_types(alteration)
     old = _field(schema, path)
     kind = alteration.get("data_type")
     cast = None

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked_methods
 from lance_core.encoding.choices import Choices
-from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import DataFileWriter
@@ -261,7 +261,7 @@ def to_batches(
         if schema is None:
             raise InvalidInputError("an iterable of batches needs a schema")
         return schema, _checked(data, schema)
-    raise InvalidInputError(f"rows cannot be taken from {type(data).__name__}")
+    raise ArgumentTypeError(f"rows cannot be taken from {type(data).__name__}")
 
 
 def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.errors import InvalidInputError, NotFoundError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.index.kinds import KINDS, Kind
 from lance_core.index.moved import Replaced, moved_zones
 from lance_core.index.rows import U64s, View
@@ -91,7 +91,7 @@ def _groups(manifest: Manifest, names: Collection[str] | None) -> list[list[Inde
             groups.setdefault(index.name, []).append(index)
     for name in names or ():
         if name not in groups:
-            raise NotFoundError(f"Lance index not found: name={name}")
+            raise IndexNotFoundError(f"Lance index not found: name={name}")
     known = {name: group for name, group in groups.items() if all(_is_known(index) for index in group)}
     for name in names or ():
         if name not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from lance_core.errors import NotFoundError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, NotFoundError, UnsupportedError
 from lance_core.index.kinds import KINDS
 from lance_core.verbs.indices.build import indexed_field
 from lance_core.verbs.version.source import Source
@@ -23,7 +23,7 @@ def prewarm(source: Source, name: str, segments: Iterable[str | uuid.UUID] | Non
     """
     own = {index.uuid: index for index in source.manifest.indices if index.name == name}
     if not own:
-        raise NotFoundError(f"Lance index not found: name={name}")
+        raise IndexNotFoundError(f"Lance index not found: name={name}")
     wanted = list(own) if segments is None else [uuid.UUID(str(segment)) for segment in segments]
     for key in wanted:
         index = own.get(key)

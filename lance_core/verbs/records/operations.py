@@ -30,6 +30,11 @@ def _check_fragments(fragments: object) -> None:
             raise ArgumentTypeError(f"fragments must be list[FragmentMetadata], got {type(fragment)}")
 
 
+def _check_schema(schema: object) -> None:
+    if not isinstance(schema, LanceSchema | pa.Schema):
+        raise ArgumentTypeError(f"a schema must be a LanceSchema or pyarrow.Schema, got {type(schema)}")
+
+
 class LanceOperation:
     """A namespace of the operations that can be committed."""
 
@@ -56,7 +61,8 @@ class LanceOperation:
         initial_bases: list[DatasetBasePath] | None = None
 
         def __post_init__(self) -> None:
-            """Check the fragments."""
+            """Check the schema and the fragments."""
+            _check_schema(self.new_schema)
             _check_fragments(self.fragments)
 
     @dataclass
@@ -135,7 +141,8 @@ class LanceOperation:
         preserves_nullability: bool = False
 
         def __post_init__(self) -> None:
-            """Check the fragments."""
+            """Check the schema and the fragments."""
+            _check_schema(self.schema)
             if isinstance(self.schema, pa.Schema):
                 warnings.warn(
                     "Passing a pyarrow.Schema to Merge is deprecated. Please use a LanceSchema instead.",
@@ -265,6 +272,10 @@ class LanceOperation:
 
         schema: LanceSchema
         preserves_nullability: bool = False
+
+        def __post_init__(self) -> None:
+            """Check the schema."""
+            _check_schema(self.schema)
 
     @dataclass
     class UpdateMap:

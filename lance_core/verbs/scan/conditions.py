@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.errors import InvalidInputError
+from lance_core.errors import ArgumentTypeError, InvalidInputError
 from lance_core.schema import Schema, storage_type
 from lance_core.verbs.expressions.arrow import check_filter, columns_of, evaluated
 from lance_core.verbs.scan.projection import with_row_fields
@@ -32,7 +32,7 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataTy
 
         return parse_expression(value, schema) if kind is None else parse_value(value, schema, kind)
     if not isinstance(value, pc.Expression):
-        raise InvalidInputError(f"an expression is SQL text or a pyarrow expression, not {type(value).__name__}")
+        raise ArgumentTypeError(f"an expression is SQL text or a pyarrow expression, not {type(value).__name__}")
     for name in columns_of(value):
         if name not in schema.names:
             raise InvalidInputError(f"{value}: no column {name!r}; the columns are {schema.names}")

@@ -105,7 +105,7 @@ class ScanArguments(TypedDict, total=False):
     with_row_id: bool | None
     with_row_address: bool | None
     include_deleted_rows: bool | None
-    order_by: Sequence[ColumnOrdering | str] | None
+    order_by: Sequence[ColumnOrdering | str] | str | None
     late_materialization: bool | Collection[str] | None
     batch_readahead: int | None
     fragment_readahead: int | None
@@ -218,7 +218,7 @@ def scan_options(
     *,
     limit: int | None = None,
     offset: int | None = None,
-    order_by: Sequence[ColumnOrdering | str] | None = None,
+    order_by: Sequence[ColumnOrdering | str] | str | None = None,
     late_materialization: bool | Collection[str] | None = None,
     flatten: bool = True,
     **others: Any,

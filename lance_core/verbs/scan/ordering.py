@@ -30,14 +30,14 @@ class ColumnOrdering:
     nulls_first: bool = False
 
 
-def to_orderings(orderings: Sequence[ColumnOrdering | str] | None) -> tuple[ColumnOrdering, ...]:
+def to_orderings(orderings: Sequence[ColumnOrdering | str] | str | None) -> tuple[ColumnOrdering, ...]:
     """The orderings that a user gave; a name stands for the ascending one, nulls last.
 
     Raises:
         InvalidInputError: One is neither.
     """
     found = []
-    for one in orderings or ():
+    for one in [orderings] if isinstance(orderings, str) else orderings or ():
         if isinstance(one, str):
             found.append(ColumnOrdering(one))
         elif all(hasattr(one, name) for name in ("column_name", "ascending", "nulls_first")):

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lance_core.commit import load_following, load_latest
-from lance_core.errors import InvalidInputError, ObjectNotFoundError, StoreError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, ObjectNotFoundError, StoreError
 from lance_core.file import FileVersion
 from lance_core.schema import Schema
 from lance_core.table.manifest import Manifest
@@ -37,8 +37,8 @@ class WriteOptions:
     """How rows are written: the arguments of `lance_core.write_dataset`, which describes them."""
 
     mode: str = "create"
-    max_rows_per_file: int = MAX_ROWS_PER_FILE
-    max_bytes_per_file: int = MAX_BYTES_PER_FILE
+    max_rows_per_file: int | None = MAX_ROWS_PER_FILE
+    max_bytes_per_file: int | None = MAX_BYTES_PER_FILE
     progress: FragmentWriteProgress | None = None
     data_storage_version: str | None = None
     use_legacy_format: bool | None = None
@@ -50,6 +50,12 @@ class WriteOptions:
     initial_bases: Sequence[DatasetBasePath] | None = None
     target_bases: Sequence[str] | None = None
     target_all_bases: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check what protobuf would refuse once the files are written."""
+        for key, value in (self.transaction_properties or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise ArgumentTypeError(f"transaction_properties are texts, not {key!r:.80}: {value!r:.80}")
 
     @classmethod
     def of(cls, mode: str, arguments: Mapping[str, Any]) -> Self:
@@ -113,13 +119,14 @@ class PreparedWrite:
         if dataset_schema is None and self.appended_to is not None:
             dataset_schema = self.appended_to.schema
         found, batches = to_batches(data, schema)
+        rows, size = self.options.max_rows_per_file, self.options.max_bytes_per_file
         with FragmentWriter(
             self.place.uri,
             found,
             storage_options=self.place.options,
             data_storage_version=self.version.value,
-            max_rows_per_file=self.options.max_rows_per_file,
-            max_bytes_per_file=self.options.max_bytes_per_file,
+            max_rows_per_file=MAX_ROWS_PER_FILE if rows is None else rows,
+            max_bytes_per_file=MAX_BYTES_PER_FILE if size is None else size,
             dataset_schema=dataset_schema,
             targets=self.targets,
             progress=self.options.progress,

@@ -37,9 +37,9 @@ def write_fragments(
     *,
     return_transaction: bool = False,
     mode: str = "append",
-    max_rows_per_file: int = MAX_ROWS_PER_FILE,
+    max_rows_per_file: int | None = MAX_ROWS_PER_FILE,
     max_rows_per_group: int | None = None,
-    max_bytes_per_file: int = MAX_BYTES_PER_FILE,
+    max_bytes_per_file: int | None = MAX_BYTES_PER_FILE,
     progress: FragmentWriteProgress | None = None,
     data_storage_version: str | None = None,
     use_legacy_format: bool | None = None,
@@ -59,9 +59,9 @@ def write_fragments(
         schema: Schema of the rows; needed only for an iterable of batches.
         return_transaction: Return a transaction to commit instead of the fragments.
         mode: "append" fits the rows to the dataset if there is one; "create" and "overwrite" take their schema as new.
-        max_rows_per_file: Rows after which a new fragment is begun.
+        max_rows_per_file: Rows after which a new fragment is begun; None for the default.
         max_rows_per_group: Rows of a group in 0.1 files; groups are not tuned here, so that it changes no result.
-        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches.
+        max_bytes_per_file: Bytes after which a new fragment is begun, counted between batches; None for the default.
         progress: Told when a file is begun and when it is complete.
         data_storage_version: Version of the files; None for the default, or the dataset's own.
         use_legacy_format: The older spelling of that.
