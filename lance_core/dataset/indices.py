@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from lance_core.commit import commit
-from lance_core.errors import IndexNotFoundError, InvalidInputError, NotFoundError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.table.operations import CreateIndex
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.indices.create import IndexConfig, create_scalar_index
