@@ -261,15 +261,15 @@ def create_branch(place: Place, branch: str, reference: Reference, known: Manife
     Raises:
         InvalidInputError: The name is not allowed, or the branch exists.
         VersionNotFoundError: There is no such version.
-        DatasetNotFoundError: The dataset is gone.
-        IncompatibleConflictError: Another one is in its place.
+        DatasetNotFoundError: The dataset is gone; noticed where a look costs no request.
+        IncompatibleConflictError: Another one is in its place; the same.
         DatasetExistsError: A branch of that name was begun and not finished, or something of one is left.
     """
     check_branch_name(branch)
     fork = place.resolve(reference)
     source = known if (fork.branch, fork.version) == (known.branch, known.version) else fork.manifest()
     source.check_writable()
-    if source is known:
+    if source is known and not fork.store.put_is_a_request:
         load_following(fork.store, known)  # nothing of what follows would notice that it is gone
     parent = None if fork.branch is None else load_branch(place.root, fork.branch)
     ref = BranchRef(

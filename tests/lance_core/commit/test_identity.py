@@ -83,7 +83,7 @@ def test_a_handle_of_a_table_that_is_gone_says_so(uri, verb):
         VERBS[verb](handle)
 
 
-@pytest.mark.parametrize("verb", ["insert", "merge", "drop", "create_branch"])
+@pytest.mark.parametrize("verb", ["insert", "merge", "drop"])
 @pytest.mark.parametrize("made_again", [True, False])
 def test_on_object_storage_as_well(s3, verb, made_again):
     uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
