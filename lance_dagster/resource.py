@@ -32,7 +32,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         ```
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
 
     root_uri: str = Field(description="Folder or object-store prefix that holds the tables.")
     storage_options: dict[str, str] = Field(

@@ -41,7 +41,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
         ```
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret
 
     master: str | None = Field(
         default=None,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from lance_dagster import (
     LanceIOManager,
+    LanceSparkResource,
     LanceTableResource,
     build_lance_health_checks,
     observable_lance_asset,
@@ -249,6 +250,18 @@ class TestRoots:
         for made in (LanceIOManager, LanceTableResource):
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="storage_options") as caught:
                 made(root_uri=root)
+            assert "hush" not in str(caught.value)
+
+    @pytest.mark.parametrize("wrong", ["hush", {"aws_secret_access_key": ["hush"]}, {"key": b"\xffhush"}], ids=str)
+    def test_a_secret_of_a_wrong_type_is_not_shown(self, wrong):
+        fields = {
+            LanceIOManager: "storage_options",
+            LanceTableResource: "storage_options",
+            LanceSparkResource: "config",
+        }
+        for made, field in fields.items():
+            with pytest.raises(ValidationError, match=field) as caught:
+                made(**{field: wrong}, **({} if made is LanceSparkResource else {"root_uri": "s3://lake"}))
             assert "hush" not in str(caught.value)
 
     def test_a_query_is_refused_but_that_of_dynamodb(self):
