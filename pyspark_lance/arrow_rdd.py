@@ -152,7 +152,11 @@ def _grows(frame: DataFrame) -> bool:
 
 def _run(function: Function, schema: pa.Schema, messages: Iterable[bytes]) -> Iterable[Any]:
     """Runs in a task."""
-    return function(pa.ipc.read_record_batch(pa.ipc.read_message(message), schema) for message in messages)
+    return function(map(partial(_batch, schema), messages))  # a generator would keep the last one while it waits
+
+
+def _batch(schema: pa.Schema, message: bytes) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.ipc.read_message(message), schema)
 
 
 class _Body:

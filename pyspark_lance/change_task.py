@@ -29,7 +29,7 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.row_rules import AMBIGUOUS, hashes_of_keys
-from pyspark_lance.write_task import REPORTED, unpinned
+from pyspark_lance.write_task import BUFFERED_BYTES, REPORTED, parts, unpinned
 
 __all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
 
@@ -117,8 +117,8 @@ class ChangeTask:
         use_cores_of_task()
         output = _Changes(self, f"{self.job}-{partition}-{attempt}-")
         try:
-            for batch in batches:
-                output.add(batch)
+            for part in parts(batches):
+                output.add(part)
             return output.finish().to_bytes()
         except tuple(REPORTED.values()) as error:
             output.discard()
@@ -202,7 +202,7 @@ class _Changes:
         if on and stored is not None:
             # In the table's types: others hash keys that they insert in these.
             schema = pa.schema([stored.field(name) for name in on])
-            keys = BatchConverter(part.select(on).schema, schema)(part.select(on))
+            keys = unpinned(BatchConverter(part.select(on).schema, schema)(part.select(on)))
             self._keys.append(pa.Table.from_batches([keys]))
 
     def _new_keys(self) -> npt.NDArray[np.uint64] | None:
@@ -220,7 +220,13 @@ class _Changes:
         place = kind if self._task.stable else INSERT
         writer = self._writers.get(place)
         if writer is None:
-            writer = FragmentWriter(self._task.uri, stored, file_prefix=self._prefix, **self._task.options)
+            writer = FragmentWriter(
+                self._task.uri,
+                stored,
+                file_prefix=self._prefix,
+                max_buffered_bytes=BUFFERED_BYTES,
+                **self._task.options,
+            )
             self._writers[place] = writer
         writer.write(unpinned(self._convert(part)))
         if kind == UPDATE and self._task.stable:

@@ -4,7 +4,8 @@
                                    |
                                    +-> report: fragments, rows of each slice     or: what is wrong with the data
 
-Batches are passed on as they come, so that a task needs as much memory for a large partition as for a small one.
+Batches are passed on as they come, so that a task needs as much memory for a large partition as for a small one. Of a
+large one parts are passed on, in memory of their own: rows that wait for their page would keep the whole of it.
 Data that cannot be written is reported, not raised: trying again would not help, and the caller gets the error itself
 in place of Spark's report of a failed stage. Files of such an attempt are deleted on the spot.
 """
@@ -27,7 +28,12 @@ from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
 
-__all__ = ["REPORTED", "TaskReport", "WriteTask", "unpinned"]
+__all__ = ["BUFFERED_BYTES", "PART_BYTES", "REPORTED", "TaskReport", "WriteTask", "parts", "unpinned"]
+
+BUFFERED_BYTES: Final = 64 << 20
+"""Rows that wait for their page, at most; an executor has several tasks at work."""
+PART_BYTES: Final = 4 << 20
+"""A batch that is more than twice as large is written in parts of about this size."""
 
 _PINNED_BYTES: Final = 1 << 20
 _PINNED_TIMES: Final = 4
@@ -141,10 +147,10 @@ class WriteTask:
         output = _Output(self, f"{self.job}-{partition}-{attempt}-")
         try:
             convert: BatchConverter | None = None
-            for batch in batches:
-                if convert is None or convert.source != batch.schema:
-                    convert = BatchConverter(batch.schema, self.stored)
-                output.write(unpinned(convert(batch)))
+            for part in parts(batches):
+                if convert is None or convert.source != part.schema:
+                    convert = BatchConverter(part.schema, self.stored)
+                output.write(unpinned(convert(part)))
             return output.finish()
         except tuple(REPORTED.values()) as error:
             output.discard()
@@ -164,7 +170,9 @@ class _Output:
         assign = task.assign if self._values is None else self._values.assign
         self._has_slices = task.slices is not None or self._values is not None
         self._writer = SliceWriter(
-            lambda: FragmentWriter(task.uri, task.stored, file_prefix=prefix, **task.options),
+            lambda: FragmentWriter(
+                task.uri, task.stored, file_prefix=prefix, max_buffered_bytes=BUFFERED_BYTES, **task.options
+            ),
             assign if self._has_slices else None,
             max_open=task.max_open,
         )
@@ -191,6 +199,21 @@ class _Output:
     def discard(self) -> None:
         """Delete all files that this attempt wrote."""
         self._writer.discard()
+
+
+def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of batches; of a large batch copies of some rows at a time, none of which keeps it in memory."""
+    for batch in batches:
+        size = batch.nbytes
+        if size <= 2 * PART_BYTES:
+            yield batch
+            continue
+        rows = max(1, PART_BYTES * batch.num_rows // size)
+        for start in range(0, batch.num_rows, rows):
+            columns = [_copied(column.slice(start, rows)) for column in batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            del columns
+        pa.default_memory_pool().release_unused()  # the allocator would keep what it needed beside this batch
 
 
 def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:

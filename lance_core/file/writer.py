@@ -33,10 +33,10 @@ from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.schema import Field, Schema
 from lance_core.store import ObjectStore
 
-__all__ = ["DEFAULT_PAGE_BYTES", "DataFileWriter"]
+__all__ = ["DEFAULT_PAGE_BYTES", "TOTAL_BUFFERED", "DataFileWriter"]
 
 DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
-_TOTAL_BUFFERED: Final = 256 * 1024 * 1024
+TOTAL_BUFFERED: Final = 256 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
@@ -71,8 +71,10 @@ class DataFileWriter:
         key: The file's key.
         schema: The columns, with the ids that they have in the dataset.
         version: The format.
-        page_bytes: Bytes of a column that make a page; less in very wide files, so that memory stays bounded.
+        page_bytes: Bytes of a column that make a page; less in wide files, so that memory stays bounded.
         choices: Encodings that were chosen for earlier files of the same rows.
+        buffered_bytes: Bytes of rows that may wait for their pages, of all columns together, unless the smallest pages
+            need more.
 
     Raises:
         UnsupportedError: The version cannot be written.
@@ -88,13 +90,14 @@ class DataFileWriter:
         version: FileVersion = DEFAULT_VERSION,
         page_bytes: int = DEFAULT_PAGE_BYTES,
         choices: Choices | None = None,
+        buffered_bytes: int = TOTAL_BUFFERED,
     ) -> None:
         self._choices = choices
         self._plan = file_plan(schema, version)
         self._key = key
         self._schema = schema
         self._version = version
-        wide = _TOTAL_BUFFERED // max(len(schema.fields), 1)
+        wide = buffered_bytes // max(len(schema.fields), 1)
         # In 2.0 a page is what is read at once, so that it may be as small as the caller wants.
         smallest = _MIN_PAGE_BYTES if version.has_levels else min(_MIN_PAGE_BYTES, page_bytes)
         self._page_bytes = max(smallest, min(page_bytes, wide))

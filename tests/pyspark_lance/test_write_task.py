@@ -14,6 +14,7 @@ import pytest
 import lance_core
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, SchemaError, StoreError
+from lance_core.file import LanceFileReader
 from pyspark_lance import write_task
 from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.transports import rows_per_batch
@@ -212,6 +213,37 @@ def test_a_narrow_column_does_not_keep_the_wide_one_beside_it():
     held = [{buffer.parent.size for buffer in column.buffers() if buffer and buffer.parent} for column in found.columns]
     assert held[0] == held[2] == set()
     assert len(held[1]) == 1  # not copied
+
+
+def test_a_large_batch_is_written_in_parts_that_do_not_keep_it():
+    texts = pa.array([None if i % 7 == 0 else "x" * (i % 3 * 60_000) for i in range(500)])
+    lists = pa.array([[f"{i}"] * (i % 5) for i in range(500)])
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(500 * 768), pa.float32()), 768)
+    batch = as_message(
+        pa.record_batch({"t": texts, "l": lists, "v": vectors, "s": pa.StructArray.from_arrays([texts], ["t"])})
+    )
+    assert batch.nbytes > 4 * write_task.PART_BYTES
+    found = list(write_task.parts(iter([batch])))
+    assert pa.Table.from_batches(found).combine_chunks().equals(pa.Table.from_batches([batch]))
+    assert len(found) > 4
+    for part in found:
+        assert part.nbytes <= 2 * write_task.PART_BYTES
+        assert all(buffer.parent is None for column in part.columns for buffer in column.buffers() if buffer)
+
+
+def test_a_small_batch_is_passed_on_as_it_is():
+    batch = as_message(pa.record_batch({"id": range(1000)}))
+    (found,) = write_task.parts(iter([batch]))
+    assert found is batch
+
+
+def test_pages_of_many_columns_are_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(write_task, "BUFFERED_BYTES", 4 << 20)
+    table = pa.table({f"c{i}": pa.array(range(25_000)) for i in range(40)})
+    task = WriteTask(uri=str(tmp_path / "t"), job="0123456789abcdef", stored=table.schema)
+    (fragment,) = task.run(0, 0, iter(table.to_batches())).metadata()
+    file = LanceFileReader(str(tmp_path / "t" / "data" / fragment.files[0].path))
+    assert len(file.metadata().columns[0].pages) == 2
 
 
 @pytest.mark.parametrize(

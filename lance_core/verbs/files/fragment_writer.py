@@ -19,7 +19,7 @@ from lance_core.encoding.choices import Choices
 from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
-from lance_core.file.writer import DataFileWriter
+from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
 from lance_core.store import ObjectStore, open_store
 from lance_core.table import fragment as records
@@ -76,6 +76,8 @@ class FragmentWriter:
         targets: Where files go, in turns; None for the dataset itself.
         progress: Told when a file is begun and when it is complete.
         first_field_id: Id of the first field where they are numbered afresh (`Manifest.first_new_field_id`).
+        max_buffered_bytes: Bytes of rows that wait for their pages, of all columns together: the more columns, the
+            smaller are the pages, down to 64 KiB.
 
     Raises:
         SchemaError: The schema does not fit the dataset's, or cannot be stored; nothing was written.
@@ -95,8 +97,13 @@ class FragmentWriter:
         targets: Sequence[WriteTarget] | None = None,
         progress: FragmentWriteProgress | None = None,
         first_field_id: int = 0,
+        max_buffered_bytes: int = TOTAL_BUFFERED,
     ) -> None:
-        for name, value in (("max_rows_per_file", max_rows_per_file), ("max_bytes_per_file", max_bytes_per_file)):
+        for name, value in (
+            ("max_rows_per_file", max_rows_per_file),
+            ("max_bytes_per_file", max_bytes_per_file),
+            ("max_buffered_bytes", max_buffered_bytes),
+        ):
             if value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
         self._version = FileVersion.from_string(data_storage_version)
@@ -105,6 +112,7 @@ class FragmentWriter:
         self._progress = progress
         self._max_rows = max_rows_per_file
         self._max_bytes = max_bytes_per_file
+        self._buffered_bytes = max_buffered_bytes
         self._prefix = file_prefix
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
@@ -182,7 +190,12 @@ class FragmentWriter:
             target = self._target()
             name = self._prefix + new_data_file_name()
             self._file = DataFileWriter(
-                target.store, target.prefix + name, self._schema, version=self._version, choices=self._choices
+                target.store,
+                target.prefix + name,
+                self._schema,
+                version=self._version,
+                choices=self._choices,
+                buffered_bytes=self._buffered_bytes,
             )
             self._keys.append((target.store, target.prefix + name))
             if self._progress is not None:
