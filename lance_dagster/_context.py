@@ -39,6 +39,7 @@ __all__ = [
     "set_data_version",
     "step_of",
     "tag_run",
+    "type_metadata",
 ]
 
 
@@ -164,6 +165,14 @@ def input_annotation(context: dg.InputContext) -> object:
         return context.dagster_type.typing_type
     except dg.DagsterInvariantViolationError:
         return None
+
+
+def type_metadata(context: dg.InputContext | dg.OutputContext) -> Mapping[str, Any]:
+    """The metadata of the Dagster type of an input or output; none in a context built without one."""
+    try:
+        return context.dagster_type.metadata
+    except dg.DagsterInvariantViolationError:
+        return {}
 
 
 def instance_of(context: dg.OutputContext | dg.InputContext) -> dg.DagsterInstance | None:

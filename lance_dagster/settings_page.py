@@ -32,7 +32,8 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/commit_message": "text for the table's history",
     "lance/vector_columns": '`{"column": width}`: lists that are stored as vectors',
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "
-    "only nulls, and the columns of a table that is not there yet",
+    "only nulls, and the columns of a table that is not there yet. Without it the metadata of the asset's Dagster type "
+    "tells them: its `lance/schema`, or the table schema that types made from Pandera or Patito models show",
     "lance/maintenance": "fields of a `LanceMaintenancePolicy`",
     "lance/column_lineage": "where each column comes from",
 }

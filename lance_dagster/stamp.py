@@ -115,7 +115,7 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
     if "lance/schema" in spec.metadata:
         from lance_dagster.handlers.arrow_schema import known_schema  # noqa: PLC0415 - loads pyarrow
 
-        known_schema(spec.metadata, f"asset {asset}")
+        known_schema(spec.metadata, {}, f"asset {asset}")
     columns = plain_metadata(spec.metadata.get("partition_expr"))
     if isinstance(spec.partitions_def, dg.MultiPartitionsDefinition):
         names = {part.name for part in spec.partitions_def.partitions_defs}

@@ -27,6 +27,7 @@ from lance_dagster._context import (
     set_data_version,
     step_of,
     tag_run,
+    type_metadata,
 )
 from lance_dagster.branch_tables import begin_empty, branch_for_writing, branch_metadata
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
@@ -200,7 +201,8 @@ class LanceTableIOManager(dg.IOManager):
         requests = read_requests(context, location, self._settings, loading, where=where, upstream=upstream)
         if requests is None:
             context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
-            empty = loading.handler.empty(known_schema(upstream, where), self._settings, loading.load_as)
+            known = known_schema(upstream, type_metadata(context), where)
+            empty = loading.handler.empty(known, self._settings, loading.load_as)
             return {} if loading.by_partition else empty
         values = {}
         for key, request in requests.items():
@@ -331,7 +333,7 @@ class LanceTableIOManager(dg.IOManager):
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties={**output.tags.properties, **input_properties(step_of(output.context))},
             write_try=None,
-            known=known_schema(output.context.definition_metadata, output.where),
+            known=known_schema(output.context.definition_metadata, type_metadata(output.context), output.where),
         )
 
     @property

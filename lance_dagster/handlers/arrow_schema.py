@@ -29,15 +29,31 @@ from pyspark_lance import SchemaMode
 __all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_types", "with_vectors"]
 
 
-def known_schema(metadata: Mapping[str, object], where: str) -> pa.Schema:
-    """The columns that an asset's metadata `lance/schema` tells; none without it.
+def known_schema(metadata: Mapping[str, object], annotation: Mapping[str, object], where: str) -> pa.Schema:
+    """The columns that are known of an asset beforehand; none if nothing tells them.
+
+    Args:
+        metadata: The asset's; `lance/schema` is used, and has all columns if it is there.
+        annotation: The metadata of the Dagster type that the asset, or the input, is annotated with: `lance/schema`, or
+            the table schema by which such types show their columns. A type of an unknown name is null there.
+        where: The asset, for messages.
 
     Raises:
-        DagsterInvalidDefinitionError: it is neither a schema nor a mapping from columns to names of Arrow types.
+        DagsterInvalidDefinitionError: `lance/schema` is neither a schema nor a mapping from columns to names of Arrow
+            types.
     """
-    given = plain_metadata(metadata.get("lance/schema"))
-    if given is None:
-        return pa.schema([])
+    for told in (metadata, annotation):
+        given = plain_metadata(told.get("lance/schema"))
+        if given is not None:
+            return _schema_of(given, where)
+    for key in _COLUMNS_OF_TYPES:
+        shown = plain_metadata(annotation.get(key))
+        if isinstance(shown, dg.TableSchema):
+            return pa.schema([pa.field(column.name, _named_type(column.type)) for column in shown.columns])
+    return pa.schema([])
+
+
+def _schema_of(given: object, where: str) -> pa.Schema:
     if isinstance(given, pa.Schema):
         return given.remove_metadata()
     try:
@@ -47,6 +63,28 @@ def known_schema(metadata: Mapping[str, object], where: str) -> pa.Schema:
             f"{where}: metadata lance/schema must be a pyarrow schema, or a mapping from columns to names of Arrow "
             f'types such as {{"id": "int64", "day": "date32"}}: {error}'
         ) from error
+
+
+_COLUMNS_OF_TYPES = ("dagster/column_schema", "schema")
+"""Where Dagster types show columns: those made from Patito's models, and from Pandera's."""
+
+_OTHER_NAMES: Mapping[str, pa.DataType] = {
+    "str": pa.string(),
+    "date": pa.date32(),
+    **{f"datetime64[{unit}]": pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")},
+}
+"""Types by the names that pandas and polars have for them, where these are not Arrow's."""
+
+
+def _named_type(name: str) -> pa.DataType:
+    """The type of such a name; null for one that is not known. Capitals do not count: polars has "Int64"."""
+    known = _OTHER_NAMES.get(name.lower())
+    if known is not None:
+        return known
+    try:
+        return pa.type_for_alias(name.lower())
+    except ValueError:
+        return pa.null()
 
 
 def with_vectors(schema: pa.Schema, widths: Mapping[str, int]) -> pa.Schema:
@@ -71,7 +109,7 @@ def with_known_types(frame: pa.Schema, known: pa.Schema, table: pa.Schema | None
 
     Args:
         frame: The frame's columns.
-        known: The columns that the asset's metadata declares.
+        known: The columns that the asset's metadata or annotation tells.
         table: The table's columns; None when there is no table yet.
         without_rows: Whether the frame has no row: then its types are ignored, and without columns it has all.
     """

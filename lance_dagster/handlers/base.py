@@ -42,7 +42,7 @@ class WriteRequest:
         table: Storage options and file options.
         properties: Transaction properties of the commit.
         write_try: The write and the number of the try; None outside of a run.
-        known: The columns that the asset's metadata `lance/schema` tells.
+        known: The columns that the asset's metadata `lance/schema` or its annotation tells.
     """
 
     uri: str

@@ -226,6 +226,18 @@ def test_handlers_of_a_users_own(lake):
     assert "it can store tests.lance_dagster.test_kinds.Rows, pyspark" in said
 
 
+def columns(**types):
+    """A table schema as Dagster types show it."""
+    return dg.MetadataValue.table_schema(dg.TableSchema([dg.TableColumn(name, kind) for name, kind in types.items()]))
+
+
+def annotated_type(python_type, metadata):
+    """A Dagster type such as dagster-pandera and dagster-polars make of models."""
+    return dg.DagsterType(
+        lambda _, value: isinstance(value, python_type), name="Numbers", typing_type=python_type, metadata=metadata
+    )
+
+
 class TestNulls:
     """A column of which only nulls are known binds nobody."""
 
@@ -260,6 +272,66 @@ class TestNulls:
         assert lake.table("numbers").schema == ROWS.schema
         lake.run(self.asset(ROWS), write_mode="append")
         assert lake.table("numbers").to_table() == ROWS
+
+    ANNOTATIONS: ClassVar = {
+        "own": {"lance/schema": {"n": "int64", "s": "string"}},
+        "pandera": {"schema": columns(n="int64", s="string", o="object")},
+        "patito": {"dagster/column_schema": columns(n="Int64", s="String", o="Enum(categories=['a'])")},
+    }
+
+    @pytest.mark.parametrize("annotation", ANNOTATIONS)
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            pd.DataFrame({"n": [None], "s": [None]}),
+            pd.DataFrame({"n": [], "s": []}),
+            pl.DataFrame({"n": [None], "s": [None]}),
+            pl.DataFrame({"n": [], "s": []}),
+            pa.table({"n": pa.nulls(2), "s": pa.nulls(2)}),
+            pa.table({"n": pa.nulls(0), "s": pa.nulls(0)}),
+        ],
+        ids=lambda frame: f"{type(frame).__module__}-{len(frame)}",
+    )
+    def test_the_annotation_tells_types(self, lake, frame, annotation):
+        kind = annotated_type(type(frame), self.ANNOTATIONS[annotation])
+
+        @dg.asset(dagster_type=kind)
+        def numbers():
+            return frame
+
+        lake.run(numbers)
+        table = lake.table("numbers")
+        assert table.schema == ROWS.schema
+        assert table.count_rows() == len(frame)
+
+    def test_a_type_that_an_annotation_does_not_name_stays_open(self, lake):
+        kind = annotated_type(pd.DataFrame, self.ANNOTATIONS["pandera"])
+
+        @dg.asset(dagster_type=kind)
+        def numbers():
+            return pd.DataFrame()
+
+        lake.run(numbers)
+        assert lake.table("numbers").schema == pa.schema({"n": pa.int64(), "s": pa.string(), "o": pa.null()})
+        lake.run(self.asset(pa.table({"n": [1], "s": ["a"], "o": [1.5]})), write_mode="append")
+        assert lake.table("numbers").schema.field("o").type == pa.float64()
+
+    def test_the_annotation_of_an_input_without_a_table_tells_its_columns(self, lake):
+        seen = []
+        kind = annotated_type(pa.Table, {"lance/schema": {"day": "date32", "n": "int64"}})
+        before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+
+        @dg.asset(
+            partitions_def=DAYS,
+            metadata={"partition_expr": "day"},
+            ins={"numbers": dg.AssetIn(partition_mapping=before, dagster_type=kind)},
+        )
+        def numbers(context, numbers):
+            seen.append(numbers)
+            return daily(context)
+
+        lake.run(numbers, partition="2024-01-02")
+        assert [table.schema for table in seen] == [pa.schema({"day": pa.date32(), "n": pa.int64()})]
 
 
 def test_outputs_of_ops_lie_beside_the_tables(lake):
