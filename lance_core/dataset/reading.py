@@ -17,7 +17,7 @@ from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_o
 from lance_core.verbs.scan.row_ids import take_ids
 from lance_core.verbs.scan.scanner import LanceScanner
 from lance_core.verbs.scan.take import take_rows
-from lance_core.verbs.scan.take_blobs import BlobFile, blobs_at
+from lance_core.verbs.scan.take_blobs import BlobFile, blob_ranges_at, blobs_at
 from lance_core.verbs.version.handle import Handle
 
 if TYPE_CHECKING:
@@ -232,7 +232,65 @@ class ReadingVerbs(Handle):
         if buffer_size < 0:
             raise InvalidInputError(f"buffer_size must not be {buffer_size}")
         payloads = blobs_at(self.source, blob_column, ids, addresses, indices)
-        return [None if payload is None else BlobFile(payload) for payload in payloads]
+        return [None if payload is None else BlobFile(payload) for _, payload in payloads]
+
+    def read_blobs(
+        self,
+        blob_column: str,
+        ids: Sequence[int] | pa.Array | None = None,
+        addresses: Sequence[int] | pa.Array | None = None,
+        indices: Sequence[int] | pa.Array | None = None,
+        *,
+        io_buffer_size: int | None = None,
+        preserve_order: bool | None = None,
+    ) -> list[tuple[int, bytes | None]]:
+        """Row addresses and payloads of a column of blobs, in the order of the rows asked for; None for a null.
+
+        Args:
+            blob_column: The column.
+            ids: Row ids; one of the three is given.
+            addresses: Row addresses: fragment id << 32 | row offset.
+            indices: Positions among the rows of the dataset, from 0.
+            io_buffer_size: Changes no result.
+            preserve_order: The order is kept in any case.
+
+        Raises:
+            InvalidInputError: It is no column of blobs, there is no such row, or an argument cannot be used.
+            SchemaError: There is no such column.
+            UnsupportedError: A row is deleted, or its payload lies outside its data file.
+        """
+        del preserve_order
+        _check_buffer(io_buffer_size)
+        return blobs_at(self.source, blob_column, ids, addresses, indices)
+
+    def read_blob_ranges(
+        self,
+        blob_column: str,
+        requests: Sequence[tuple[int, int, int]],
+        *,
+        selector: str,
+        io_buffer_size: int | None = None,
+        preserve_order: bool | None = None,
+    ) -> list[tuple[int, int, bytes | None]]:
+        """Parts of payloads of a column of blobs: number of the request, row address and bytes; None for a null.
+
+        The payloads of all these rows are read whole.
+
+        Args:
+            blob_column: The column.
+            requests: Row, first byte and number of bytes of each part.
+            selector: What the rows are: "ids", "addresses" or "indices".
+            io_buffer_size: Changes no result.
+            preserve_order: The order is kept in any case.
+
+        Raises:
+            InvalidInputError: As `read_blobs`; or a part does not lie in its payload.
+            SchemaError: There is no such column.
+            UnsupportedError: A row is deleted, or its payload lies outside its data file.
+        """
+        del preserve_order
+        _check_buffer(io_buffer_size)
+        return blob_ranges_at(self.source, blob_column, requests, selector)
 
     def sample(self, num_rows: int, columns: Columns = None, randomize_order: bool = True) -> pa.Table:
         """Rows chosen at random, none of them twice.
@@ -285,3 +343,8 @@ class ReadingVerbs(Handle):
         """The fragment of that id; None if there is none."""
         record = self._manifest.fragments.get(fragment_id)
         return None if record is None else LanceFragment(self.source, record)
+
+
+def _check_buffer(size: int | None) -> None:
+    if size is not None and size < 1:
+        raise InvalidInputError(f"io_buffer_size must be greater than 0, not {size}")

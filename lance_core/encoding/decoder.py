@@ -59,7 +59,7 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     if not isinstance(layout, PageLayout):
         raise CorruptFileError("the page has no page layout")
     decoded = yield from _decode_layout(pages, layout, path[-1], wanted)
-    if is_blob_v2(path[-1]) and [child.name for child in path[-1].children] == ["data", "uri"]:
+    if is_blob_v2(path[-1]) and [child.name for child in path[-1].children][:2] == ["data", "uri"]:
         return (yield from _blobs(path, decoded, rows))
     array = assemble(path, decoded)
     covered = decoded.covered

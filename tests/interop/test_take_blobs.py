@@ -84,3 +84,50 @@ def test_errors_can_be_caught_as_pylances(tmp_path):
         assert described.files[0].path() == described.files[0].path
     lance_core.LanceDataset.drop(tmp_path / "t")
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2", "blob array"])
+def test_both_read_the_same_payloads_and_parts_of_them(tmp_path, version, stable):
+    path = str(tmp_path / "t.lance")
+    if version == "blob array":
+        table = pa.table({"id": range(5), "b": lance.blob_array(VALUES)})
+        for _ in range(2):
+            options = {"data_storage_version": "2.2", "enable_stable_row_ids": stable}
+            lance.write_dataset(table, path, mode="append", **options)
+    else:
+        write(path, version, stable)
+    theirs, ours = lance.dataset(path), lance_core.dataset(path)
+    theirs.delete("id = 3")
+    ours.checkout_latest()
+    rows = theirs.to_table(["id"], with_row_id=True, with_row_address=True)
+    ids, addresses = rows["_rowid"].to_pylist()[::-1], rows["_rowaddr"].to_pylist()[::-1]
+    for asked in ({"indices": [6, 0, 1, 0]}, {"ids": ids}, {"addresses": addresses}, {"indices": []}):
+        assert ours.read_blobs("b", **asked) == theirs.read_blobs("b", preserve_order=True, **asked), asked
+    requests = [(0, 0, 3), (7, 1000, 17), (0, 2, 1), (1, 0, 0), (1, 5, 9), (2, 0, 0)]
+    of_addresses = [(addresses[0], 0, 2), (addresses[-1], 1, 1)]
+    for asked, selector in ((requests, "indices"), (of_addresses, "addresses"), ([], "ids")):
+        assert ours.read_blob_ranges("b", asked, selector=selector) == theirs.read_blob_ranges(
+            "b", asked, selector=selector
+        )
+    for library in (ours, theirs):
+        with pytest.raises(ValueError, match="exceeds blob size 3"):
+            library.read_blob_ranges("b", [(0, 1, 3)], selector="indices")
+        with pytest.raises(ValueError, match="selector"):
+            library.read_blob_ranges("b", [(0, 1, 3)], selector="rows")
+        with pytest.raises(ValueError, match="io_buffer_size"):
+            library.read_blobs("b", indices=[0], io_buffer_size=0)
+
+
+def test_a_table_of_pylances_blob_arrays_is_read_and_changed(tmp_path):
+    table = pa.table({"id": range(5), "b": lance.blob_array(VALUES)})
+    lance.write_dataset(table, tmp_path / "t", data_storage_version="2.2")
+    dataset = lance_core.dataset(tmp_path / "t")
+    assert [row and row["data"] for row in dataset.to_table(["b"])["b"].to_pylist()] == VALUES
+    dataset.insert(table)
+    dataset.insert(pa.table({"id": [9], "b": pa.array([b"plain"], pa.large_binary())}))
+    dataset.delete("id = 3")
+    wanted = 2 * (VALUES[:3] + VALUES[4:]) + [b"plain"]
+    for library in (lance, lance_core):
+        blobs = library.dataset(tmp_path / "t").take_blobs("b", indices=range(9))
+        assert [blob and blob.read() for blob in blobs] == wanted

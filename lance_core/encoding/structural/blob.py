@@ -16,7 +16,8 @@ Blobs of 2.2 (extension `lance.blob.v2`) are a packed struct whose nulls are tho
     kind 0          the payload lies at `position` of the same file
     kind 1 .. 4     it lies in another file
 
-Read as a struct of `data` and `uri` they are their payloads, read as a struct of these five they are descriptors.
+Read as a struct of `data`, `uri`, and in newer tables `position` and `size`, they are their payloads, read as a struct
+of these five they are descriptors.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
 
     Args:
         found: A struct array of the five parts.
-        kind: The struct type of `data` and `uri`.
+        kind: The struct type of `data`, `uri` and more, which are null.
 
     Raises:
         CorruptFileError: A payload lies beyond any file.
@@ -231,5 +232,6 @@ def read_payloads(found: Any, kind: Any) -> Steps[pa.Array]:
     data = np.concatenate([as_bytes(a) for a in answers]) if answers else np.empty(0, np.uint8)
     bitmap = None if nulls is None else pa.py_buffer(np.packbits(present, bitorder="little"))
     payloads = pa.Array.from_buffers(pa.large_binary(), len(found), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
-    children = [payloads.cast(kind.field(0).type), pa.nulls(len(found), kind.field(1).type)]
+    others = [pa.nulls(len(found), kind.field(number).type) for number in range(1, kind.num_fields)]
+    children = [payloads.cast(kind.field(0).type), *others]
     return pa.Array.from_buffers(kind, len(found), [bitmap], children=children)

@@ -12,11 +12,12 @@ from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural.blob import is_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.options import scan_options
+from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 from lance_core.verbs.version.source import Source
 
-__all__ = ["BlobFile", "blobs_at"]
+__all__ = ["BlobFile", "blob_ranges_at", "blobs_at"]
 
 
 class BlobFile(BytesIO):
@@ -66,11 +67,11 @@ class BlobFile(BytesIO):
 def blobs_at(
     source: Source,
     column: str,
-    ids: Sequence[int] | pa.Array | None,
-    addresses: Sequence[int] | pa.Array | None,
-    indices: Sequence[int] | pa.Array | None,
-) -> list[bytes | None]:
-    """Payloads of rows, in the order asked for; a null is None.
+    ids: Sequence[int] | pa.Array | None = None,
+    addresses: Sequence[int] | pa.Array | None = None,
+    indices: Sequence[int] | pa.Array | None = None,
+) -> list[tuple[int, bytes | None]]:
+    """Row addresses and payloads of rows, in the order asked for; the payload of a null is None.
 
     Args:
         source: The version.
@@ -89,7 +90,7 @@ def blobs_at(
     field = source.manifest.schema.column(column)
     if not (is_blob(field) or is_blob_v2(field)):
         raise InvalidInputError(f"the column {column!r} is not a blob column")
-    options = scan_options(source.manifest.schema, [column])
+    options = scan_options(source.manifest.schema, [column], with_row_address=True)
     fragments = source.manifest.fragments
     if indices is not None:
         return _payloads(take_rows(source, fragments, indices, options))
@@ -100,8 +101,30 @@ def blobs_at(
     return _payloads(take_addresses(source, fragments, where, options))
 
 
-def _payloads(table: pa.Table) -> list[bytes | None]:
+def blob_ranges_at(
+    source: Source, column: str, requests: Sequence[tuple[int, int, int]], selector: str
+) -> list[tuple[int, int, bytes | None]]:
+    """Parts of payloads, in the order asked for; see `LanceDataset.read_blob_ranges`."""
+    if selector not in ("ids", "addresses", "indices"):
+        raise InvalidInputError(f"selector is 'ids', 'addresses' or 'indices', not {selector!r}")
+    for number, (row, offset, length) in enumerate(requests):
+        if min(row, offset, length) < 0 or offset + length >= 1 << 64:
+            raise InvalidInputError(f"blob range {number}: row {row}, offset {offset}, length {length}")
+    found = []
+    payloads = blobs_at(source, column, **{selector: [row for row, _, _ in requests]})
+    for number, ((_, offset, length), (address, payload)) in enumerate(zip(requests, payloads, strict=True)):
+        if payload is not None and offset + length > len(payload):
+            raise InvalidInputError(
+                f"Blob range request {number} for row address {address} is invalid: Blob range end {offset + length} "
+                f"exceeds blob size {len(payload)}"
+            )
+        found.append((number, address, None if payload is None else payload[offset : offset + length]))
+    return found
+
+
+def _payloads(table: pa.Table) -> list[tuple[int, bytes | None]]:
     values: list[Any] = table.column(0).to_pylist()
     if any(isinstance(value, dict) and value["uri"] for value in values):
         raise UnsupportedError("blobs outside of their data file")
-    return [value["data"] if isinstance(value, dict) else value for value in values]
+    payloads = [value["data"] if isinstance(value, dict) else value for value in values]
+    return list(zip(table.column(ROW_ADDRESS).to_pylist(), payloads, strict=True))
