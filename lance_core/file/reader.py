@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import merge_columns
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.page import ByteRange, BytesLike
@@ -53,6 +54,8 @@ _TOTAL_AHEAD_BYTES: Final = 256 * 1024 * 1024
 _DEFAULT_BATCH_ROWS: Final = 8192
 # Handing a page to another thread costs more than decoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
+# Columns of more pages than this are not kept as dictionaries.
+_MOST_DICTIONARIES: Final = 16
 # Fewer rows out of a page are decoded at once: in many small steps, at which threads only wait for each other.
 _FEW_ROWS: Final = 4096
 
@@ -174,6 +177,19 @@ class DataFileReader:
             return []
         with located(self._key):
             return self._legacy.page_bounds(ids, columns, self.fetch)
+
+    def has_dictionary(self, index: int) -> bool:
+        """Whether every page of a column, of which there are few, holds its values once and indices into them."""
+        if self._legacy is not None or not self.version.has_levels:
+            return False
+        with located(self._key):
+            pages = self._metadata.columns[index]
+            encodings = [
+                pages.page(number, 0, 0).encoding for number in range(min(len(pages.messages), _MOST_DICTIONARIES + 1))
+            ]
+        return 0 < len(encodings) <= _MOST_DICTIONARIES and all(
+            isinstance(one, PageLayout) and one.mini_block_layout.num_dictionary_items for one in encodings
+        )
 
     def column_indices(self) -> dict[int, int]:
         """Field ids of the file's own schema, and their columns."""

@@ -98,7 +98,7 @@ def measure(folder: Path) -> None:
         "take of 1,000 random rows",
         lambda: lance_core.dataset(ours).take(rows),
         lambda: lance.dataset(ours).take(rows),
-        0.5,
+        1.2,
     )
     pair(
         "vectors: write",

@@ -1,13 +1,17 @@
-"""Filtered scans against pylance on 1M rows of mixed columns: few rows, many rows, counts, computed columns, order."""
+"""Filtered scans against pylance on 1M rows of mixed columns: few rows, many rows, counts, computed columns, order.
+
+Few rows are looked up in two tables of the seven columns that are no vectors, one of each library's making.
+"""
 
 import shutil
 import tempfile
 from pathlib import Path
 
 import lance
+import numpy as np
 
 import lance_core
-from tests.benchmarks.bench_files import mixed
+from tests.benchmarks.bench_files import ROWS, mixed
 from tests.benchmarks.timing import medians, report
 
 # Name, arguments of `to_table`, and the least ratio: pylance's time / ours.
@@ -24,10 +28,31 @@ JOBS = (
 )
 
 
+FEW = "delay < -29 AND distance > 1500"
+
+
+def few_rows(folder: Path) -> None:
+    """A filter that keeps 0.1 % of the rows, and 1,000 random rows, beside reading everything."""
+    scalars = mixed().drop_columns(["vector"])
+    rows = np.sort(np.random.default_rng(9).choice(ROWS, 1_000, replace=False)).tolist()
+    for writer, by in ((lance_core, "ours"), (lance, "pylance's")):
+        uri = str(folder / f"scalars of {by}")
+        writer.write_dataset(scalars, uri)
+        jobs = {
+            f"filter of few rows, {by}": (lambda library, uri=uri: library.dataset(uri).to_table(filter=FEW), 1.2),
+            f"take of 1,000 random rows, {by}": (lambda library, uri=uri: library.dataset(uri).take(rows), 1.2),
+            f"all rows, {by}": (lambda library, uri=uri: library.dataset(uri).to_table(), 1.0),
+        }
+        for name, (job, must) in jobs.items():
+            times = medians({"own": lambda job=job: job(lance_core), "other": lambda job=job: job(lance)}, rounds=9)
+            report([(name, times["own"], times["other"], must)])
+
+
 def main() -> None:
     """Run and print."""
     folder = Path(tempfile.mkdtemp())
     try:
+        few_rows(folder)
         lance_core.write_dataset(mixed(), folder / "t")
         for name, arguments, must in JOBS:
             times = medians({

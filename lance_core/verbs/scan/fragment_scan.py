@@ -21,6 +21,7 @@ from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
 from lance_core.verbs.expressions.arrow import columns_of, matching_all, true_places
+from lance_core.verbs.scan.filter_dictionaries import matching_entries, with_dictionaries
 from lance_core.verbs.scan.filter_stages import Kept, Stages, chosen, side_by_side, stages_of
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.page_pruning import possible_rows
@@ -37,6 +38,9 @@ TWO_STEP_SHARE: Final = 1 / 16
 STAGED_ROWS: Final = 65_536
 """From so many rows on, conditions on a column of one width are evaluated before the other columns are read."""
 
+ENTRY_ROWS: Final = 8_192
+"""From so many rows on, texts that are stored as dictionaries are compared once per entry."""
+
 FIRST_WINDOW_ROWS: Final = 16_384
 """With a limit, a filter is evaluated on this many rows first, then on more and more: the first may suffice."""
 
@@ -46,14 +50,11 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 SMALL_BYTES: Final = 16 * 1024 * 1024
 """Fragments with no more in their files are read ahead, several side by side, from a store that is far away."""
 
-RUN_GAP: Final = 1024
-"""Rows that can match are read in one run if fewer rows than this lie in between."""
+SPAN_SHARE: Final = 4
+"""All rows from the first to the last that can match are read unless they are more than this many times as many."""
 
-RUN_SHARE: Final = 16
-"""... unless that reads more than this many times the rows that can."""
-
-RUN_ROWS: Final = 1024
-"""Up to so many rows that can match, or more in shorter runs, are picked out, all columns at once."""
+FEW_ROWS: Final = 1024
+"""Of no more rows than this that can match, as indices tell, all columns are read at once."""
 
 _NEAR: Final = ("/", "file:", "memory:")
 _Mask = npt.NDArray[np.bool_] | None
@@ -195,7 +196,7 @@ class FragmentScan:
                     yield from self._filtered(expression, possible, keep, live, most)
 
     def _possible(self, rows: range, keep: _Mask) -> list[Rows]:
-        """The rows out of some that can match, as far as indices tell: runs of them, or each by itself."""
+        """The rows that can match, as far as indices tell: each by itself, or all from the first to the last."""
         if self.possible is None or self.known is not None:
             return [rows]
         offsets = np.frombuffer((self.possible & BitMap(rows)).to_array(), np.uint32).astype(np.int64)
@@ -203,14 +204,8 @@ class FragmentScan:
             offsets = offsets[keep[offsets]]
         if not len(offsets):
             return []
-        if len(offsets) <= RUN_ROWS:
-            return [offsets]
-        breaks = np.flatnonzero(np.diff(offsets) > RUN_GAP) + 1
-        starts, stops = offsets[np.concatenate([[0], breaks])], offsets[np.concatenate([breaks - 1, [-1]])] + 1
-        num_read = int((stops - starts).sum())
-        if num_read > len(offsets) * RUN_SHARE or num_read < len(starts) * RUN_ROWS:
-            return [offsets]
-        return [range(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        span = range(int(offsets[0]), int(offsets[-1]) + 1)
+        return [offsets if len(offsets) <= FEW_ROWS or len(span) > len(offsets) * SPAN_SHARE else span]
 
     def rows(self, offsets: Rows) -> Iterator[pa.RecordBatch]:
         """Yield these physical rows, whether they are alive or not."""
@@ -227,29 +222,34 @@ class FragmentScan:
         self, expression: pc.Expression, rows: Rows, keep: _Mask, live: _Mask, most: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Yield those of the rows that match, or as many as are enough."""
-        # Most single rows that an index names match: all columns are read at once.
-        options = self.options if isinstance(rows, range) else replace(self.options, late_materialization=False)
+        options = self.options
+        if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
+            options = replace(options, late_materialization=False)  # most of them match
         reads = filter_reads(self.source.manifest.schema, options, expression)
         scan = self._needing(reads.row_names)
         stages = self._stages(reads, rows)
+        own, entries = reads.own, set[str]()
+        if self.known is None and len(rows) >= ENTRY_ROWS:
+            own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
         found: Iterable[_Found] = (
-            (batch, where, self._matches(expression, batch, where))
-            for batch, where in scan._read(reads.own, rows, keep, live)  # noqa: SLF001 - the same class
+            (batch, where, self._matches(expression, batch, where, entries))
+            for batch, where in scan._read(own, rows, keep, live)  # noqa: SLF001 - the same class
         )
         if stages is not None:
-            found = self._staged(stages, reads.own, rows, keep, live)
+            found = self._staged(stages, own, rows, keep, live, entries)
         if reads.late is not None:
             yield from self._two_steps(reads.own.names, reads.late, found, len(rows), live, most)
             return
         for batch, _, mask in found:
             if mask.true_count:
-                yield chosen(self._select(batch, self.options.schema), mask)
+                yield self._select(chosen(batch, mask), self.options.schema)
 
-    def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows) -> pa.Array:
-        """For each of some rows whether it matches."""
+    def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
+        """For each of some rows whether it matches; `entries` are the columns that were read as dictionaries."""
         known = self.known.matches if self.known is not None else None
+        conditions = self.options.conjuncts or (expression,)
         if known is None:
-            return matching_all(batch, self.options.conjuncts or (expression,))
+            return matching_entries(batch, conditions, entries) if entries else matching_all(batch, conditions)
         return known.slice(where.start, len(where)) if isinstance(where, range) else known.take(pa.array(where))
 
     def _stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
@@ -262,7 +262,9 @@ class FragmentScan:
         stages = stages_of(reads.own, self.options.conjuncts)
         return stages if stages is not None and len(rows) * stages.row_bytes <= KEPT_BYTES else None
 
-    def _staged(self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask) -> Iterator[_Found]:
+    def _staged(
+        self, stages: Stages, own: Schema, rows: Rows, keep: _Mask, live: _Mask, entries: set[str]
+    ) -> Iterator[_Found]:
         """Evaluate the first conditions, then the others: on the rows that are left if these are few, else on all."""
         first = [
             (batch, where, matching_all(batch, stages.first))
@@ -274,7 +276,7 @@ class FragmentScan:
         if count >= len(rows) * TWO_STEP_SHARE:
             for batch, where, mask in side_by_side(first, self._read(rest, rows, keep, live), complete):
                 if mask.true_count:
-                    yield batch, where, matching_all(batch, stages.then, mask)
+                    yield batch, where, matching_entries(batch, stages.then, entries, mask)
         elif count:
             kept, matched = Kept(self._select_schema(stages.schema)), []
             for batch, where, mask in first:
@@ -283,7 +285,7 @@ class FragmentScan:
                 kept.add(chosen(self._select(batch, stages.schema), mask))
             for others, where in self._read(rest, np.concatenate(matched), None, live):
                 batch = kept.put_back(others, complete)
-                yield batch, where, matching_all(batch, stages.then)
+                yield batch, where, matching_entries(batch, stages.then, entries)
 
     def _two_steps(
         self, names: Sequence[str], late: Schema, found: Iterable[_Found], out_of: int, live: _Mask, most: int | None
@@ -297,7 +299,7 @@ class FragmentScan:
             matched.append(where.start + positions if isinstance(where, range) else where[positions])
             count += len(positions)
             if kept is not None and len(positions):
-                kept.add(chosen(self._select(batch, again), mask))
+                kept.add(self._select(chosen(batch, mask), again))
                 kept = kept if kept.num_bytes <= KEPT_BYTES else None
             if most is not None and count >= most:
                 break
@@ -434,7 +436,9 @@ def _physical_range(live: npt.NDArray[np.bool_], part: range) -> range:
 
 
 def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Drop the children of a struct that were not asked for."""
+    """Drop the children of a struct that were not asked for; decode what was read as a dictionary for a filter."""
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(kind):
+        return array.dictionary_decode()
     if array.type == kind or not pa.types.is_struct(kind):
         return array
     mask = pc.is_null(array) if array.null_count else None

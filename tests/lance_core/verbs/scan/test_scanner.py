@@ -10,6 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.reader import DataFileReader
+from lance_core.verbs.expressions import arrow
 from lance_core.verbs.scan import fragment_scan
 from lance_core.verbs.scan.ordering import ColumnOrdering, order_of
 
@@ -23,6 +24,12 @@ FILTERS = [
     "text LIKE '%77' AND x > 100 AND y < 0.5 AND true",
     "x < 0 AND y > 0",
     "id > 10 AND id < 30 AND pair.a > 0",
+    "kind = 'bb'",
+    "kind IS NULL AND x < 3",
+    "upper(kind) = 'CCC' AND text LIKE '%7' AND y > 0",
+    "NOT (kind IN ('a', 'bb') OR x = 5)",
+    "kind = substr(text, 5, 2)",
+    "kind = '12' AND CAST(kind AS INT) = 12",
 ]
 
 
@@ -34,6 +41,7 @@ def dataset(tmp_path_factory):
         "x": pa.array(rng.integers(0, 1000, ROWS), mask=rng.random(ROWS) < 0.1),
         "y": rng.normal(size=ROWS),
         "text": [f"row {i}" for i in range(ROWS)],
+        "kind": pa.array(rng.choice(["", "a", "bb", "Ccc", "12"], ROWS), mask=rng.random(ROWS) < 0.2),
         "pair": pa.StructArray.from_arrays(
             [pa.array(range(ROWS)), pa.array(rng.normal(size=ROWS))], names=["a", "b"]
         ),
@@ -47,10 +55,13 @@ def dataset(tmp_path_factory):
     ids=["in stages, cut out of ranges", "in stages, by offset", "rows by offset", "all columns together"],
 )
 @pytest.mark.parametrize("filter_", FILTERS)
-@pytest.mark.parametrize("columns", [None, ["text", "x"], ["x"], ["pair.a", "id"], {"z": "id + pair.a", "x": "x"}])
+@pytest.mark.parametrize(
+    "columns", [None, ["text", "kind", "x"], ["x"], ["pair.a", "id"], {"z": "id + pair.a", "x": "x"}]
+)
 def test_every_way_to_filter_gives_the_same(dataset, monkeypatch, filter_, columns, late, share):
     monkeypatch.setattr(fragment_scan, "TWO_STEP_SHARE", share)
     monkeypatch.setattr(fragment_scan, "STAGED_ROWS", 1)
+    monkeypatch.setattr(fragment_scan, "ENTRY_ROWS", 1)
     everything = dataset.to_table()
     keep = pc.fill_null(dataset.to_table(columns={"keep": filter_}).column("keep"), False)
     expected = everything.filter(keep)
@@ -62,6 +73,20 @@ def test_every_way_to_filter_gives_the_same(dataset, monkeypatch, filter_, colum
     if found.num_columns == 2 and "z" in found.column_names:
         assert found.column("z").equals(pc.add(expected.column("id"), pc.struct_field(expected.column("pair"), "a")))
     assert dataset.count_rows(filter_) == expected.num_rows
+
+
+def test_conditions_are_evaluated_once_per_entry_of_a_dictionary(dataset, monkeypatch):
+    lengths = []
+    evaluated = arrow.evaluated
+
+    def noting(rows, expressions):
+        lengths.append(rows.num_rows)
+        return evaluated(rows, expressions)
+
+    monkeypatch.setattr(arrow, "evaluated", noting)
+    kinds = dataset.to_table(columns=["kind"])["kind"].to_pylist()
+    assert dataset.count_rows("upper(kind) = 'CCC'") == kinds.count("Ccc")
+    assert lengths == [6, 6, 6]
 
 
 def test_columns_of_the_filter_are_read_again_if_they_are_too_large_to_keep(dataset, monkeypatch):
