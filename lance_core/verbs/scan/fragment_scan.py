@@ -53,7 +53,7 @@ SMALL_BYTES: Final = 16 * 1024 * 1024
 SPAN_SHARE: Final = 4
 """All rows from the first to the last that can match are read unless they are more than this many times as many."""
 
-FEW_ROWS: Final = 1024
+FEW_ROWS: Final = 4096
 """Of no more rows than this that can match, as indices tell, all columns are read at once."""
 
 _NEAR: Final = ("/", "file:", "memory:")
@@ -238,7 +238,8 @@ class FragmentScan:
         if stages is not None:
             found = self._staged(stages, own, rows, keep, live, entries)
         if reads.late is not None:
-            yield from self._two_steps(reads.own.names, reads.late, found, len(rows), live, most)
+            out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
+            yield from self._two_steps(reads.own.names, reads.late, found, out_of, live, most)
             return
         for batch, _, mask in found:
             if mask.true_count:
