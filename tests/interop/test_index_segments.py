@@ -168,7 +168,7 @@ def test_values_that_were_rewritten_are_not_covered(dataset):
             InvalidInputError,
             "'x' is no UUID",
         ),
-        (lambda d, _: d.create_scalar_index("id", "BTREE", fragment_ids=[0]), InvalidInputError, "create_index_uncomm"),
+        (lambda d, _: d.create_scalar_index("id", "BTREE", fragment_ids=[0]), UnsupportedError, "create_index_uncomm"),
         (lambda d, _: d.merge_existing_index_segments([]), InvalidInputError, "at least one"),
         (lambda d, p: d.merge_existing_index_segments([p(0), p(0)]), InvalidInputError, "fragment 0 is in two"),
         (lambda d, p: d.merge_existing_index_segments([p(0), p(1, "BITMAP")]), InvalidInputError, "one kind"),

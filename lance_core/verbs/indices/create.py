@@ -114,9 +114,9 @@ def create_scalar_index(
         RetryableConflictError: Somebody else made an index of that name, or moved the rows, meanwhile.
     """
     if arguments.get("fragment_ids") is not None or arguments.get("index_uuid") is not None:
-        raise InvalidInputError(
-            "create_scalar_index builds and commits in one go; parts of an index are built by"
-            " create_index_uncommitted(..., fragment_ids=...) and committed by commit_existing_index_segments"
+        raise UnsupportedError(
+            "create_scalar_index with fragment_ids or index_uuid: it builds and commits at once; parts of an index are"
+            " built by create_index_uncommitted(..., fragment_ids=...), and commit_existing_index_segments commits them"
         )
     refuse("create_scalar_index", {key: arguments[key] for key in _NOT_OFFERED if key in arguments})
     given = {key: value for key, value in arguments.items() if key not in _NOT_OFFERED}
