@@ -17,14 +17,12 @@ IS_THAT = pytest.mark.skipif(os.environ.get("LANCE_TEST_CONNECT") == "1", reason
 
 
 @IS_THAT
-@pytest.mark.timeout(900)  # all tests of three files
 def test_sessions_over_connect():
     run(["test_sessions.py", "test_compaction.py", "test_indices.py"], 30)
 
 
 @IS_THAT
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_changes_streams_and_conversion_over_connect():
     run(["test_changes.py", "test_source.py", "test_conversion.py", "test_thin_frame.py"], 40)
 
@@ -35,7 +33,6 @@ def run(names, least):
     done = processes.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-k", NOT_AGAIN, *map(str, map(Path(__file__).with_name, names))],
         cwd=Path(__file__).parents[2],
-        limit_s=800,
         # SPARK_TESTING lets the server listen on a free port, and the client find it.
         env={**os.environ, "LANCE_TEST_CONNECT": "1", "SPARK_TESTING": "1", "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
