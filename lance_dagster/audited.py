@@ -33,6 +33,7 @@ def build_audited_job(
     assets: Iterable[Definition],
     *,
     name: str,
+    upstream: Iterable[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset] = (),
     io_manager_key: str = "io_manager",
     keep_branch: bool = False,
     resources: Mapping[str, Any] | None = None,
@@ -47,6 +48,7 @@ def build_audited_job(
         assets: The assets, all with the same partitions or none, and the checks that are to run on the branch; the
             specs of checks that assets bring along run as well.
         name: Name of the job.
+        upstream: The assets that they read as inputs and that the job does not make; these are read as ever, from main.
         io_manager_key: The resource that stores the assets: a `LanceIOManager`.
         keep_branch: Whether the branch stays once it is published.
         resources: Resources that assets or checks ask for by other keys than that of the IO manager.
@@ -76,12 +78,17 @@ def build_audited_job(
             f"location's own it gets {_DEFAULT_KEY!r} only"
         )
     defs = dg.Definitions(
-        assets=[*stored, publish],
+        assets=[*stored, publish, *upstream],
         asset_checks=checks,
         jobs=[job],
         resources={_DEFAULT_KEY: _replaceable_io_manager(), **(resources or {})},
     )
-    return defs.resolve_job_def(name)
+    try:
+        return defs.resolve_job_def(name)
+    except dg.DagsterInvalidDefinitionError as error:
+        raise dg.DagsterInvalidDefinitionError(
+            f"job {name}: {error}. Assets that are read in it and made elsewhere are given as upstream=[...]"
+        ) from error
 
 
 def _replaceable_io_manager() -> Any:

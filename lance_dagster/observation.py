@@ -199,7 +199,7 @@ def _observations(
         yield dg.AssetObservation(ref.key, metadata=entries, tags=tags)
 
 
-def lance_eager() -> dg.AutomationCondition[Any]:
+def lance_eager() -> Any:  # as Dagster's own: a condition that can be changed by `without` and the like
     """`AutomationCondition.eager()` that does not wake for runs on a branch of a table, but for their publication.
 
     A run on a branch carries the tag `lance/branch`; its rows are no input before they are promoted. An event that is

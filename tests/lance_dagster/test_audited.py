@@ -151,6 +151,22 @@ def test_without_partitions_and_with_several_tables(lake):
     assert list(lake.table("two").branches.list()) == [f"dagster/run/{result.run_id}"]
 
 
+def test_an_asset_that_reads_another(lake):
+    """The partitions of the run, as main has them."""
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def doubled(events: pa.Table) -> pa.Table:
+        return events.set_column(1, "n", [[2 * n for n in events["n"].to_pylist()]])
+
+    lake.run(events, span=("2024-01-01", "2024-01-02"), tags={"n": "4"})
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"job twice: .* upstream="):
+        build_audited_job([doubled], name="twice")
+    job = build_audited_job([doubled], name="twice", upstream=[events])
+    run(lake, job=job, partition="2024-01-02", assets=(events, doubled))
+    assert lake.rows("doubled") == [("2024-01-02", 8)]
+    assert told(lake, "doubled") == [("2024-01-02", 2)]
+
+
 def test_what_is_refused(lake):
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a"]))
     def other(): ...
