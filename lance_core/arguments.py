@@ -14,7 +14,19 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Final,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from lance_core.errors import ArgumentTypeError
 
@@ -75,6 +87,14 @@ def checked_methods(cls: _Class) -> _Class:
     return cls
 
 
+class _Known(NamedTuple):
+    """What is known of an argument: its check, what it must be in words, and types whose values all pass."""
+
+    check: _Check
+    words: str
+    kinds: frozenset[type]
+
+
 class _Guard:
     """Checks the arguments of one function; what its annotations say is worked out when it is called first."""
 
@@ -82,23 +102,26 @@ class _Guard:
         self._function = function
         self._name = name
         self._order: list[str] | None = None
-        self._checks: dict[str, tuple[_Check, str]] = {}
+        self._checks: dict[str, _Known] = {}
 
     def __call__(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         if self._order is None:
             self._learn()
         assert self._order is not None
+        checks = self._checks
         for argument, value in zip(self._order, args, strict=False):
-            self._check(argument, value)
+            known = checks.get(argument)
+            if known is not None and type(value) not in known.kinds and not known.check(value):
+                self._refuse(argument, value, known.words)
         for argument, value in kwargs.items():
-            self._check(argument, value)
+            known = checks.get(argument)
+            if known is not None and type(value) not in known.kinds and not known.check(value):
+                self._refuse(argument, value, known.words)
 
-    def _check(self, argument: str, value: object) -> None:
-        known = self._checks.get(argument)
-        if known is not None and not known[0](value):
-            # Options of the storage can be secret, whatever was given for them.
-            shown = f"a {type(value).__name__}" if argument.endswith("_options") else f"{value!r:.80}"
-            raise ArgumentTypeError(f"{self._name}: {argument} must be {known[1]}, not {shown}")
+    def _refuse(self, argument: str, value: object, words: str) -> NoReturn:
+        # Options of the storage can be secret, whatever was given for them.
+        shown = f"a {type(value).__name__}" if argument.endswith("_options") else f"{value!r:.80}"
+        raise ArgumentTypeError(f"{self._name}: {argument} must be {words}, not {shown}")
 
     def _learn(self) -> None:
         signature = inspect.signature(self._function)
@@ -118,8 +141,9 @@ class _Guard:
             if found is not None:
                 default = parameter.default
                 # A default is always taken, whatever its type.
+                exact = _exact_types(hint) | ({type(None)} if default is None else set())
                 check = found[0] if default is not None else _or_none(found[0])
-                self._checks[parameter.name] = (check, found[1])
+                self._checks[parameter.name] = _Known(check, found[1], frozenset(exact))
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._order = [one.name for one in signature.parameters.values() if one.kind in kinds]
 
@@ -129,7 +153,7 @@ class _Guard:
             for name, one in get_type_hints(options).items():
                 found = _check_of(one)
                 if found is not None:
-                    self._checks[name] = found
+                    self._checks[name] = _Known(*found, frozenset(_exact_types(one)))
 
 
 def _evaluated(annotation: object, space: dict[str, Any]) -> object:
@@ -173,6 +197,17 @@ def _check_of(hint: object) -> tuple[_Check, str] | None:
             hint, f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
         )
     return None
+
+
+def _exact_types(hint: object) -> set[type]:
+    """Types all of whose values an annotation takes; most calls are decided by them."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return set().union(*map(_exact_types, get_args(hint)))
+    if hint is None:
+        return {type(None)}
+    if hint in (int, float, bool):
+        return {int, bool} if hint is not float else {int, bool, float}
+    return {hint} if isinstance(hint, type) and get_origin(hint) is None else set()
 
 
 def _is_of(value: object, kind: type) -> bool:
