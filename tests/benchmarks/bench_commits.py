@@ -1,0 +1,152 @@
+"""Small commits against pylance, through its own Python API and in turns: what a commit costs beside its rows.
+
+Minimum of many: the machine is never quiet. Ours is on disk before it returns, with the names of its files.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+
+import lance_core
+from tests.benchmarks.bench_files import mixed
+from tests.benchmarks.bench_small_files import FRAGMENTS, ROWS, day
+
+Job = Callable[[Any], object]
+
+
+def main() -> None:
+    """Run and print."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        print(f"{'job':<48}{'ours ms':>10}{'pylance ms':>12}{'ratio':>8}{'must':>6}   load {os.getloadavg()[0]:.0f}")
+        appends(folder)
+        tiny_files(folder)
+        lists(folder)
+        for rows in (100_000, 1_000_000):
+            changes(folder, rows)
+        compaction(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def appends(folder: Path) -> None:
+    """Appends on open handles."""
+    wide = pa.table({f"c{number}": np.random.default_rng(number).random(10) for number in range(1_000)})
+    for name, rows, rounds, must in (
+        ("append of 2 rows, 2 columns", pa.table({"id": [1, 2], "x": [0.5, 0.25]}), 40, 0.8),
+        ("append of 10 rows", mixed(10), 40, 0.8),
+        ("append of 1,000 rows", mixed(1_000), 30, 0.8),
+        ("append of 10 rows, 1,000 columns", wide, 12, 0.6),
+    ):
+        open_tables = {m: m.write_dataset(rows, folder / f"{name} {m.__name__}") for m in (lance_core, lance)}
+        compare(name, lambda m, d=open_tables: d[m], lambda d, r=rows: d.insert(r), rounds, must)
+
+
+def tiny_files(folder: Path) -> None:
+    """A table of small fragments."""
+    rows = pa.concat_tables([day()] * FRAGMENTS)
+    sizes = {"max_rows_per_file": ROWS, "max_rows_per_group": ROWS}
+
+    def fresh(module: Any) -> Any:
+        shutil.rmtree(folder / "tiny", ignore_errors=True)
+        return module
+
+    compare("365 tiny files", fresh, lambda m: m.write_dataset(rows, folder / "tiny", **sizes), 4, 0.6)
+
+
+def lists(folder: Path) -> None:
+    """Long lists of fragments and of versions."""
+    uri = folder / "fragments"
+    made = lance_core.write_dataset(pa.table({"x": range(10)}), uri, max_rows_per_file=1)
+    one = lance.dataset(uri).get_fragments()[0].metadata
+    lance.LanceDataset.commit(uri, lance.LanceOperation.Append([one] * 99_990), read_version=made.version)
+    compare("get_fragments of 100,000", lambda m: m.dataset(uri), lambda d: d.get_fragments(), 7, 0.8)
+    uri = folder / "versions"
+    dataset = lance.write_dataset(pa.table({"x": [1]}), uri)
+    for _ in range(999):
+        dataset.insert(pa.table({"x": [1]}))
+    compare("versions, 1,000 appends", lambda m: m.dataset(uri), lambda d: d.versions(), 7, 0.8)
+
+
+def changes(folder: Path, rows: int) -> None:
+    """Changes of a fresh copy of a table that pylance wrote."""
+    table = mixed(rows).drop_columns(["vector"])
+    uri, scratch = folder / str(rows), folder / "scratch"
+    lance.write_dataset(table, uri)
+    ids = np.concatenate([np.arange(0, rows, 100), np.arange(rows, rows + rows // 100)])
+    source = table.slice(0, len(ids)).set_column(0, "id", pa.array(ids).cast(table.schema.field("id").type))
+
+    def fresh(module: Any) -> Any:
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(uri, scratch)
+        return module.dataset(scratch)
+
+    def upsert(dataset: Any) -> None:
+        dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
+
+    jobs: dict[str, tuple[Job, float]] = {
+        "delete 10 %": (lambda d: d.delete("id % 10 = 3"), 0.8),
+        "add a column": (lambda d: d.add_columns({"double": "distance * 2"}), 1.0),
+        "update 1 %": (lambda d: d.update({"distance": "distance + 1"}, where="id % 100 = 7"), 0.9),
+        "upsert 2 %": (upsert, 1.0),
+    }
+    for name, (job, must) in jobs.items():
+        compare(f"{rows:,} rows: {name}", fresh, job, 9, must)
+
+
+def compaction(folder: Path) -> None:
+    """Compaction of clean fragments beside a copy of the same files that waits for the disk too."""
+    uri, scratch = folder / "clean", folder / "copy"
+    lance_core.write_dataset(mixed(), uri, max_rows_per_file=50_000)
+
+    def copied(source: Path) -> None:
+        shutil.copytree(source / "data", scratch)
+        for file in scratch.iterdir():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+
+    ours, theirs = [], []
+    for number in range(7):
+        target = folder / f"clean {number}"
+        shutil.copytree(uri, target)
+        os.sync()
+        ours.append(seconds(lambda d: d.optimize.compact_files(), lance_core.dataset(target)))
+        os.sync()
+        theirs.append(seconds(copied, uri))
+        shutil.rmtree(scratch)
+        shutil.rmtree(target)
+    print_row("compaction of clean fragments, beside a copy", min(ours), min(theirs), 0.62)
+
+
+def compare(name: str, prepare: Callable[[Any], Any], job: Job, rounds: int, must: float) -> None:
+    """Time a job of both libraries in turns, after one round that is not counted."""
+    times: dict[Any, list[float]] = {lance_core: [], lance: []}
+    for _ in range(rounds + 1):
+        for module, found in times.items():
+            found.append(seconds(job, prepare(module)))
+    print_row(name, min(times[lance_core][1:]), min(times[lance][1:]), must)
+
+
+def seconds(job: Job, argument: Any) -> float:
+    """What one call takes."""
+    start = time.perf_counter()
+    job(argument)
+    return time.perf_counter() - start
+
+
+def print_row(name: str, own: float, other: float, must: float) -> None:
+    """One line of the table."""
+    mark = "" if other / own >= must else "  <-- below"
+    print(f"{name:<48}{1e3 * own:>10.2f}{1e3 * other:>12.2f}{other / own:>8.2f}{must:>6.2f}{mark}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
