@@ -84,6 +84,9 @@ _EXTENSION_NAME: Final = "ARROW:extension:name"
 _LANCE_JSON: Final = b"lance.json"
 
 
+_MOST_BYTES = (1 << 31) // 8 - 1
+
+
 def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
     """The Lance schema of an Arrow schema, with ids from 0 or another number on.
 
@@ -313,10 +316,18 @@ def _parse_dictionary(rest: str, kind: str) -> pa.DataType:
 _PARSERS: Final[dict[str, Callable[[str, str], pa.DataType]]] = {
     "timestamp": _parse_timestamp,
     "decimal": _parse_decimal,
-    "fixed_size_binary": lambda rest, kind: pa.binary(_parse_int(rest, kind)),
+    "fixed_size_binary": lambda rest, kind: pa.binary(_parse_width(rest, kind)),
     "fixed_size_list": _parse_fixed_size_list,
     "dict": _parse_dictionary,
 }
+
+
+def _parse_width(text: str, kind: str) -> int:
+    """The bytes of a value, of which Arrow counts the bits."""
+    width = _parse_int(text, kind)
+    if not 0 <= width <= _MOST_BYTES:
+        raise CorruptFileError(f"schema: values of {width} bytes in the type {kind!r}")
+    return width
 
 
 def _parse_int(text: str, kind: str) -> int:

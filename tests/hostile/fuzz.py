@@ -275,6 +275,7 @@ def hunt(seed, num_tables, first=0, seconds=MAX_SECONDS, verbs=VERBS):
             except BaseException as error:
                 counts[type(error).__name__] += 1
                 wrong.append((verb, f"{seed}/{number} {damage}", error))
+                print(*told(wrong[-1:]), file=sys.stderr, flush=True)
                 if isinstance(error, _GONE):
                     raise
             else:

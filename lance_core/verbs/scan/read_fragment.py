@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,9 @@ Opened = dict[tuple[int | None, str], DataFileReader]
 LOCKSTEP_ROWS = 65_536
 """Rows per batch where several files of a fragment are read side by side."""
 
+_TRUSTED_ROWS: Final = 1 << 26
+"""Rows of a fragment up to which a manifest is believed without a look at a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -48,17 +52,27 @@ class _Part:
 
 
 def physical_rows(source: Source, fragment: Fragment) -> int:
-    """Rows in the files of a fragment; datasets of 2023 do not record them."""
-    if fragment.physical_rows or not fragment.files:
-        return fragment.physical_rows
-    store, key = source.data_file(fragment.files[0])
-    return DataFileReader.open(store, key, size=fragment.files[0].file_size_bytes or None).num_rows
+    """Rows in the files of a fragment; datasets of 2023 do not record them.
+
+    Raises:
+        CorruptFileError: A large number, for which memory would be allocated, is none that a file has.
+    """
+    stated = fragment.physical_rows
+    if not fragment.files or 0 < stated <= _TRUSTED_ROWS:
+        return stated
+    found = opened_reader(source, fragment.files[0], {}).num_rows
+    if stated not in (0, found):
+        raise CorruptFileError(f"fragment {fragment.id}: the manifest says {stated} rows, a file has {found}")
+    return found
 
 
 def live_counts(source: Source, fragments: Sequence[Fragment]) -> list[int]:
     """Rows of each fragment that are not deleted."""
     known = fragments.live_counts() if isinstance(fragments, FragmentList) else [None] * len(fragments)
-    return [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
+    counts = [live_count(source, fragments[i]) if count is None else count for i, count in enumerate(known)]
+    if counts and not 0 <= min(counts) <= max(counts) < 1 << 62:
+        raise CorruptFileError(f"fragments of {min(counts)} to {max(counts)} rows that are alive")
+    return counts
 
 
 def live_count(source: Source, fragment: Fragment) -> int:

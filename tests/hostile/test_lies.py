@@ -1,0 +1,89 @@
+"""Records that contradict themselves: each is refused where it is read, before memory is taken for what it claims."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import lance_core as lance
+from lance_core.errors import CorruptFileError
+from lance_core.schema import Schema
+from tests.hostile.tables import forge, forge_fragments, table
+
+
+def with_field(manifest, **changes):
+    first, *rest = manifest.schema.fields
+    return replace(manifest, schema=Schema(fields=(replace(first, **changes), *rest)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: replace(m, timestamp_ns=2**62 * 10**9), "a time of"),
+        (lambda m: with_field(m, id=-1), "without an id"),
+        (lambda m: with_field(m, children=(replace(m.schema.fields[0], id=7),)), "has children"),
+    ],
+    ids=["time", "id", "children"],
+)
+def test_a_manifest(tmp_path, change, said):
+    table(tmp_path / "t")
+    forge(tmp_path / "t", change)
+    for look in (lambda: lance.dataset(tmp_path / "t"), lambda: lance.dataset(tmp_path / "t", version=1)):
+        with pytest.raises(CorruptFileError, match=said):
+            look()
+
+
+def test_versions_of_other_times_are_refused_where_they_are_listed(tmp_path):
+    dataset = table(tmp_path / "t")
+    forge(tmp_path / "t", lambda manifest: replace(manifest, timestamp_ns=2**62 * 10**9))
+    for look in (dataset.versions, lambda: dataset.explain_cleanup_old_versions(retain_versions=1)):
+        with pytest.raises(CorruptFileError, match="a time of"):
+            look()
+
+
+def test_widths_that_no_value_has(tmp_path):
+    table(tmp_path / "t")
+    forge(tmp_path / "t", lambda manifest: with_field(manifest, logical_type="fixed_size_binary:999999999"))
+    with pytest.raises(CorruptFileError, match="999999999 bytes"):
+        lance.dataset(tmp_path / "t").to_table()
+
+
+def test_rows_that_no_file_has(tmp_path):
+    table(tmp_path / "t").delete("a = 1")
+    forge_fragments(tmp_path / "t", lambda fragment: replace(fragment, physical_rows=2**31))
+    dataset = lance.dataset(tmp_path / "t")
+    for act in (dataset.to_table, lambda: dataset.head(2), lambda: dataset.update({"b": "'x'"}, where="a = 2")):
+        with pytest.raises(CorruptFileError, match="2147483648"):
+            act()
+
+
+def test_more_rows_deleted_than_there_are(tmp_path):
+    table(tmp_path / "t").delete("a = 1")
+
+    def changed(fragment):
+        return replace(fragment, deletion_file=replace(fragment.deletion_file, num_deleted_rows=2**64 - 1))
+
+    forge_fragments(tmp_path / "t", changed)
+    with pytest.raises(CorruptFileError, match="rows that are alive"):
+        lance.dataset(tmp_path / "t").take([0])
+
+
+def test_an_index_of_another_time(tmp_path):
+    table(tmp_path / "t", pa.table({"a": range(6)})).create_scalar_index("a", "BTREE")
+
+    def changed(manifest):
+        return replace(manifest, indices=tuple(replace(index, created_at_ms=2**62) for index in manifest.indices))
+
+    forge(tmp_path / "t", changed)
+    with pytest.raises(CorruptFileError, match="a_idx"):
+        lance.dataset(tmp_path / "t").list_indices()
+
+
+def test_a_tag_of_another_time(tmp_path):
+    dataset = table(tmp_path / "t")
+    dataset.tags.create("first", 1)
+    path = tmp_path / "t" / "_refs" / "tags" / "first.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "createdAt": "2026-99-01T00:00:00Z"}))
+    with pytest.raises(CorruptFileError, match="createdAt"):
+        dataset.tags.list()
