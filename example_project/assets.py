@@ -1,9 +1,11 @@
 """The tables of the example.
 
     airlines  airports  planes  weather            whole tables, each by another library
+    calendar                                       the same, by a process of its own that has no Dagster
     flights                                        one partition per day of 2013, read by Spark
       |-- delays                                   per day and carrier, aggregated by Spark
       |-- flight_vectors                           32 floats per flight, one partition per month
+      |-- routes                                   how often each was flown; follows the flights by itself
       '-- aircraft                                 one row per aircraft; runs merge by its number
 
     notices                                        what somebody else writes: looked at, never written
@@ -11,6 +13,7 @@
 A run of `flights` takes one day or any range of days, and replaces exactly these.
 """
 
+import sys
 from pathlib import Path
 
 import dagster as dg
@@ -18,26 +21,27 @@ import pandas as pd  # noqa: TID253 - this project has it
 import polars as pl  # noqa: TID253 - the same
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from pyspark.sql import DataFrame, SparkSession  # noqa: TID253 - the same
+from pyspark.sql import DataFrame  # noqa: TID253 - the same
 from pyspark.sql import functions as F  # noqa: N812, TID253 - the same
 
-import pyspark_lance
 from example_project.features import WIDTH, flight_vector
 from example_project.home import notices_uri
 from example_project.sources import FLIGHTS_SCHEMA, MISSING, WEATHER_SCHEMA, flights_csv, source_file
-from lance_dagster import observable_lance_asset
+from lance_dagster import LanceSparkResource, LanceTableResource, lance_eager, observable_lance_asset
 
 __all__ = [
     "DAYS",
-    "LocalSpark",
     "aircraft",
     "airlines",
     "airports",
+    "calendar",
     "delays",
     "flight_vectors",
     "flights",
+    "local_spark",
     "notices",
     "planes",
+    "routes",
     "weather",
 ]
 
@@ -49,21 +53,15 @@ _ONE_RUN = dg.BackfillPolicy.single_run()
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
-class LocalSpark(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own generic parameter
+def local_spark(master: str = "local[2]") -> LanceSparkResource:
     """Spark in this process's JVM, started on first use and shared by all steps."""
-
-    master: str = "local[2]"
-
-    @property
-    def spark_session(self) -> SparkSession:
-        """The session."""
-        config = {
-            "spark.sql.session.timeZone": "UTC",
-            "spark.ui.enabled": "false",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
-        }
-        return pyspark_lance.local_session(self.master, app_name="example", config=config)
+    config = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    }
+    return LanceSparkResource(master=master, app_name="example", config=config)
 
 
 notices = observable_lance_asset(
@@ -94,11 +92,21 @@ def planes() -> pa.Table:
 
 
 @dg.asset(key_prefix="nyc", group_name="reference", kinds={"pyspark"})
-def weather(spark: LocalSpark) -> DataFrame:
+def weather(spark: LanceSparkResource) -> DataFrame:
     """Hourly weather at the three airports."""
     return spark.spark_session.read.csv(
         str(source_file("weather.csv")), header=True, schema=WEATHER_SCHEMA, nullValue=MISSING
     )
+
+
+@dg.asset(key_prefix="nyc", group_name="reference", kinds={"arrow"})
+def calendar(
+    context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient, lake: LanceTableResource
+) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster's own generic parameter
+    """The days of the year, and which of them are weekends; through Dagster Pipes."""
+    command = [sys.executable, "-m", "example_project.calendar_job"]
+    extras = {"uri": lake.uri(context.asset_key), "storage_options": lake.storage_options}
+    return pipes.run(command=command, context=context, extras=extras).get_materialize_result()
 
 
 @dg.asset(
@@ -109,7 +117,7 @@ def weather(spark: LocalSpark) -> DataFrame:
     backfill_policy=_ONE_RUN,
     metadata=_BY_DATE,
 )
-def flights(context: dg.AssetExecutionContext, spark: LocalSpark) -> DataFrame:
+def flights(context: dg.AssetExecutionContext, spark: LanceSparkResource) -> DataFrame:
     """Every departure from New York, with its local calendar day as a date."""
     window = context.partition_time_window
     rows = spark.spark_session.read.csv(str(flights_csv()), header=True, schema=FLIGHTS_SCHEMA, nullValue=MISSING)
@@ -171,3 +179,17 @@ def aircraft(flights: DataFrame) -> DataFrame:
     """Aircraft and the day on which each was last seen; a run updates those that it knows and adds the others."""
     seen = flights.where("tailnum IS NOT NULL").groupBy("tailnum")
     return seen.agg(F.max("date").alias("last_seen"), F.count(F.lit(1)).alias("departures"))
+
+
+@dg.asset(
+    key_prefix="nyc",
+    group_name="derived",
+    kinds={"arrow"},
+    deps=[flights],
+    # Days of the year that are not made yet do not hold it up.
+    automation_condition=lance_eager().without(~dg.AutomationCondition.any_deps_missing()),
+)
+def routes(lake: LanceTableResource) -> pa.Table:
+    """How often each pair of airports was flown; automation makes it again when `flights` has new rows on main."""
+    flown = lake.open(flights.key).to_table(columns=["origin", "dest"])
+    return flown.group_by(["origin", "dest"]).aggregate([([], "count_all")])

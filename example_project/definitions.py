@@ -1,5 +1,7 @@
 """What Dagster loads: assets and their checks, jobs, upkeep by schedule and sensor, and the IO manager of all."""
 
+from pathlib import Path
+
 import dagster as dg
 
 from example_project import assets
@@ -8,7 +10,10 @@ from lance_dagster import (
     BranchPolicy,
     LanceIOManager,
     LanceMaintenancePolicy,
+    LanceTableResource,
+    build_audited_job,
     build_branch_jobs,
+    build_branch_sensor,
     build_lance_drift_check,
     build_lance_health_checks,
     build_lance_integrity_checks,
@@ -19,24 +24,30 @@ from lance_dagster import (
     build_maintenance_sensor,
     stamp_lance_metadata,
 )
+from lance_dagster.components import LanceMaintenanceComponent
 
 __all__ = ["defs"]
 
-_spark = assets.LocalSpark()
+_ROOT = str(example_home() / "lake")
+_spark = assets.local_spark()
 _TABLES = [
     assets.airlines,
     assets.airports,
     assets.planes,
     assets.weather,
+    assets.calendar,
     assets.flights,
     assets.delays,
     assets.flight_vectors,
     assets.aircraft,
+    assets.routes,
 ]
 _policy = LanceMaintenancePolicy(cleanup_older_than="30d")
 _upkeep = build_maintenance_job(_TABLES, _policy)
+_weekly = LanceMaintenanceComponent.resolve_from_yaml(Path(__file__).with_name("weekly_upkeep.yaml").read_text())
+_branch_jobs = build_branch_jobs([assets.flights])
 
-defs = stamp_lance_metadata(
+_defs = stamp_lance_metadata(
     dg.Definitions(
         assets=[*_TABLES, assets.notices],
         asset_checks=[
@@ -52,20 +63,30 @@ defs = stamp_lance_metadata(
             dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
             dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
             dg.define_asset_job("aircraft_seen", selection=dg.AssetSelection.assets(assets.aircraft)),
-            *build_branch_jobs([assets.flights]),
+            # Published only if its blocking check passes.
+            build_audited_job(
+                [assets.delays, build_lance_primary_key_check(assets.delays, ["date", "carrier"], blocking=True)],
+                name="audited_delays",
+                upstream=[assets.flights],
+                resources={"spark": _spark},
+            ),
+            *_branch_jobs,
             _upkeep,
         ],
         schedules=[build_maintenance_schedule(_upkeep, cron_schedule="0 3 * * *")],
         sensors=[
             build_maintenance_sensor(_upkeep, _TABLES, _policy),
+            build_branch_sensor([assets.flights], _branch_jobs),
             build_lance_observation_sensor([assets.notices, assets.flights]),
         ],
         resources={
             "spark": _spark,
-            "io_manager": LanceIOManager(
-                root_uri=str(example_home() / "lake"), spark=_spark, branching=BranchPolicy.from_tag("lance/branch")
-            ),
+            "lake": LanceTableResource(root_uri=_ROOT),
+            "pipes": dg.PipesSubprocessClient(),
+            "io_manager": LanceIOManager(root_uri=_ROOT, spark=_spark, branching=BranchPolicy.from_tag("lance/branch")),
         },
         executor=dg.in_process_executor,  # one JVM for all steps of a run
     )
 )
+
+defs = dg.Definitions.merge(_defs, _weekly.build_defs(None))

@@ -1,6 +1,6 @@
 """`make demo`: real flights through Spark into Lance tables, by Dagster; then the tables tell what happened.
 
-Five runs: the four reference tables; `flights` for a range of days at once; one of these days again, which replaces
+Five runs: the five reference tables; `flights` for a range of days at once; one of these days again, which replaces
 exactly that day; what is made of the flights; `aircraft` again, which merges them by their number. The history
 that is printed comes from the tables alone. Upkeep follows.
 Then a week is made again on a branch, and the branch is promoted into main by one commit: what it changed, and the
@@ -34,7 +34,10 @@ from lance_core.errors import LanceError
 
 __all__ = ["main"]
 
-TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors", "aircraft")
+TABLES = (
+    *("airlines", "airports", "planes", "weather", "calendar", "flights"),
+    *("delays", "flight_vectors", "aircraft", "routes"),
+)
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "version": "right",
     "operation": "left",
@@ -63,10 +66,10 @@ def main() -> None:
     prepare_dagster_home()
     started = time.monotonic()
     runs = {
-        "airlines, airports, planes, weather": ("reference_tables", {}),
+        "airlines, airports, planes, weather, calendar": ("reference_tables", {}),
         f"flights, {chosen.first} .. {chosen.last}": ("flight_days", _span(chosen.first, chosen.last)),
         f"flights, {chosen.again} again": ("flight_days", {_PARTITION: chosen.again}),
-        "delays, vectors, aircraft": ("derived_tables", _span(chosen.first[:8] + "01", chosen.last[:8] + "01")),
+        "delays, vectors, aircraft, routes": ("derived_tables", _span(chosen.first[:8] + "01", chosen.last[:8] + "01")),
         "aircraft, merged into those that are known": ("aircraft_seen", {}),
     }
     with dg.DagsterInstance.get() as instance, _bar(console) as bar:

@@ -22,7 +22,10 @@ from tests import processes
 
 ROOT = Path(__file__).parents[2]
 FIRST, LAST, AGAIN = "2013-01-01", "2013-01-31", "2013-01-15"
-TABLES = ("airlines", "airports", "planes", "weather", "flights", "delays", "flight_vectors", "aircraft")
+TABLES = (
+    *("airlines", "airports", "planes", "weather", "calendar", "flights"),
+    *("delays", "flight_vectors", "aircraft", "routes"),
+)
 RANGE = 31
 
 

@@ -14,7 +14,7 @@ from lance_dagster import (
     lance_eager,
 )
 
-spark = assets.LocalSpark(master="local[1]")
+spark = assets.local_spark("local[1]")
 ROOT = str(example_home() / "lake")
 
 
