@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from inspect import signature
 from types import TracebackType
 from typing import Any, Final
 
@@ -227,6 +228,9 @@ class _errors:  # noqa: N801 - reads as a function at its uses
             raise StoreError(f"{self._place}: {type(error).__name__}") from None
 
 
+_OTHER_WAYS: Final = {"dbfs": "; on Databricks the same files are at the path /dbfs/..., without a scheme"}
+
+
 def _filesystem(scheme: str, options: StorageOptions) -> Any:
     import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, and local tables have no need of it
 
@@ -236,13 +240,26 @@ def _filesystem(scheme: str, options: StorageOptions) -> Any:
     except ImportError:
         raise UnsupportedError(f"{scheme}:// needs the fsspec library for it, which is not installed") from None
     except ValueError:
-        raise UnsupportedError(f"no store serves the scheme {scheme!r}") from None
+        raise UnsupportedError(
+            f"no store serves the scheme {scheme!r}: install a file system of fsspec for it, or give a path such as "
+            "/folder/table, or file:/folder/table, where the same files can be reached"
+        ) from None
     except TypeError:
         raise InvalidInputError(
-            f"the filesystem of {scheme}:// cannot be opened with the options {sorted(arguments)}"
+            f"the filesystem of {scheme}:// cannot be opened with the storage options {sorted(arguments)}; it needs "
+            f"{_needed(scheme)}{_OTHER_WAYS.get(scheme, '')}"
         ) from None
     except Exception as error:  # noqa: BLE001 - a constructor of anybody; its text may hold parameters
         raise StoreError(f"the filesystem of {scheme}:// cannot be opened: {type(error).__name__}") from None
+
+
+def _needed(scheme: str) -> list[str]:
+    """The storage options without which fsspec's file system of a scheme cannot be made."""
+    import fsspec  # noqa: PLC0415 - as above
+
+    make: Any = fsspec.get_filesystem_class(scheme).__init__
+    _, *parameters = signature(make).parameters.values()
+    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty]
 
 
 def _meta(key: str, info: dict[str, Any]) -> ObjectMeta:

@@ -215,10 +215,11 @@ def test_a_narrow_column_does_not_keep_the_wide_one_beside_it():
     assert len(held[1]) == 1  # not copied
 
 
-def test_a_large_batch_is_written_in_parts_that_do_not_keep_it():
-    texts = pa.array([None if i % 7 == 0 else "x" * (i % 3 * 60_000) for i in range(500)])
+def test_a_large_batch_is_written_in_parts_that_do_not_keep_it(monkeypatch):
+    monkeypatch.setattr(write_task, "PART_BYTES", 64 << 10)
+    texts = pa.array([None if i % 7 == 0 else "x" * (i % 3 * 1_000) for i in range(500)])
     lists = pa.array([[f"{i}"] * (i % 5) for i in range(500)])
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(500 * 768), pa.float32()), 768)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(500 * 100), pa.float32()), 100)
     batch = as_message(
         pa.record_batch({"t": texts, "l": lists, "v": vectors, "s": pa.StructArray.from_arrays([texts], ["t"])})
     )

@@ -1,6 +1,6 @@
 import pytest
 
-from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, StoreError, UnsupportedError
+from lance_core.errors import AlreadyExistsError, InvalidInputError, ObjectNotFoundError, StoreError, UnsupportedError
 from lance_core.store import open_store
 from lance_core.store.fsspec import FsspecStore
 from tests.lance_core.store.conformance import StoreConformance
@@ -63,3 +63,20 @@ def test_errors_of_a_file_system_become_ours_without_their_text(tmp_path, monkey
         verbs[verb]()
     assert "secret" not in str(found.value)
     assert str(tmp_path) in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "message"),
+    [
+        ("dbfs:/x/t", InvalidInputError, r"needs \['instance', 'token'\]; on Databricks .* at the path /dbfs/"),
+        ("dbfs://x/t", InvalidInputError, r"needs \['instance', 'token'\]"),
+        (
+            "nonsense:/x/t",
+            UnsupportedError,
+            "scheme 'nonsense': install a file system of fsspec for it, or give a path",
+        ),
+    ],
+)
+def test_a_scheme_that_is_not_served_is_told_with_the_way_out(uri, error, message):
+    with pytest.raises(error, match=message):
+        open_store(uri)
