@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,7 @@ from lance_core import WriteResult
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.arrow_write import refuse_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
-from lance_dagster.handlers.merging import commit_properties, configure, merged
+from lance_dagster.handlers.merging import check_keys, commit_properties, configure, merged
 from lance_dagster.settings import TableSettings
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class SparkHandler(LanceTypeHandler):
             widen_nulls(replace(request, mode="append"), self.arrow_schema(value), request.existing.schema)
         if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
+        if request.output.write_mode == "merge":  # a table that only earlier tries made is overwritten
+            _refuse_twice(value, request.output.key)
         try:
             return self._write(value, request)
         except SchemaError:
@@ -195,6 +197,16 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
         return replace(done, replaced_versions=() if asked.write_try is None else asked.write_try.earlier)
 
     return merged(request, lambda: value.select(*output.key).toArrow(), merge)
+
+
+def _refuse_twice(value: DataFrame, key: Sequence[str]) -> None:
+    """Refuse a source that has a key twice, as `check_keys` does; no more than one key comes here."""
+    from pyspark.sql import functions
+
+    check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
+    counted = value.select(*key).dropna().groupBy(*key).agg(functions.count("*").alias("__lance_count"))
+    twice = counted.where("__lance_count > 1").drop("__lance_count").limit(1).toArrow()
+    check_keys(pa.concat_tables([twice, twice]), key)
 
 
 def _empty_frame(schema: pa.Schema, session: SparkSession) -> DataFrame:

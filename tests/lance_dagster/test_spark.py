@@ -113,6 +113,20 @@ def test_a_step_retry_takes_the_place_of_the_try_before_it(run, lake, spark, mod
     assert metadata["lance/operation"].value == ("Update" if mode == "append" else "Overwrite")
 
 
+def test_a_retried_merge_into_a_table_of_its_own_looks_at_its_keys(run, lake, spark):
+    @dg.asset(metadata={"lance/write_mode": "merge", "lance/merge_on": "k"}, retry_policy=dg.RetryPolicy(max_retries=2))
+    def merged(context):
+        rows = ["(1, 'a')", "(2, 'b'), (2, 'c'), (null, 'd'), (null, 'e')", "(3, 'f')"][context.retry_number]
+        yield dg.Output(spark.sql(f"select * from values {rows} as t(k, v)"))
+        if context.retry_number < 2:
+            raise RuntimeError("after the output")
+
+    result = run(merged)
+    tries = [event for event in result.all_events if event.is_step_up_for_retry]
+    assert "several rows with the key {'k': 2}" in str(tries[1].event_specific_data.error)
+    assert lake.rows("merged") == [(3, "f")]
+
+
 def test_merges_in_one_commit(run, lake, spark):
     metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": ["day", "n"]}
     first = run(daily(spark, [(date(1), 1), (date(1), 2)], metadata=metadata), partition="2024-01-01")
@@ -225,10 +239,13 @@ def test_other_columns_are_refused_before_any_task(run, lake, spark):
 
 def test_columns_without_values_and_frames_without_rows_take_the_types_that_are_known(run, lake, spark):
     known = {"lance/schema": {"n": "int64", "s": "string"}}
+    kind = dg.DagsterType(
+        lambda _, value: isinstance(value, DataFrame), name="Known", typing_type=DataFrame, metadata=known
+    )
 
-    def stored(query, name="t", metadata=known):
-        @dg.asset(name=name, metadata={**metadata, "lance/write_mode": "append"})
-        def t() -> DataFrame:
+    def stored(query, name="t", metadata=known, dagster_type=None):
+        @dg.asset(name=name, metadata={**metadata, "lance/write_mode": "append"}, dagster_type=dagster_type)
+        def t():
             return spark.sql(query)
 
         run(t)
@@ -236,6 +253,7 @@ def test_columns_without_values_and_frames_without_rows_take_the_types_that_are_
 
     nothing, schema = "select null as n, null as s", pa.schema({"n": pa.int64(), "s": pa.string()})
     assert stored(nothing).schema == schema
+    assert stored(nothing, "annotated", {}, kind).schema == schema
     assert stored(nothing, metadata={}).count_rows() == 2
     assert stored("select 'x' as n, 1 as s where false", metadata={}).schema == schema
     assert stored("select 1 as n, 2 as s where false", "empty").schema == schema
