@@ -197,6 +197,14 @@ def test_dagster_has_content_for_every_view(demo, monkeypatch):
         assert "date" in delays.metadata["dagster/column_lineage"].value.deps_by_column
 
 
+def test_dagster_loads_the_code_location(demo):
+    """As `make ui` names it."""
+    environment = {**os.environ, "LANCE_EXAMPLE_HOME": str(demo[0]), "DAGSTER_HOME": str(demo[0] / "dagster")}
+    command = [sys.executable, "-m", "dagster", "definitions", "validate", "--workspace", ROOT / "workspace.yaml"]
+    done = processes.run(command, env={**environment, "PYTHONWARNINGS": "ignore"})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_pylance_goes_on_with_the_tables(demo, source):
     import lance
 
