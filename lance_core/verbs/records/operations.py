@@ -61,9 +61,9 @@ class LanceOperation:
         initial_bases: list[DatasetBasePath] | None = None
 
         def __post_init__(self) -> None:
-            """Check the schema and the fragments."""
-            _check_schema(self.new_schema)
+            """Check the fragments and the schema."""
             _check_fragments(self.fragments)
+            _check_schema(self.new_schema)
 
     @dataclass
     class Append(BaseOperation):
