@@ -146,12 +146,14 @@ def test_what_happens_before_the_commit_is_seen(dataset):
     agree(uri)
 
 
-def test_values_that_were_rewritten_are_not_covered(dataset):
-    ready = dataset.create_index_uncommitted("id", "BTREE", fragment_ids=[0, 1, 2, 3])
-    # Rewrites the column of two fragments in place.
-    dataset.merge_insert("id").when_matched_update_all().execute(pa.table({"id": [5, 105], "name": ["y", "y"]}))
-    dataset.add_columns({"more": "id + 1"})
-    dataset.commit_existing_index_segments("id_idx", "id", [ready])
+def test_values_that_were_rewritten_in_place_are_not_covered(dataset):
+    ready = dataset.create_index_uncommitted("name", "BTREE", fragment_ids=[0, 1, 2, 3])
+    fragment = dataset.get_fragment(1)
+    updated, fields = fragment.update_columns(pa.table({"id": [105, 106], "name": ["3", "y"]}), left_on="id")
+    operation = lance_core.LanceOperation.Update(updated_fragments=[updated], fields_modified=fields)
+    dataset = lance_core.LanceDataset.commit(dataset.uri, operation, read_version=dataset.version)
+    dataset.commit_existing_index_segments("name_idx", "name", [ready])
+    assert segments(dataset.uri, "name_idx") == [[0, 2, 3]]
     agree(dataset.uri)
 
 
