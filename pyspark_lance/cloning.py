@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core import FileCopy, LanceDataset
-from lance_core.errors import LanceError
-from pyspark_lance.numbered_tasks import Progress, run_tasks
+from pyspark_lance.numbered_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.parallelism import parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["deep_clone"]
-
-_TASKS_PER_CORE: Final = 3
 
 
 def deep_clone(
@@ -57,11 +54,9 @@ def deep_clone(
     def copy(copies: Sequence[FileCopy]) -> None:
         if not copies:
             return
-        most = _TASKS_PER_CORE * parallelism_of(spark)
+        most = TASKS_PER_CORE * parallelism_of(spark)
         groups = tuple(tuple(copies[start::most]) for start in range(min(most, len(copies))))
-        _, failures = run_tasks(spark, _Copies(groups=groups), len(groups), progress)
-        if failures:
-            raise LanceError(f"{len(failures)} of {len(groups)} tasks failed; the first: {failures[0].error}")
+        run_all_tasks(spark, _Copies(groups=groups), len(groups), progress)
 
     reference = dataset.version if version is None else version
     return dataset.deep_clone(target, reference, target_storage_options or storage_options, copier=copy)

@@ -17,7 +17,7 @@ import lance_core
 from lance_core import Index, LanceDataset
 from lance_core.errors import LanceError, StoreError
 from pyspark_lance.leftovers import delete_leftovers
-from pyspark_lance.numbered_tasks import Progress, run_tasks
+from pyspark_lance.numbered_tasks import TASKS_PER_CORE, Progress, run_all_tasks
 from pyspark_lance.parallelism import parallelism_of
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["create_scalar_index"]
 
 _JOB_CHARACTERS: Final = len("01234567-0123-0123-")
-_TASKS_PER_CORE: Final = 3
-"""More tasks than cores, so that one that takes longer does not keep all others waiting."""
 
 
 def create_scalar_index(
@@ -77,18 +75,14 @@ def create_scalar_index(
         replace=replace,
         arguments=arguments,
         storage_options=dict(storage_options or {}),
-        groups=_groups(dataset, _TASKS_PER_CORE * parallelism_of(spark)),
+        groups=_groups(dataset, TASKS_PER_CORE * parallelism_of(spark)),
     )
     failed = True
     try:
         # Of no fragment: what is wrong with the arguments is said before a job runs.
         parts = [build.segment(dataset, ())]
         if build.groups:
-            made, failures = run_tasks(spark, build, len(build.groups), progress)
-            if failures:
-                count = len(build.groups)
-                raise LanceError(f"{len(failures)} of {count} tasks failed; the first: {failures[0].error}")
-            parts += made
+            parts += run_all_tasks(spark, build, len(build.groups), progress)
         failed = False
         whole = dataset.merge_existing_index_segments(parts)
     finally:

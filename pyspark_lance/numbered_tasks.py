@@ -25,12 +25,15 @@ from pyspark_lance.jobs import run_job
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Progress", "TaskFailure", "run_tasks"]
+__all__ = ["TASKS_PER_CORE", "Progress", "TaskFailure", "run_all_tasks", "run_tasks"]
 
 _Result = TypeVar("_Result")
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tasks that are done and those that there are."""
+
+TASKS_PER_CORE: Final = 3
+"""More tasks than cores, so that one that takes longer does not keep all others waiting."""
 
 _ANSWER_SCHEMA: Final = pa.schema(
     [
@@ -85,6 +88,20 @@ def run_tasks(
         [pickle.loads(one.result) for one in ordered if one.error is None],  # noqa: S301 - from our own workers
         [TaskFailure(number, one.error) for number, one in enumerate(ordered) if one.error is not None],
     )
+
+
+def run_all_tasks(
+    spark: SparkSession, task: Callable[[int], _Result], count: int, progress: Progress | None = None
+) -> list[_Result]:
+    """As `run_tasks`, where each task is needed.
+
+    Raises:
+        LanceError: A task raised; the message has the first error. Or Spark did not answer for each.
+    """
+    results, failures = run_tasks(spark, task, count, progress)
+    if failures:
+        raise LanceError(f"{len(failures)} of {count} tasks failed; the first: {failures[0].error}")
+    return results
 
 
 @dataclass(frozen=True, slots=True)

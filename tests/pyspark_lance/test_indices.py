@@ -57,7 +57,7 @@ def test_an_index_of_that_name_is_replaced_or_refused(spark, table, uri):
 def test_what_is_wrong_is_said_before_a_job_runs(spark, table, uri, monkeypatch):
     import pyspark_lance.indices as module
 
-    monkeypatch.setattr(module, "run_tasks", None)
+    monkeypatch.setattr(module, "run_all_tasks", None)
     with pytest.raises(SchemaError, match="nope"):
         pyspark_lance.create_scalar_index(spark, uri, "nope", "BTREE")
     with pytest.raises(InvalidInputError, match="'FOO'"):
