@@ -22,16 +22,21 @@ def content(blobs):
     return [None if blob is None else (blob.size(), blob.read()) for blob in blobs]
 
 
+def without_a_row(path):
+    """The table in both libraries once a row is deleted, and the ids and addresses of its rows from the last one on."""
+    theirs, ours = lance.dataset(path), lance_core.dataset(path)
+    theirs.delete("id = 3")
+    ours.checkout_latest()
+    rows = theirs.to_table(["id"], with_row_id=True, with_row_address=True)
+    return theirs, ours, rows["_rowid"].to_pylist()[::-1], rows["_rowaddr"].to_pylist()[::-1]
+
+
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_both_give_the_same_payloads(tmp_path, version, stable):
     path = str(tmp_path / "t.lance")
     write(path, version, stable)
-    theirs, ours = lance.dataset(path), lance_core.dataset(path)
-    theirs.delete("id = 3")
-    ours.checkout_latest()
-    rows = theirs.to_table(["id"], with_row_id=True, with_row_address=True)
-    ids, addresses = rows["_rowid"].to_pylist()[::-1], rows["_rowaddr"].to_pylist()[::-1]
+    theirs, ours, ids, addresses = without_a_row(path)
     for asked in ({"indices": [6, 0, 1, 0]}, {"ids": ids}, {"addresses": addresses}, {"indices": []}):
         assert content(ours.take_blobs("b", **asked)) == content(theirs.take_blobs("b", **asked)), asked
     with pytest.raises(NotImplementedError, match="must not target deleted"):
@@ -97,11 +102,7 @@ def test_both_read_the_same_payloads_and_parts_of_them(tmp_path, version, stable
             lance.write_dataset(table, path, mode="append", **options)
     else:
         write(path, version, stable)
-    theirs, ours = lance.dataset(path), lance_core.dataset(path)
-    theirs.delete("id = 3")
-    ours.checkout_latest()
-    rows = theirs.to_table(["id"], with_row_id=True, with_row_address=True)
-    ids, addresses = rows["_rowid"].to_pylist()[::-1], rows["_rowaddr"].to_pylist()[::-1]
+    theirs, ours, ids, addresses = without_a_row(path)
     for asked in ({"indices": [6, 0, 1, 0]}, {"ids": ids}, {"addresses": addresses}, {"indices": []}):
         assert ours.read_blobs("b", **asked) == theirs.read_blobs("b", preserve_order=True, **asked), asked
     requests = [(0, 0, 3), (7, 1000, 17), (0, 2, 1), (1, 0, 0), (1, 5, 9), (2, 0, 0)]
