@@ -57,7 +57,7 @@ def test_an_interrupted_writer_leaves_files_to_a_cleanup_where_there_are_too_man
             write_and_raise(error)
         # Those that are just being closed go in any case.
         assert (files_of(tmp_path / "t") != before) == (error is KeyboardInterrupt)
-    assert ["data files were left behind" in record.message for record in caplog.records] == [True]
+    assert ["data files were left behind" in message for message in caplog.messages] == [True]
     dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
     assert files_of(tmp_path / "t") == before
 
