@@ -49,8 +49,8 @@ def checked_root(root_uri: Any) -> Any:
     """Check a configured root, and return it; an environment variable is checked once it has a value.
 
     Raises:
-        DagsterInvalidDefinitionError: it is empty, which would be the file system's root, or holds credentials, which
-            would show in the UI, in events and in errors.
+        DagsterInvalidDefinitionError: it is empty, which would be the file system's root, has no slash behind its
+            scheme, or holds credentials, which would show in the UI, in events and in errors.
     """
     if isinstance(root_uri, dg.EnvVar) or not isinstance(root_uri, str):
         return root_uri
@@ -61,6 +61,11 @@ def checked_root(root_uri: Any) -> Any:
         )
     place, _, query = root_uri.partition("?")
     parts = urlsplit(place)
+    if parts.scheme and not place[len(parts.scheme) + 1 :].startswith("/"):
+        raise dg.DagsterInvalidDefinitionError(
+            f"root_uri {place!r} has a scheme and no slash behind it: it is {parts.scheme}:/... or {parts.scheme}://...;"
+            f" a local folder of that name is ./{place}"
+        )
     if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss", "adl"):
         raise dg.DagsterInvalidDefinitionError(
             f"root_uri holds credentials (before the @ of {parts.netloc.rpartition('@')[2]!r}), and it is shown in the "

@@ -22,7 +22,7 @@ from lance_dagster.settings import check_input, plain_metadata
 
 __all__ = ["stamp_lance_metadata"]
 
-_UNSET: Final = "unset:"
+_UNSET: Final = "unset:/"
 """Stands for a root that is not known yet."""
 
 

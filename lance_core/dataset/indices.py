@@ -83,8 +83,8 @@ class IndexingVerbs(Handle):
         index_type: str | IndexConfig | Any,
         name: str | None = None,
         *,
-        replace: bool = True,
-        train: bool = True,
+        replace: bool | None = True,
+        train: bool | None = True,
         **arguments: Any,
     ) -> None:
         """Build an index on a column, in a new version; scans, counts, deletes and updates use it where it helps.
@@ -109,7 +109,13 @@ class IndexingVerbs(Handle):
             RetryableConflictError: Somebody made an index of that name, or moved the rows, meanwhile.
         """
         self._manifest = create_scalar_index(
-            self.source, column, index_type, name, replace=replace, train=train, arguments=arguments
+            self.source,
+            column,
+            index_type,
+            name,
+            replace=replace is not False,
+            train=train is not False,
+            arguments=arguments,
         )
 
     def create_index_uncommitted(

@@ -36,8 +36,8 @@ class CleanupSelectors(TypedDict, total=False):
         in_use: Versions to keep, by the name of their user. Not in pylance.
     """
 
-    delete_unverified: bool
-    error_if_tagged_old_versions: bool
+    delete_unverified: bool | None
+    error_if_tagged_old_versions: bool | None
     versions: Sequence[int] | None
     in_use: Mapping[str, int] | None
 

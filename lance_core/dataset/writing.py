@@ -24,7 +24,7 @@ from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
 from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
 from lance_core.verbs.write.facts import CommitFacts
-from lance_core.verbs.write.prepare import WriteOptions
+from lance_core.verbs.write.prepare import WriteOptions, write_mode
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_dataset import write_dataset as write_version
 
@@ -36,7 +36,7 @@ def write_dataset(
     data_obj: ReaderLike,
     uri: str | PathLike[str] | Handle,
     schema: pa.Schema | None = None,
-    mode: str = "create",
+    mode: str | None = "create",
     *,
     max_rows_per_file: int | None = MAX_ROWS_PER_FILE,
     max_rows_per_group: int | None = None,  # noqa: ARG001 - see below
@@ -46,7 +46,7 @@ def write_dataset(
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
     use_legacy_format: bool | None = None,
-    enable_v2_manifest_paths: bool = True,
+    enable_v2_manifest_paths: bool | None = True,
     enable_stable_row_ids: bool = False,
     auto_cleanup_options: Mapping[str, int] | None = None,
     commit_message: str | None = None,
@@ -92,13 +92,13 @@ def write_dataset(
     """
     refuse("write_dataset", others)
     options = WriteOptions(
-        mode=mode,
+        mode=write_mode(mode),
         max_rows_per_file=max_rows_per_file,
         max_bytes_per_file=max_bytes_per_file,
         progress=progress,
         data_storage_version=data_storage_version,
         use_legacy_format=use_legacy_format,
-        enable_v2_manifest_paths=enable_v2_manifest_paths,
+        enable_v2_manifest_paths=enable_v2_manifest_paths is not False,
         enable_stable_row_ids=enable_stable_row_ids,
         auto_cleanup_options=auto_cleanup_options,
         commit_message=commit_message,

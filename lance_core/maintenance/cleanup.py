@@ -88,8 +88,8 @@ def select(
     retain_versions: int | None = None,
     *,
     versions: Sequence[int] | None = None,
-    delete_unverified: bool = False,
-    error_if_tagged_old_versions: bool = True,
+    delete_unverified: bool | None = False,
+    error_if_tagged_old_versions: bool | None = True,
     in_use: Mapping[str, int] | None = None,
 ) -> Selectors:
     """Selectors from pylance's arguments.
@@ -111,8 +111,8 @@ def select(
         retain_versions=retain_versions,
         versions=frozenset(versions) if versions is not None else None,
         in_use=in_use or {},
-        delete_unverified=delete_unverified,
-        error_if_tagged=error_if_tagged_old_versions,
+        delete_unverified=bool(delete_unverified),
+        error_if_tagged=error_if_tagged_old_versions is not False,
     )
 
 

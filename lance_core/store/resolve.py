@@ -98,7 +98,11 @@ def open_base(path: str, root: str, options: Mapping[str, Any]) -> ObjectStore:
 
 
 def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return scheme (empty for a path) and the rest of a URI, which may stand behind one slash: `file:/path`."""
+    """Return scheme (empty for a path) and the rest of a URI, which may stand behind one slash: `file:/path`.
+
+    Raises:
+        InvalidInputError: It is empty, or has a colon where a scheme would end and no slash: `dbfs:path`.
+    """
     text = os.fspath(uri)
     if not isinstance(text, str) or not text:
         raise InvalidInputError("a URI must be a non-empty string")
@@ -106,7 +110,16 @@ def split_uri(uri: str | os.PathLike[str]) -> tuple[str, str]:
     if separator and scheme.isascii() and "/" not in scheme:
         return scheme.lower(), rest
     one_slash = _ONE_SLASH.match(text)
-    return (one_slash.group(1).lower(), text[one_slash.end() :]) if one_slash else ("", text)
+    if one_slash:
+        return one_slash.group(1).lower(), text[one_slash.end() :]
+    no_slash = _NO_SLASH.match(text)
+    if no_slash:
+        name = no_slash.group(1)
+        raise InvalidInputError(
+            f"a URI of the scheme {name!r} has a slash behind the colon, as in {name}:/path or {name}://host/path; a "
+            f"local file whose name begins with {name}: is given as ./{name}:..., or by its full path"
+        )
+    return "", text
 
 
 @checked
@@ -186,6 +199,8 @@ _CONTAINER_SCHEMES = ("abfs", "abfss")
 
 # Hadoop's and Spark's spelling of a URI without a host. A letter alone is a drive.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+_NO_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 _BASE_SCHEMES = frozenset(
     {"", "file", "local", "memory", "s3", "s3a", "s3n", "s3+ddb", "gs", "gcs", "az", "abfs", "abfss", "adl"}

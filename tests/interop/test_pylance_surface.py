@@ -88,6 +88,62 @@ def test_metadata_that_is_no_text_is_not_written(library, tmp_path):
 
 
 @BOTH
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made.add_columns({}),
+        lambda made: made.add_columns(pa.schema([])),
+        lambda made: made.alter_columns(),
+        lambda made: made.drop_columns([]),
+    ],
+)
+def test_changes_of_no_column_are_versions(library, change, tmp_path):
+    made = library.write_dataset(ROWS, tmp_path / "t")
+    change(made)
+    assert library.dataset(tmp_path / "t").version == 2
+    assert made.to_table() == ROWS
+
+
+@BOTH
+def test_values_that_stand_for_others(library, tmp_path):
+    made = library.write_dataset(ROWS, tmp_path / "t", mode=None, enable_v2_manifest_paths=None)
+    made = library.write_dataset(ROWS, tmp_path / "t", mode="Overwrite")
+    assert made.take([True, False, 2])["id"].to_pylist() == [1, 0, 2]
+    with pytest.raises((TypeError, ValueError)):
+        made.take(pa.array([True]))
+    for flag in (True, None):
+        made.create_scalar_index("id", "BTREE", replace=flag, train=flag)
+    assert made.cleanup_old_versions(delete_unverified=None, error_if_tagged_old_versions=None).old_versions == 0
+    made.tags.create("first", True)
+    assert made.checkout_version("first").version == made.checkout_version(True).version == 1
+
+
+@BOTH
+def test_progress_in_a_folder_that_is_a_path(library, tmp_path):
+    folder = tmp_path / "progress"
+    progress = library.progress.FileSystemFragmentWriteProgress(folder, {"worker": "1"})
+    library.write_dataset(ROWS, tmp_path / "t", progress=progress)
+    assert [path.name for path in folder.iterdir()] == ["fragment_0.json"]
+
+
+@BOTH
+@pytest.mark.parametrize("uri", ["dbfs:lake", "s3:lake", "file:lake", "a:b", "x.lance:1", "C:/t"])
+def test_a_scheme_without_its_slash_is_no_path(library, uri, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError):
+        library.write_dataset(ROWS, uri)
+    assert not any(tmp_path.iterdir())
+
+
+@BOTH
+def test_local_names_with_a_colon(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for uri in ("./a:b", "10:x", str(tmp_path / "c:d"), f"file://{tmp_path}/e:f"):
+        library.write_dataset(ROWS, uri)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["10:x", "a:b", "c:d", "e:f"]
+
+
+@BOTH
 def test_taking_rows(library, tmp_path):
     made = library.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=40)
     assert made.take([3, 50], columns=["_rowid", "_rowid"]).schema.names == ["_rowid", "_rowid"]

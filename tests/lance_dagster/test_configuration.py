@@ -245,6 +245,12 @@ class TestRoots:
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="root_uri is empty"):
                 made(root_uri=root)
 
+    @pytest.mark.parametrize("root", ["dbfs:lake", "s3:bucket/lake", "file:lake"])
+    def test_a_scheme_without_its_slash_is_refused(self, root):
+        for made in (LanceIOManager, LanceTableResource):
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match="has a scheme and no slash behind it"):
+                made(root_uri=root)
+
     @pytest.mark.parametrize("root", ["s3://user:hush@bucket/lake", "https://hush@host/x", "s3://key:hush@b?x=1"])
     def test_credentials_are_refused_and_not_shown(self, root):
         for made in (LanceIOManager, LanceTableResource):

@@ -61,11 +61,17 @@ def add_columns(
 
 
 def fields_of(transforms: Any) -> list[pa.Field] | None:
-    """The fields that an argument of `add_columns` names; None if it stands for columns with values."""
+    """The fields that an argument of `add_columns` names; None if it stands for columns with values.
+
+    Raises:
+        InvalidInputError: It is an empty list.
+    """
     if isinstance(transforms, pa.Field):
         return [transforms]
     if isinstance(transforms, pa.Schema):
         return list(transforms)
+    if isinstance(transforms, list | tuple) and not transforms:
+        raise InvalidInputError("add_columns: no column was given")
     if isinstance(transforms, list | tuple) and all(isinstance(field, pa.Field) for field in transforms):
         return list(transforms)
     return None
@@ -85,7 +91,6 @@ def add_null_columns(
 
     Raises:
         SchemaError: A column exists, or does not allow nulls.
-        InvalidInputError: There is no field.
         UnsupportedError: The files are of version 0.1, all of which must have all columns.
     """
     schema = with_null_columns(source.manifest, fields)
@@ -98,8 +103,6 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
     added = [field_from_arrow(field) for field in fields]
-    if not added:
-        raise InvalidInputError("add_columns: no column was given")
     check_primary_key(tuple(added))
     result = list(base.schema.fields)
     for field in added:

@@ -66,8 +66,6 @@ def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> M
         SchemaError: A column does not exist, two would have one name, or a cast is not possible.
         InvalidInputError: A column that shall not be null has nulls, or an alteration is not understood.
     """
-    if not alterations:
-        raise InvalidInputError("alter_columns: no alteration was given")
     schema = source.manifest.schema
     changes = [_change(schema, alteration) for alteration in alterations]
     strict = [change for change in changes if change.nullable is False and change.old.nullable]

@@ -221,7 +221,7 @@ def null_fields(transforms: Mapping[Any, Any], source: Source) -> list[pa.Field]
         if column is None:
             return None
         fields.append(pa.field(name, column))
-    return fields or None
+    return fields
 
 
 def parse_null(text: str) -> pa.DataType | None:

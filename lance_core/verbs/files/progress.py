@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, ClassVar
 
 from lance_core.arguments import checked_methods
@@ -47,7 +48,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
     PROGRESS_EXT: ClassVar[str] = ".in_progress"
 
-    def __init__(self, base_uri: str, metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(self, base_uri: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         self._store = open_store(base_uri)
         self._metadata = dict(metadata or {})
 

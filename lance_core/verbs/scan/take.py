@@ -56,6 +56,8 @@ def whole_numbers(name: str, numbers: Any) -> npt.NDArray[np.int64] | npt.NDArra
     Raises:
         InvalidInputError: They are something else.
     """
+    if isinstance(numbers, list | tuple) and any(type(one) is bool for one in numbers):
+        numbers = [int(one) if type(one) is bool else one for one in numbers]  # Python's own are integers
     if hasattr(numbers, "to_numpy"):
         numbers = numbers.to_numpy(zero_copy_only=False) if isinstance(numbers, pa.Array) else numbers.to_numpy()
     is_list = isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes | Mapping)

@@ -79,7 +79,7 @@ class Place:
         if isinstance(reference, str):
             tag = load_tag(self.root, reference)
             return self._at(tag.branch, tag.version)
-        if isinstance(reference, int | np.integer) and not isinstance(reference, bool):
+        if isinstance(reference, int | np.integer):
             return self._at(self.branch, int(reference))
         if isinstance(reference, tuple | list) and len(reference) == _PAIR:
             branch, version = reference

@@ -27,7 +27,7 @@ from lance_core.verbs.version.bases import DatasetBasePath, WriteTarget, numbere
 from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.version.unsupported import refuse
 
-__all__ = ["PreparedWrite", "WriteOptions", "prepare"]
+__all__ = ["PreparedWrite", "WriteOptions", "prepare", "write_mode"]
 
 MODES: Final = ("create", "append", "overwrite")
 
@@ -162,6 +162,11 @@ def _check_there(place: Destination) -> None:
         place.store.head(base.location.key)
     except ObjectNotFoundError:
         load_following(place.store, base)  # a version that was merely cleaned up can be followed
+
+
+def write_mode(given: str | None) -> str:
+    """The mode of a write as pylance reads it: in any case, and None for "create"."""
+    return "create" if given is None else given.lower()
 
 
 def prepare(place: Destination, options: WriteOptions) -> PreparedWrite:

@@ -24,7 +24,7 @@ from lance_core.verbs.version.bases import DatasetBasePath
 from lance_core.verbs.version.destination import destination
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
-from lance_core.verbs.write.prepare import WriteOptions, prepare
+from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
 
 __all__ = ["write_fragments"]
 
@@ -36,7 +36,7 @@ def write_fragments(
     schema: pa.Schema | None = None,
     *,
     return_transaction: bool = False,
-    mode: str = "append",
+    mode: str | None = "append",
     max_rows_per_file: int | None = MAX_ROWS_PER_FILE,
     max_rows_per_group: int | None = None,
     max_bytes_per_file: int | None = MAX_BYTES_PER_FILE,
@@ -81,7 +81,7 @@ def write_fragments(
     prepared = prepare(
         destination(dataset_uri, storage_options),
         WriteOptions(
-            mode=mode,
+            mode=write_mode(mode),
             max_rows_per_file=max_rows_per_file,
             max_bytes_per_file=max_bytes_per_file,
             progress=progress,
