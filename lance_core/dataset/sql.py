@@ -24,7 +24,7 @@ _ROWS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _Options:
     """What a query is run with; `SqlQueryBuilder` describes it."""
 
     dataset: Readable
@@ -39,11 +39,11 @@ class SqlQuery:
     """A query that can be run; made by `SqlQueryBuilder.build`.
 
     Args:
-        settings: What to run.
+        options: What to run.
     """
 
-    def __init__(self, settings: _Settings) -> None:
-        self._settings = settings
+    def __init__(self, options: _Options) -> None:
+        self._options = options
 
     def to_batch_records(self) -> list[pa.RecordBatch]:
         """Run it, and return all batches of the result.
@@ -56,21 +56,21 @@ class SqlQuery:
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
         """Run it, and return a reader, which is to be read before another one is begun; errors as above."""
-        settings, engine = self._settings, _engine()
+        options, engine = self._options, _engine()
         connection = engine.connect(":memory:")
         # The text of a query reaches this dataset and nothing else.
         for setting in ("python_enable_replacements = false", "enable_external_access = false"):
             connection.execute(f"SET {setting}")
         connection.execute("SET lock_configuration = true")
-        connection.register(settings.table_name, ArrowDataset(_WithRowColumns(settings.dataset, settings.row_columns)))
+        connection.register(options.table_name, ArrowDataset(_WithRowColumns(options.dataset, options.row_columns)))
         try:
-            result = connection.sql(settings.sql)
+            result = connection.sql(options.sql)
             if result is None:
-                raise InvalidInputError(f"SQL: {settings.sql!r} gives no rows; only SELECT is offered")
-            reader = _reader(result, settings.batch_size)
+                raise InvalidInputError(f"SQL: {options.sql!r} gives no rows; only SELECT is offered")
+            reader = _reader(result, options.batch_size)
         except engine.Error as error:
             raise InvalidInputError(f"SQL: {error}") from error
-        return pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, settings, connection, engine))
+        return pa.RecordBatchReader.from_batches(reader.schema, _batches(reader, options, connection, engine))
 
 
 @checked_methods
@@ -78,11 +78,11 @@ class SqlQueryBuilder:
     """Sets what a query is run with; made by `LanceDataset.sql`.
 
     Args:
-        settings: What is set so far.
+        options: What is set so far.
     """
 
-    def __init__(self, settings: _Settings) -> None:
-        self._settings = settings
+    def __init__(self, options: _Options) -> None:
+        self._options = options
 
     @classmethod
     def of(cls, dataset: Readable, sql: str) -> SqlQueryBuilder:
@@ -93,7 +93,7 @@ class SqlQueryBuilder:
         """
         if not isinstance(sql, str) or not sql.strip():
             raise InvalidInputError(f"sql is the text of a SELECT, not {sql!r}")
-        return cls(_Settings(dataset, sql))
+        return cls(_Options(dataset, sql))
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:
         """What the query calls the dataset; "dataset" otherwise."""
@@ -127,14 +127,14 @@ class SqlQueryBuilder:
 
     def build(self) -> SqlQuery:
         """The query."""
-        return SqlQuery(self._settings)
+        return SqlQuery(self._options)
 
     def _with(self, **changes: Any) -> SqlQueryBuilder:
-        self._settings = replace(self._settings, **changes)
+        self._options = replace(self._options, **changes)
         return self
 
     def _with_row_column(self, name: str, wanted: bool) -> SqlQueryBuilder:
-        others = [other for other in self._settings.row_columns if other != name]
+        others = [other for other in self._options.row_columns if other != name]
         return self._with(row_columns=(*others, name) if wanted else tuple(others))
 
 
@@ -176,15 +176,13 @@ def _reader(result: Any, rows: int) -> pa.RecordBatchReader:
     return result.to_arrow_reader(rows) if hasattr(result, "to_arrow_reader") else result.fetch_arrow_reader(rows)
 
 
-def _batches(
-    reader: pa.RecordBatchReader, settings: _Settings, connection: Any, engine: Any
-) -> Iterator[pa.RecordBatch]:
+def _batches(reader: pa.RecordBatchReader, options: _Options, connection: Any, engine: Any) -> Iterator[pa.RecordBatch]:
     """The batches cut to size; the connection lives as long as they come."""
     try:
         for batch in reader:
-            size = settings.batch_size
-            if settings.batch_size_bytes is not None and batch.nbytes:
-                size = min(size, max(settings.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
+            size = options.batch_size
+            if options.batch_size_bytes is not None and batch.nbytes:
+                size = min(size, max(options.batch_size_bytes * batch.num_rows // batch.nbytes, 1))
             for start in range(0, batch.num_rows, size):
                 yield batch.slice(start, size) if batch.num_rows > size else batch
     except (engine.Error, pa.ArrowException) as error:

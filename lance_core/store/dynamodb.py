@@ -119,24 +119,24 @@ class DynamoDbIndex:
         return _clients[key]
 
 
-def _new_client(settings: dict[str, str]) -> Any:
+def _new_client(s3_options: dict[str, str]) -> Any:
     try:
         import botocore.session
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, NoRegionError
     except ImportError:
         raise UnsupportedError("s3+ddb:// needs s3fs: install lance-dagster[s3]") from None
-    endpoint = settings.get("dynamodb_endpoint")
+    endpoint = s3_options.get("dynamodb_endpoint")
     # botocore itself looks for AWS_DEFAULT_REGION only.
-    region = settings.get("aws_region") or os.environ.get("AWS_REGION") or ("us-east-1" if endpoint else None)
+    region = s3_options.get("aws_region") or os.environ.get("AWS_REGION") or ("us-east-1" if endpoint else None)
     try:
-        return botocore.session.Session(profile=settings.get("aws_profile")).create_client(
+        return botocore.session.Session(profile=s3_options.get("aws_profile")).create_client(
             "dynamodb",
             region_name=region,
             endpoint_url=endpoint,
-            aws_access_key_id=settings.get("aws_access_key_id"),
-            aws_secret_access_key=settings.get("aws_secret_access_key"),
-            aws_session_token=settings.get("aws_session_token"),
+            aws_access_key_id=s3_options.get("aws_access_key_id"),
+            aws_secret_access_key=s3_options.get("aws_secret_access_key"),
+            aws_session_token=s3_options.get("aws_session_token"),
             config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 5, "mode": "standard"}),
         )
     except NoRegionError:

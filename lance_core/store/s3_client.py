@@ -91,11 +91,11 @@ class S3Client:
     """
 
     def __init__(self, options: StorageOptions) -> None:
-        settings = {**_environment(), **options.for_s3()}
-        self.endpoint = settings.get("aws_endpoint", "")
-        self.conditional_put = settings.get("aws_conditional_put", "")
-        self._attempts = _attempts(settings)
-        self._filesystem = _filesystem(settings)
+        s3_options = {**_environment(), **options.for_s3()}
+        self.endpoint = s3_options.get("aws_endpoint", "")
+        self.conditional_put = s3_options.get("aws_conditional_put", "")
+        self._attempts = _attempts(s3_options)
+        self._filesystem = _filesystem(s3_options)
         # Names of hosts are looked up there, also once the main thread has returned.
         loop = self._filesystem.loop
         loop.call_soon_threadsafe(loop.set_default_executor, ThreadPool(_LOOKUPS_AT_A_TIME))
@@ -176,8 +176,8 @@ class S3Client:
         return response
 
 
-def _attempts(settings: dict[str, str]) -> int:
-    text = settings.get("client_max_retries")
+def _attempts(s3_options: dict[str, str]) -> int:
+    text = s3_options.get("client_max_retries")
     if text is None:
         return _DEFAULT_ATTEMPTS
     if not text.isdigit():
@@ -234,37 +234,37 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[key] for key, name in _ENVIRONMENT if os.environ.get(key)}
 
 
-def _filesystem(settings: dict[str, str]) -> Any:
+def _filesystem(s3_options: dict[str, str]) -> Any:
     try:
         import s3fs
         from botocore.config import Config
     except ImportError:
         raise UnsupportedError("s3:// needs s3fs: install lance-dagster[s3]") from None
-    endpoint = settings.get("aws_endpoint")
-    if endpoint is not None and endpoint.startswith("http://") and settings.get("aws_allow_http") != "true":
+    endpoint = s3_options.get("aws_endpoint")
+    if endpoint is not None and endpoint.startswith("http://") and s3_options.get("aws_allow_http") != "true":
         raise InvalidInputError("the endpoint is plain HTTP; set the storage option allow_http=true to use it")
-    virtual = settings.get("aws_virtual_hosted_style_request")
+    virtual = s3_options.get("aws_virtual_hosted_style_request")
     style = {"true": "virtual", "false": "path"}.get(virtual or "", "path" if endpoint else "auto")
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
-        "connect_timeout": parse_seconds("connect_timeout", settings.get("connect_timeout", f"{_CONNECT_TIMEOUT_S}")),
-        "read_timeout": parse_seconds("timeout", settings.get("timeout", f"{_READ_TIMEOUT_S}")),
+        "connect_timeout": parse_seconds("connect_timeout", s3_options.get("connect_timeout", f"{_CONNECT_TIMEOUT_S}")),
+        "read_timeout": parse_seconds("timeout", s3_options.get("timeout", f"{_READ_TIMEOUT_S}")),
         "s3": {"addressing_style": style},
         "max_pool_connections": 64,
     }
     if endpoint and "request_checksum_calculation" in Config.OPTION_DEFAULTS:
         # Other servers than AWS often do not know trailing checksums.
         config["request_checksum_calculation"] = config["response_checksum_validation"] = "when_required"
-    client: dict[str, Any] = {"region_name": settings.get("aws_region", "us-east-1" if endpoint else None)}
-    if settings.get("allow_invalid_certificates") == "true":
+    client: dict[str, Any] = {"region_name": s3_options.get("aws_region", "us-east-1" if endpoint else None)}
+    if s3_options.get("allow_invalid_certificates") == "true":
         client["verify"] = False
-    extra = {"profile": settings["aws_profile"]} if "aws_profile" in settings else {}
+    extra = {"profile": s3_options["aws_profile"]} if "aws_profile" in s3_options else {}
     return s3fs.S3FileSystem(
-        anon=settings.get("aws_skip_signature") == "true",
+        anon=s3_options.get("aws_skip_signature") == "true",
         endpoint_url=endpoint,
-        key=settings.get("aws_access_key_id"),
-        secret=settings.get("aws_secret_access_key"),
-        token=settings.get("aws_session_token"),
+        key=s3_options.get("aws_access_key_id"),
+        secret=s3_options.get("aws_secret_access_key"),
+        token=s3_options.get("aws_session_token"),
         use_ssl=not (endpoint or "").startswith("http://"),
         client_kwargs={key: value for key, value in client.items() if value is not None},
         config_kwargs=config,
