@@ -12,7 +12,8 @@
 The sections are found by the positions in the message's fields `index_section` and `transaction_section` (older files
 use field 21 for the latter). The footer's version numbers are not judged: readers go by the feature flags.
 
-Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`.
+Fragments are the bulk of a large manifest and stay serialized; see `table.fragment`. Schemas hardly ever change and are
+read once.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lance_core._proto import table_pb2
+from lance_core._proto import file_pb2, table_pb2
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Schema, schema_from_protobuf, schema_to_protobuf
 from lance_core.schema.library import LIBRARY, LIBRARY_VERSION
@@ -273,7 +275,9 @@ class Manifest:
             shallow = _Shallow.FromString(bytes(view[start:end]))
             fragments = list(shallow.fragments)  # type: ignore[attr-defined]
             _check_ids(fragments)
+            fields = tuple(shallow.fields)  # type: ignore[attr-defined]
             shallow.ClearField("fragments")
+            shallow.ClearField("fields")
             message = table_pb2.Manifest.FromString(shallow.SerializeToString())
             if not message.HasField("writer_version"):
                 fragments = [_without_counts(raw) for raw in fragments]
@@ -281,25 +285,26 @@ class Manifest:
             if message.fragment_tree:
                 raise UnsupportedError("a fragment tree, in which fragments may stand, is not read")
             flags.check_field_id_mark(message.writer_feature_flags, has_mark=message.HasField("max_allocated_field_id"))
-            return cls._from_message(message, fragments, view, location)
+            schema = _schema_of(fields, tuple(sorted(message.schema_metadata.items())))
+            return cls._from_message(message, schema, fragments, view, location)
         except (CorruptFileError, DecodeError, ValueError) as error:
             name = location.key if location is not None else "manifest"
             raise CorruptFileError(f"{name}: {error}") from error
 
     @classmethod
     def _from_message(
-        cls, message: table_pb2.Manifest, raw: list[bytes], view: memoryview, location: ManifestLocation | None
+        cls,
+        message: table_pb2.Manifest,
+        schema: Schema,
+        raw: list[bytes],
+        view: memoryview,
+        location: ManifestLocation | None,
     ) -> Manifest:
         has_deletions = None if message.reader_feature_flags & flags.DELETION_FILES else False
         indices = (
             decode_index_section(section_at(view, message.index_section)) if message.HasField("index_section") else ()
         )
         storage_version = _data_storage_version(message, raw)
-        schema = schema_from_protobuf(message.fields, message.schema_metadata)
-        if len(set(schema.names)) < len(schema.names):
-            raise CorruptFileError(f"two columns have the same name, of {schema.names[:20]}")
-        if any(field.id < 0 for field in message.fields):
-            raise CorruptFileError("a column without an id")
         fragments = FragmentList(raw, has_deletions=has_deletions)
         if message.reader_feature_flags & flags.STABLE_ROW_IDS:
             fragments.check_row_ids()
@@ -331,6 +336,18 @@ class Manifest:
         )
 
 
+@lru_cache(maxsize=16)
+def _schema_of(raw: tuple[bytes, ...], metadata: tuple[tuple[str, bytes], ...]) -> Schema:
+    """The schema of a manifest. The versions of a table mostly share one, and with it what was worked out of it."""
+    fields = [file_pb2.Field.FromString(field) for field in raw]
+    schema = schema_from_protobuf(fields, dict(metadata))
+    if len(set(schema.names)) < len(schema.names):
+        raise CorruptFileError(f"two columns have the same name, of {schema.names[:20]}")
+    if any(field.id < 0 for field in fields):
+        raise CorruptFileError("a column without an id")
+    return schema
+
+
 def _check_ids(fragments: list[bytes]) -> None:
     """Refuse empty fragment messages: a small file could declare millions of them."""
     if fragments.count(b"") > 1:
@@ -338,15 +355,16 @@ def _check_ids(fragments: list[bytes]) -> None:
 
 
 def _shallow_message_class() -> type[Message]:
-    """Make a message that reads a Manifest's fragments as plain bytes and keeps all else as unknown fields."""
+    """Make a message that reads a Manifest's fields and fragments as bytes and keeps all else as unknown fields."""
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/shallow_manifest.proto", package="lance_core")
     message = file.message_type.add(name="ShallowManifest")
-    message.field.add(
-        name="fragments",
-        number=table_pb2.Manifest.FRAGMENTS_FIELD_NUMBER,
-        type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-        label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
-    )
+    for name in ("fields", "fragments"):
+        message.field.add(
+            name=name,
+            number=table_pb2.Manifest.DESCRIPTOR.fields_by_name[name].number,
+            type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+            label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
+        )
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("lance_core.ShallowManifest"))
