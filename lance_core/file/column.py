@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -10,20 +11,23 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.encoding.decoder import decode_pages, group_key
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps
-from lance_core.encoding.paths import items_per_row
+from lance_core.encoding.paths import is_packed, items_per_row
+from lance_core.encoding.points import PointPage, point_page, read_points, value_bits
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, LanceError, UnsupportedError
 from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import submit
-from lance_core.schema import Field
+from lance_core.schema import Field, arrow_type_of
 
-__all__ = ["ColumnPlan", "PageTask", "RowStream", "located"]
+__all__ = ["ColumnPlan", "PageTask", "RowStream", "located", "point_task"]
 
 Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
+Kept: TypeAlias = Callable[[int], None]
 
 # Rows and bytes that are decoded in one go; larger pages are decoded in parts.
 _MAX_ROWS: Final = 4 * 1024 * 1024
@@ -167,6 +171,61 @@ class RowStream:
         return parts
 
 
+def point_task(
+    key: str, path: tuple[Field, ...], pages: ColumnPages, rows: Sequence[int], num_rows: int, kept: Kept
+) -> PageTask | None:
+    """A few rows of one column of a 2.1 or 2.2 file, value by value; None if there is no way for it.
+
+    Args:
+        key: The file, for messages.
+        path: The fields from the top-level one down to the column.
+        pages: The column's pages; takes note of what is read of them.
+        rows: Which rows, ascending, one at least.
+        num_rows: Rows in the file.
+        kept: Called with about how many bytes are noted.
+
+    Raises:
+        CorruptFileError: The pages do not make up the rows of the file.
+    """
+    if len(path) != 1 or is_packed(path[0]):
+        return None
+    kind = arrow_type_of(path[0])
+    bits = value_bits(kind)
+    if bits is None:
+        return None
+    bounds = pages.points.get("bounds")
+    if bounds is None:
+        bounds = pages.points["bounds"] = _bounds(path, pages, num_rows).tolist()
+    wanted: list[tuple[PointPage, list[int]]] = []
+    number, start, end = -1, 0, 0
+    for row in rows:
+        if row < end:
+            wanted[-1][1].append(row - start)
+            continue
+        number = bisect_right(bounds, row) - 1
+        start, end = bounds[number : number + 2]
+        name = number, kind if pa.types.is_fixed_size_list(kind) else bits
+        if name not in pages.points:
+            with located(f"{key}: column {path[0].name!r}, page {number}"):
+                pages.points[name] = point_page(pages.page(number, start, end - start), kind, bits)
+        page = pages.points[name]
+        if page is None:
+            return None
+        wanted.append((page, [row - start]))
+    where = f"{key}: column {path[0].name!r}, page {number}"
+    return PageTask(where, read_points(wanted, kind, kept), len(rows), 1, is_whole=False)
+
+
+def _bounds(path: tuple[Field, ...], pages: ColumnPages, num_rows: int) -> npt.NDArray[np.int64]:
+    """The first row of each page, and the number of rows."""
+    factor = max(items_per_row(path), 1)
+    bounds = np.zeros(pages.num_items.size + 1, np.int64)
+    np.cumsum(pages.num_items // factor, out=bounds[1:])
+    if int(bounds[-1]) != num_rows or bool((pages.num_items % factor).any()):
+        raise CorruptFileError(f"column {path[-1].name!r}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
+    return bounds
+
+
 class ColumnPlan:
     """How the wanted rows of one column of a 2.1 or 2.2 file are read.
 
@@ -184,12 +243,7 @@ class ColumnPlan:
         self._path = path
         self._name = f"{key}: column {'.'.join(f.name for f in path)!r}"
         self._pages = pages
-        factor = items_per_row(path)
-        bounds = np.zeros(pages.num_items.size + 1, np.int64)
-        np.cumsum(pages.num_items // max(factor, 1), out=bounds[1:])
-        if int(bounds[-1]) != num_rows or bool((pages.num_items % max(factor, 1)).any()):
-            raise CorruptFileError(f"column {path[-1].name!r}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
-        self._bounds = bounds
+        self._bounds = _bounds(path, pages, num_rows)
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of pages that are described alike, or per part of a large page."""

@@ -13,9 +13,9 @@ google.protobuf.Any messages, usually inside the column metadata (`direct`), pos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias, overload
+from typing import Any, Final, TypeAlias, overload
 
 import numpy as np
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -76,6 +76,7 @@ class ColumnPages:
         column: The column's encoding.
         read: Reads a range of the file, for descriptions that lie elsewhere.
         buffers: Buffers of the column as a whole.
+        points: What is known for single values of its pages, see `point_task`.
     """
 
     messages: Sequence[ColumnMetadata.Page]
@@ -84,6 +85,7 @@ class ColumnPages:
     column: ColumnEncoding
     read: ReadBytes
     buffers: tuple[ByteRange, ...] = ()
+    points: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def page(self, index: int, first_row: int, num_rows: int) -> PageInfo:
         """One page.

@@ -30,6 +30,7 @@ class MetadataCache:
         self.max_bytes = max_bytes
         self.num_bytes = 0
         self._known: OrderedDict[_Key, FileMetadata] = OrderedDict()
+        self._sizes: dict[_Key, int] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[MetadataCache], tuple[int]]:
@@ -53,10 +54,21 @@ class MetadataCache:
             if name in self._known or size > self.max_bytes:
                 return
             self._known[name] = metadata
-            self.num_bytes += size
-            while self.num_bytes > self.max_bytes:
-                _, gone = self._known.popitem(last=False)
-                self.num_bytes -= _size_of(gone)
+            self._add(name, size)
+
+    def grew(self, root: str, key: str, size: int, num_bytes: int) -> None:
+        """Take note that the metadata of a file holds more than it did."""
+        name = _Key(root, key, size)
+        with self._lock:
+            if name in self._known:
+                self._add(name, num_bytes)
+
+    def _add(self, name: _Key, num_bytes: int) -> None:
+        self._sizes[name] = self._sizes.get(name, 0) + num_bytes
+        self.num_bytes += num_bytes
+        while self.num_bytes > self.max_bytes:
+            gone, _ = self._known.popitem(last=False)
+            self.num_bytes -= self._sizes.pop(gone)
 
 
 def _size_of(metadata: FileMetadata) -> int:

@@ -25,7 +25,7 @@ from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
-from lance_core.file.column import ColumnPlan, PageTask, RowStream, located
+from lance_core.file.column import ColumnPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
@@ -58,6 +58,8 @@ _INLINE_BYTES: Final = 256 * 1024
 _MOST_DICTIONARIES: Final = 16
 # Fewer rows out of a page are decoded at once: in many small steps, at which threads only wait for each other.
 _FEW_ROWS: Final = 4096
+# Of no more rows than this, every value is looked up by itself.
+_POINT_ROWS: Final = 128
 
 
 class DataFileReader:
@@ -69,6 +71,7 @@ class DataFileReader:
         metadata: What it says about itself.
         legacy: The reader of its pages, if it is a 0.1 file.
         whole: All bytes of the file, if it is so small that they came with the metadata.
+        cache: Where the metadata is kept, if it is.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class DataFileReader:
         metadata: FileMetadata,
         legacy: LegacyFileReader | None = None,
         whole: memoryview | None = None,
+        cache: MetadataCache | None = None,
     ) -> None:
         self._whole = whole
+        self._cache = cache
         self._legacy = legacy
         self._store = store
         self._key = key
@@ -103,15 +108,15 @@ class DataFileReader:
         """
         known = cache.get(store.root, key, size) if cache is not None and size else None
         if known is not None and known.size_bytes > _TAIL:
-            return cls(store, key, known)
+            return cls(store, key, known, cache=cache)
         tail, found = store.get_tail(key, _TAIL)
         if known is not None and found == size:
-            return cls(store, key, known, None, memoryview(tail))
+            return cls(store, key, known, None, memoryview(tail), cache)
         with located(key):
             metadata, legacy = _read_metadata(store, key, memoryview(tail), found, size)
         if cache is not None and legacy is None:
             cache.put(store.root, key, metadata)
-        return cls(store, key, metadata, legacy, memoryview(tail) if len(tail) == found else None)
+        return cls(store, key, metadata, legacy, memoryview(tail) if len(tail) == found else None, cache)
 
     @property
     def version(self) -> FileVersion:
@@ -232,7 +237,8 @@ class DataFileReader:
             raise InvalidInputError(f"batches of {batch_rows} rows")
         with located(self._key):
             arrow_schema = schema_to_arrow(schema)
-            fields = [self._field_reader(field, columns, runs) for field in schema.fields]
+            points = runs.rows().tolist() if 0 < runs.count <= _POINT_ROWS and runs.count < self.num_rows else []
+            fields = [self._field_reader(field, columns, runs, points) for field in schema.fields]
         yield from self._batches(arrow_schema, fields, runs.count, batch_rows)
 
     def _runs(self, rows: range | npt.NDArray[np.integer[Any]] | None) -> RowRuns:
@@ -248,7 +254,17 @@ class DataFileReader:
             raise InvalidInputError(f"{self._key}: row numbers must ascend and lie below {self.num_rows}")
         return RowRuns.of_rows(numbers)
 
-    def _field_reader(self, field: Field, columns: Mapping[int, int], runs: RowRuns) -> _FieldReader:
+    def _field_reader(
+        self, field: Field, columns: Mapping[int, int], runs: RowRuns, points: Sequence[int]
+    ) -> _FieldReader:
+        """How a field is read.
+
+        Args:
+            field: The field.
+            columns: As for `read`.
+            runs: Which rows.
+            points: The same as numbers if they are few, else empty.
+        """
         if self._legacy is not None:
             tasks = self._legacy.tasks(field, columns, runs)
             return _FieldReader(field, [RowStream(tasks)], is_whole=True)
@@ -262,7 +278,9 @@ class DataFileReader:
                 name = ".".join(f.name for f in path)
                 raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
             pages = self._metadata.columns[index]
-            readers.append(RowStream(ColumnPlan(self._key, path, pages, self.num_rows).tasks(runs)))
+            point = point_task(self._key, path, pages, points, self.num_rows, self._kept) if points else None
+            tasks = ColumnPlan(self._key, path, pages, self.num_rows).tasks(runs) if point is None else iter([point])
+            readers.append(RowStream(tasks))
         return _FieldReader(field, readers)
 
     def _batches(
@@ -319,6 +337,11 @@ class DataFileReader:
                 own.run(last, self.fetch)
             following += [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
             active = following
+
+    def _kept(self, num_bytes: int) -> None:
+        """Tell the cache that the metadata has grown."""
+        if self._cache is not None:
+            self._cache.grew(self._store.root, self._key, self._metadata.size_bytes, num_bytes)
 
     def fetch(self, ranges: Sequence[ByteRange]) -> Sequence[BytesLike]:
         """Read ranges of the file."""

@@ -25,7 +25,17 @@ import numpy.typing as npt
 from lance_core.encoding.compression.chunks import Counts, equal_steps, gather_ranges
 from lance_core.encoding.datablock import Bytes
 
-__all__ = ["BLOCK_VALUES", "Words", "bit_widths", "pack", "packed_bytes", "unpack", "unpack_at", "unpack_some"]
+__all__ = [
+    "BLOCK_VALUES",
+    "Words",
+    "bit_widths",
+    "pack",
+    "packed_bytes",
+    "places_of",
+    "unpack",
+    "unpack_at",
+    "unpack_some",
+]
 
 BLOCK_VALUES = 1024
 """Values in one packed block."""
@@ -76,7 +86,7 @@ def unpack(packed: Words, width: int, out: Words) -> None:
 
 
 @lru_cache(maxsize=128)
-def _places(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Words, Words]:
+def places_of(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Words, Words]:
     """For each of the 1024 values: its word, the next word of its lane, its shift, and `bits` minus that."""
     lanes = BLOCK_VALUES // bits
     word = np.empty(BLOCK_VALUES, np.intp)
@@ -92,7 +102,7 @@ def _places(width: int, bits: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np
 
 
 def _unpack_few(packed: Words, width: int, out: Words) -> None:
-    word, following, shift, back = _places(width, out.dtype.itemsize * 8)
+    word, following, shift, back = places_of(width, out.dtype.itemsize * 8)
     low = packed.take(word, axis=1, mode="clip")
     high = packed.take(following, axis=1, mode="clip")
     np.right_shift(low, shift, out=low)
@@ -169,7 +179,7 @@ def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) ->
         if not width:
             continue
         members = np.flatnonzero(widths == width)
-        word, following, shift, back = _places(width, dtype.itemsize * 8)
+        word, following, shift, back = places_of(width, dtype.itemsize * 8)
         first, place = starts[members], places[members]
         low = words[first + word[place]] >> shift[place]
         high = words[first + following[place]] << back[place]

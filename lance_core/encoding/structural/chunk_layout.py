@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,7 @@ from lance_core.encoding.compression.chunks import Counts, equal_steps
 from lance_core.encoding.page import Bytes
 from lance_core.errors import CorruptFileError
 
-__all__ = ["ChunkParts", "lay_out", "take_apart"]
+__all__ = ["ChunkParts", "lay_out", "take_apart", "take_one_apart"]
 
 _PADDING: Final = 0xFE
 _ALIGNMENT: Final = 8
@@ -155,6 +156,39 @@ def take_apart(
         definition=found.pop(0) if levels[1] else None,
         values=tuple(found),
     )
+
+
+def take_one_apart(chunk: memoryview, *, num_levels: int | None, num_values: int, wide_sizes: bool) -> list[memoryview]:
+    """The parts of one chunk without repetition levels: its definition levels if it has some, and value buffers.
+
+    Args:
+        chunk: The chunk.
+        num_levels: How many definition levels it has to have; None in a page without.
+        num_values: Value buffers per chunk.
+        wide_sizes: See `lay_out`.
+
+    Raises:
+        CorruptFileError: It has another number of levels, or a part would end after it.
+    """
+    has_levels = num_levels is not None
+    end = _header_size(has_levels, num_values, wide_sizes=wide_sizes)
+    if len(chunk) < end:
+        raise CorruptFileError("a chunk is smaller than its header")
+    stated, *sizes = _header(has_levels, num_values, wide_sizes).unpack_from(chunk)
+    if has_levels and stated != num_levels:
+        raise CorruptFileError(f"{stated} levels for {num_levels} values")
+    found = []
+    for size in sizes:
+        if end + size > len(chunk):
+            raise CorruptFileError("a buffer ends after its chunk")
+        found.append(chunk[end : end + size])
+        end += (size + _ALIGNMENT - 1) & -_ALIGNMENT
+    return found
+
+
+@lru_cache(maxsize=64)
+def _header(has_levels: bool, num_values: int, wide_sizes: bool) -> struct.Struct:
+    return struct.Struct(f"<H{'H' * has_levels}{('I' if wide_sizes else 'H') * num_values}")
 
 
 def _header_size(num_level_buffers: int, num_values: int, *, wide_sizes: bool) -> int:

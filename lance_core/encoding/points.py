@@ -1,0 +1,387 @@
+"""A few rows of a column: where each value lies is computed, and only these bytes are read.
+
+    page          known once it was read before            read for a value
+    mini-block    where chunks begin, the dictionary       its chunk
+    full-zip      nothing                                  its bytes
+    constant      the value                                nothing
+
+What is known of a page stays with the metadata of its file. Pages that hold lists, and compressions for which
+`point_values` has no way, are read as pages of many rows are; both ways give the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, MiniBlockLayout, PageLayout
+from lance_core.encoding.compression import ChunkBuffers, decode_block, decode_blocks
+from lance_core.encoding.compression.chunks import Counts
+from lance_core.encoding.compression.flat import flat_bits
+from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
+from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps, as_bytes
+from lance_core.encoding.point_values import Cut, cutter
+from lance_core.encoding.repdef import Layer, wire_layers
+from lance_core.encoding.structural.chunk_layout import take_one_apart
+from lance_core.encoding.structural.miniblock import read_chunks
+from lance_core.errors import CorruptFileError
+
+__all__ = ["PointPage", "point_page", "read_points", "value_bits"]
+
+_VALID: Final = wire_layers([Layer.ALL_VALID_ITEM])
+_NULLABLE: Final = wire_layers([Layer.NULLABLE_ITEM])
+_SMALL_PAGE: Final = 64 * 1024
+_MOST_KEPT: Final = 1024 * 1024
+"""Bytes that describe the chunks of a page, or are its dictionary: of more, nothing is kept."""
+
+Values: TypeAlias = tuple[list[BytesLike], list[bool] | None]
+"""Bytes of values as `Cut` gives them, and which of them are valid; None for all."""
+
+
+class PointPage:
+    """A page of which single values are read; this one holds the same value everywhere, or nulls.
+
+    Args:
+        bits: Bits of a value, 0 for varying length.
+        value: Its bytes; None for null.
+    """
+
+    __slots__ = ("bits", "value")
+
+    def __init__(self, bits: int, value: bytes | None = None) -> None:
+        self.bits = bits
+        self.value = value
+
+    def unknown(self) -> list[ByteRange]:
+        """What has to be read before anything else; nothing if it was."""
+        return []
+
+    def learn(self, answers: Sequence[BytesLike]) -> int:
+        """Take note of it; returns about how many bytes are kept."""
+        del answers
+        return 0
+
+    def whole(self) -> ByteRange | None:
+        """Where all values are, if they are so few that they are read together with what is unknown."""
+        return None
+
+    def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
+        """Where the values of ascending rows of the page lie."""
+        del rows
+        return []
+
+    def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
+        """The values, out of the bytes of these ranges."""
+        del answers
+        if self.value is None:
+            return [self.blank] * len(rows), [False] * len(rows)
+        return [self.value] * len(rows), None
+
+    @property
+    def blank(self) -> bytes:
+        """What stands for a null."""
+        return bytes(-(-self.bits // 8))
+
+
+class _Raw(PointPage):
+    """A full-zip page of values of one width without levels."""
+
+    __slots__ = ("_start",)
+
+    def __init__(self, bits: int, where: ByteRange, num_rows: int) -> None:
+        super().__init__(bits)
+        self._start, end = where
+        if (end - self._start) // (bits // 8) < num_rows:
+            raise CorruptFileError(f"{end - self._start} bytes are too few for {num_rows} values of {bits} bits")
+
+    def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
+        step, start = self.bits // 8, self._start
+        if rows[-1] - rows[0] + 1 == len(rows):
+            return [(start + rows[0] * step, start + (rows[-1] + 1) * step)]
+        return [(start + row * step, start + (row + 1) * step) for row in rows]
+
+    def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
+        del rows
+        return list(answers), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Where the chunks of a page lie, and the end; how many values are in each and those before; the dictionary."""
+
+    bounds: Counts
+    ends: Counts
+    items: FixedWidthBlock | VariableBlock | None
+
+
+class _Chunked(PointPage):
+    """A mini-block page without lists."""
+
+    __slots__ = ("_cut", "_layout", "_page", "_table", "_width")
+
+    def __init__(self, bits: int, page: PageInfo, layout: MiniBlockLayout, cut: Cut, width: int) -> None:
+        super().__init__(bits)
+        self._page = page
+        self._layout = layout
+        self._cut = cut
+        self._width = width
+        self._table: _Table | None = None
+
+    def unknown(self) -> list[ByteRange]:
+        if self._table is not None:
+            return []
+        return [self._page.buffer(0), *([self._page.buffer(2)] if self._layout.num_dictionary_items else [])]
+
+    def whole(self) -> ByteRange | None:
+        start, end = self._page.buffer(1)
+        return (start, end) if end - start <= _SMALL_PAGE else None
+
+    def learn(self, answers: Sequence[BytesLike]) -> int:
+        chunks = read_chunks([self._layout], (), answers[:1], [self._page.buffer(1)])
+        ends = np.cumsum(chunks.counts)
+        if int(ends[-1]) != self._page.num_rows:
+            raise CorruptFileError(f"{int(ends[-1])} values in pages of {self._page.num_rows} rows")
+        items = self._items(answers[1]) if self._layout.num_dictionary_items else None
+        bounds = np.append(chunks.positions, chunks.positions[-1] + chunks.sizes[-1])
+        self._table = _Table(bounds, ends, items)
+        kept = 0 if items is None else memoryview(answers[1]).nbytes
+        return 512 + int(bounds.nbytes + ends.nbytes) + 2 * kept
+
+    def _items(self, data: BytesLike) -> FixedWidthBlock | VariableBlock:
+        own = as_bytes(bytes(data))  # what was read with it is not kept
+        block = decode_block(self._layout.dictionary, own, self._layout.num_dictionary_items)
+        if isinstance(block, VariableBlock) and not self.bits:
+            return block
+        if isinstance(block, FixedWidthBlock) and block.bits_per_value == self.bits:
+            return block
+        raise CorruptFileError(f"a {type(block).__name__} as dictionary of values of {self.bits} bits")
+
+    def _parts(self, rows: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+        """The chunks of some rows: its number, how many values it has, and places of the rows in it."""
+        table = self._table
+        assert table is not None
+        parts: list[tuple[int, int, list[int]]] = []
+        first = 0
+        for row, chunk in zip(rows, np.searchsorted(table.ends, rows, side="right").tolist(), strict=True):
+            if parts and parts[-1][0] == chunk:
+                parts[-1][2].append(row - first)
+                continue
+            first = int(table.ends[chunk - 1]) if chunk else 0
+            parts.append((chunk, int(table.ends[chunk]) - first, [row - first]))
+        return parts
+
+    def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
+        assert self._table is not None
+        bounds = self._table.bounds
+        return [(int(bounds[chunk]), int(bounds[chunk + 1])) for chunk, _, _ in self._parts(rows)]
+
+    def values(self, rows: Sequence[int], answers: Sequence[memoryview]) -> Values:
+        layout = self._layout
+        has_nulls = layout.HasField("def_compression")
+        found: list[BytesLike] = []
+        levels: list[memoryview] = []
+        parts = self._parts(rows)
+        for (_, count, places), chunk in zip(parts, answers, strict=True):
+            pieces = take_one_apart(
+                chunk,
+                num_levels=count if has_nulls else None,
+                num_values=layout.num_buffers,
+                wide_sizes=layout.has_large_chunk,
+            )
+            levels += pieces[:has_nulls]
+            found += self._cut(pieces[has_nulls:], count, places)
+        valid = self._valid(levels, parts) if has_nulls else None
+        return self._looked_up(found, valid), valid
+
+    def _looked_up(self, found: list[BytesLike], valid: list[bool] | None) -> list[BytesLike]:
+        """The entries of the dictionary, by their numbers; the values if there is none."""
+        items = self._table.items if self._table is not None else None
+        if items is None:
+            return found
+        indices = np.frombuffer(b"".join(found), f"<u{self._width // 8}").tolist()
+        values: list[BytesLike] = []
+        for place, index in enumerate(indices):
+            if valid is not None and not valid[place]:
+                values.append(self.blank)
+                continue
+            if index >= items.num_values:
+                raise CorruptFileError(f"index {index} into a dictionary of {items.num_values} items")
+            if isinstance(items, VariableBlock):
+                start, end = items.offsets[index : index + 2].tolist()
+            else:
+                start, end = index * self.bits // 8, (index + 1) * self.bits // 8
+            values.append(items.data[start:end].tobytes())
+        return values
+
+    def _valid(self, levels: list[memoryview], parts: Sequence[tuple[int, int, list[int]]]) -> list[bool]:
+        """Which values are not null: those of definition level 0."""
+        sizes = np.array([len(one) for one in levels], np.int64)
+        padded = -(-sizes // 8) * 8
+        counts = np.array([count for _, count, _ in parts], np.int64)
+        data = b"".join(bytes(one) + bytes(-len(one) % 8) for one in levels)
+        buffers = ChunkBuffers(data=as_bytes(data), starts=np.cumsum(padded) - padded, sizes=sizes)
+        block = decode_blocks(self._layout.def_compression, buffers, counts)
+        if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
+            raise CorruptFileError("levels are not 16 bits wide")
+        before = (np.cumsum(counts) - counts).tolist()
+        wanted = [first + place for first, (_, _, places) in zip(before, parts, strict=True) for place in places]
+        found = block.data.view("<u2")[wanted]
+        if int(found.max()) > 1:
+            raise CorruptFileError(f"definition level {int(found.max())} is higher than the layers allow (1)")
+        valid: list[bool] = (found == 0).tolist()
+        return valid
+
+
+def value_bits(kind: pa.DataType) -> int | None:
+    """Bits of a value of a type, 0 for texts and bytes; None for a type whose values are not read one by one."""
+    if _is_fixed(kind):
+        return int(kind.bit_width)
+    if pa.types.is_fixed_size_list(kind) and _is_fixed(kind.value_type) and kind.value_type.bit_width % 8 == 0:
+        return int(kind.value_type.bit_width) * kind.list_size or None
+    is_text = any(
+        check(kind)
+        for check in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    )
+    return 0 if is_text else None
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind))
+
+
+def point_page(page: PageInfo, kind: pa.DataType, bits: int) -> PointPage | None:
+    """A page of which single values are read; None if there is no way for it.
+
+    Args:
+        page: Where it is.
+        kind: Type of the values.
+        bits: Their `value_bits`.
+
+    Raises:
+        CorruptFileError: Its description cannot be.
+        UnsupportedError: It holds what is not known.
+    """
+    layout = page.encoding
+    if not isinstance(layout, PageLayout):
+        return None
+    name = layout.WhichOneof("layout")
+    is_list = pa.types.is_fixed_size_list(kind)
+    if name == "full_zip_layout":
+        return _raw(page, layout.full_zip_layout, bits, kind.list_size if is_list else 0)
+    if is_list:
+        return None
+    if name == "mini_block_layout":
+        return _chunked(page, layout.mini_block_layout, bits)
+    return _constant(page, layout.constant_layout, bits) if name == "constant_layout" else None
+
+
+def _raw(page: PageInfo, layout: FullZipLayout, bits: int, list_size: int) -> PointPage | None:
+    encoding, size = layout.value_compression, bits
+    if list_size and encoding.WhichOneof("compression") == "fixed_size_list":
+        lists = encoding.fixed_size_list
+        if lists.has_validity or lists.items_per_value != list_size:
+            return None
+        encoding, size = lists.values, bits // list_size
+    elif list_size:
+        return None
+    is_flat = encoding.WhichOneof("compression") == "flat" and flat_bits(encoding) == size
+    is_plain = is_flat and layout.bits_per_value == bits and not layout.bits_rep and not layout.bits_def
+    if not is_plain or bits % 8 or not bits or list(layout.layers) != _VALID:
+        return None
+    return _Raw(bits, page.buffer(0), page.num_rows)
+
+
+def _chunked(page: PageInfo, layout: MiniBlockLayout, bits: int) -> PointPage | None:
+    if (
+        list(layout.layers) not in (_VALID, _NULLABLE)
+        or layout.HasField("rep_compression")
+        or layout.repetition_index_depth
+    ):
+        return None
+    if layout.HasField("def_compression") != (list(layout.layers) == _NULLABLE):
+        return None
+    has_items = layout.num_dictionary_items > 0
+    sizes = [end - start for start, end in (page.buffer(i) for i in (0, 2)[: 1 + has_items])]
+    found = cutter(layout.value_compression, layout.num_buffers)
+    if found is None or max(sizes) > _MOST_KEPT:
+        return None
+    cut, width = found
+    if has_items:
+        return _Chunked(bits, page, layout, cut, width) if width in (8, 16, 32, 64) and bits != 1 else None
+    return _Chunked(bits, page, layout, cut, width) if width == bits else None
+
+
+def _constant(page: PageInfo, layout: ConstantLayout, bits: int) -> PointPage | None:
+    if page.buffers:
+        return None
+    if layout.HasField("inline_value"):
+        is_plain = list(layout.layers) == _VALID and bits > 1 and len(layout.inline_value) * 8 == bits
+        return PointPage(bits, layout.inline_value) if is_plain else None
+    return PointPage(bits) if list(layout.layers) == _NULLABLE else None
+
+
+def read_points(
+    pages: Sequence[tuple[PointPage, Sequence[int]]], kind: pa.DataType, kept: Callable[[int], None]
+) -> Steps[pa.Array]:
+    """Read values of a column.
+
+    Args:
+        pages: Pages, and ascending rows of each, one at least.
+        kind: Type of the values.
+        kept: Called with about how many bytes a page keeps.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the format.
+    """
+    new = [page for page, _ in pages if page.unknown()]
+    whole: dict[int, tuple[int, memoryview]] = {}
+    if new:
+        asked = [(page, page.unknown(), page.whole()) for page in new]
+        answers = iter((yield [r for _, ranges, rest in asked for r in (*ranges, *([rest] if rest else []))]))
+        for page, ranges, rest in asked:
+            kept(page.learn([next(answers) for _ in ranges]))
+            if rest is not None:
+                whole[id(page)] = rest[0], memoryview(next(answers)).cast("B")
+    wanted = [(page, rows, page.ranges(rows)) for page, rows in pages]
+    missing = [r for page, _, ranges in wanted if id(page) not in whole for r in ranges]
+    answers = iter((yield missing) if missing else [])
+    pieces: list[BytesLike] = []
+    valid: list[bool] = []
+    for page, rows, ranges in wanted:
+        if id(page) in whole:
+            base, data = whole[id(page)]
+            own = [data[start - base : end - base] for start, end in ranges]
+        else:
+            own = [memoryview(next(answers)).cast("B") for _ in ranges]
+        values, is_valid = page.values(rows, own)
+        pieces += values
+        valid += is_valid if is_valid is not None else [True] * len(rows)
+    return _array(pieces, valid, kind)
+
+
+def _array(pieces: list[BytesLike], valid: list[bool], kind: pa.DataType) -> pa.Array:
+    count = len(valid)
+    bitmap = None if all(valid) else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    bits = value_bits(kind)
+    data = b"".join(pieces)
+    if not bits:
+        sizes = [len(piece) for piece in pieces]
+        is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        offsets = np.zeros(count + 1, np.int64 if is_large else np.int32)
+        if len(data) >= 2**31 and not is_large:
+            raise CorruptFileError("values of 2 GiB and more in a column of texts of 32 bits")
+        np.cumsum(sizes, out=offsets[1:])
+        return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
+    if len(data) != count * -(-bits // 8):
+        raise CorruptFileError(f"{len(data)} bytes for {count} values of {bits} bits")
+    if bits == 1:
+        data = np.packbits(np.frombuffer(data, np.uint8), bitorder="little").tobytes()
+    if pa.types.is_fixed_size_list(kind):
+        items = pa.Array.from_buffers(kind.value_type, count * kind.list_size, [None, pa.py_buffer(data)])
+        return pa.Array.from_buffers(kind, count, [bitmap], children=[items])
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(data)])
