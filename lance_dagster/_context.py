@@ -26,6 +26,7 @@ __all__ = [
     "is_own_upstream",
     "is_silent",
     "job_beside_resources",
+    "observed_in",
     "output_name",
     "plan_materializations",
     "run_began",
@@ -213,6 +214,14 @@ def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: t
     told = instance.get_records_for_run(record.dagster_run.run_id, limit=1, ascending=False).records
     newest = told[0].event_log_entry.timestamp if told else record.create_timestamp.replace(tzinfo=UTC).timestamp()
     return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
+
+
+def observed_in(instance: dg.DagsterInstance, run_id: str) -> set[str]:
+    """The assets of which a run has logged an observation, as keys with slashes."""
+    found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
+    events = [record.event_log_entry.dagster_event for record in found]
+    keys = [event.asset_key for event in events if event is not None]
+    return {key.to_user_string() for key in keys if key is not None}
 
 
 def _now() -> datetime:

@@ -111,7 +111,11 @@ class TableHealth:
 
 
 def measure(
-    dataset: lance_core.LanceDataset, policy: LanceMaintenancePolicy, *, count_versions: bool = True
+    dataset: lance_core.LanceDataset,
+    policy: LanceMaintenancePolicy,
+    *,
+    count_versions: bool = True,
+    look_at_indices: bool = True,
 ) -> TableHealth:
     """Measure the version of a handle; lists the versions unless told not to, and reads nothing else."""
     target = policy.target_rows_per_fragment or int(dataset.config().get(_TARGET_KEY, DEFAULT_TARGET))
@@ -127,7 +131,7 @@ def measure(
         bytes=dataset.total_bytes,
         versions=len(versions),
         oldest=versions[0]["version"] if versions else 0,
-        unindexed=_unindexed(dataset, rows),
+        unindexed=_unindexed(dataset, rows) if look_at_indices else {},
     )
 
 

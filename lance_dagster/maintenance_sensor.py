@@ -5,8 +5,9 @@ not known to have gone well:
 
     {"nyc/flights": {"done": 17}, "nyc/planes": {"done": 3, "asked": 9, "request": "4be1...", "tries": 2}}
 
-A run that failed is asked for again, at once and then after one, three, seven ... intervals, at most a day. One that
-was canceled is not, before there is a new version: somebody did not want it.
+A run that failed is asked for again for the tables that it did not report, at once and then after one, three, seven ...
+intervals, at most a day, even if by then they pass no threshold: its last steps may be left. One that was canceled is
+not, before there is a new version: somebody did not want it.
 """
 
 import json
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata, is_silent
+from lance_dagster._context import definition_metadata, is_silent, observed_in
 from lance_dagster.maintenance import TABLES_KEY
 from lance_dagster.maintenance_triggers import config_for, tables_of
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
@@ -175,35 +176,40 @@ def _settle(
     context: dg.SensorEvaluationContext, job: dg.JobDefinition, states: dict[str, _Asked], silent_after: timedelta
 ) -> None:
     """Look up the outcome of the requested runs."""
-    ends: dict[str, tuple[dg.DagsterRunStatus | None, float]] = {}
-    for state in states.values():
+    ends: dict[str, tuple[dg.DagsterRunStatus | None, float, set[str]]] = {}
+    for name, state in states.items():
         if state.request is None:
             continue
         if state.request not in ends:
             ends[state.request] = _end(context.instance, job, state.request, silent_after)
-        status, when = ends[state.request]
+        status, when, reported = ends[state.request]
         if status is None:
             continue
         state.request = None
-        if status is dg.DagsterRunStatus.FAILURE:
+        if status is dg.DagsterRunStatus.FAILURE and name not in reported:
             state.tries, state.failed_at = state.tries + 1, when
             continue
         state.tries, state.failed_at = 0, 0.0
-        if status is dg.DagsterRunStatus.SUCCESS:
+        if status is not dg.DagsterRunStatus.CANCELED or name in reported:
             state.done = state.asked
 
 
 def _end(
     instance: dg.DagsterInstance, job: dg.JobDefinition, request: str, silent_after: timedelta
-) -> tuple[dg.DagsterRunStatus | None, float]:
-    """How the run of a request ended, and when; None while it has not, and if Dagster has no record of it."""
+) -> tuple[dg.DagsterRunStatus | None, float, set[str]]:
+    """How the run of a request ended, when, and the tables that it reported until then.
+
+    The first is None while it has not ended, and if Dagster has no record of it.
+    """
     wanted = dg.RunsFilter(job_name=job.name, tags={REQUEST_TAG: request})
     for record in instance.get_run_records(filters=wanted, limit=1):
-        if record.dagster_run.is_finished:
-            return record.dagster_run.status, record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
+        run = record.dagster_run
+        if run.is_finished:
+            when = record.end_time or record.update_timestamp.replace(tzinfo=UTC).timestamp()
+            return run.status, when, observed_in(instance, run.run_id)
         if is_silent(instance, record, silent_after):
-            return dg.DagsterRunStatus.FAILURE, 0.0
-    return None, 0.0
+            return dg.DagsterRunStatus.FAILURE, 0.0, observed_in(instance, run.run_id)
+    return None, 0.0, set()
 
 
 def _needs(
@@ -227,6 +233,8 @@ def _needs(
     found = measure(dataset, own, count_versions=False)
     since = found.version - (state.done if state.done is not None and state.done < found.version else 0)
     problems = found.problems(own, versions=since, indices=False)
+    if state.tries:
+        problems.append("the last run for it failed")
     return (found.version, problems) if problems else None
 
 

@@ -8,8 +8,8 @@
     the table                   dagster/row_count  dagster/size_bytes  dagster/table_name  dagster/uri
                                 dagster/column_schema
     details                     lance/bytes_written  lance/fragments  lance/fragments_added  lance/fragments_removed
-                                lance/deleted_fraction  lance/commit_attempts  lance/transaction_uuid
-                                lance/deduplicated
+                                lance/small_fragments  lance/deleted_fraction
+                                lance/commit_attempts  lance/transaction_uuid  lance/deduplicated
     where it comes from         lance/inputs  lance/history  lance/table_log  dagster/column_lineage
 
 An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.column_lineage import column_lineage
+from lance_dagster.health import measure
 from lance_dagster.history import input_record
 from lance_dagster.location import TableLocation
+from lance_dagster.policy import LanceMaintenancePolicy
 from lance_dagster.table_log import history_page, recent, table_log
 
 if TYPE_CHECKING:
@@ -45,8 +47,7 @@ _MOST_PAGES: Final = 31
 def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> dict[str, Any]:
     """The entries of one materialisation, for every partition of it."""
     dataset = written.dataset
-    live = dataset.count_rows()
-    deleted = dataset.count_deleted_rows()
+    found = measure(dataset, LanceMaintenancePolicy(), count_versions=False, look_at_indices=False)
     wrote = not written.deduplicated
     created = written.operation == "Overwrite" and written.read_version == 0
     known: dict[str, Any] = {
@@ -58,16 +59,17 @@ def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> 
         "lance/operation": "Create" if created else written.operation,
         "lance/version": dataset.version,
         "lance/read_version": written.read_version,
-        "dagster/row_count": live,
-        "dagster/size_bytes": dataset.total_bytes,
+        "dagster/row_count": found.rows,
+        "dagster/size_bytes": found.bytes,
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
         "dagster/column_schema": column_schema(dataset.schema),
         "lance/bytes_written": written.bytes_written if wrote and written.rows_inserted is None else None,
-        "lance/fragments": len(dataset.get_fragments()),
+        "lance/fragments": found.fragments,
         "lance/fragments_added": written.fragments_added,
         "lance/fragments_removed": written.fragments_removed,
-        "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
+        "lance/small_fragments": found.small_fragments,
+        "lance/deleted_fraction": found.deleted_fraction,
         "lance/commit_attempts": written.attempts,
         "lance/transaction_uuid": written.transaction_uuid,
         "lance/deduplicated": written.deduplicated,

@@ -119,7 +119,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         own = dg.Definitions(
             assets=external,
             asset_checks=[check for table in self.tables for check in self._checks(table)],
-            sensors=[build_lance_observation_sensor(external, io_manager_key=self.io_manager_key)] if external else [],
+            sensors=_observation_sensors(external, self.io_manager_key),
             resources={self.io_manager_key: manager},
         )
         parts = [own]
@@ -144,8 +144,24 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         return made
 
 
+def _name(usual: str, io_manager_key: str) -> str:
+    """A name that several lakehouses of one project do not share: they differ in the key of the IO manager."""
+    return usual if io_manager_key == "io_manager" else f"{usual}_{io_manager_key}"
+
+
+def _observation_sensors(external: Sequence[dg.AssetSpec], io_manager_key: str) -> list[dg.SensorDefinition]:
+    """The sensor of the tables that others write, if there are any."""
+    name = _name("lance_observation_sensor", io_manager_key)
+    return [build_lance_observation_sensor(external, name=name, io_manager_key=io_manager_key)] if external else []
+
+
 def _branch_definitions(specs: Sequence[dg.AssetSpec], fields: BranchingFields, io_manager_key: str) -> dg.Definitions:
     """The jobs that promote and discard branches, and their sensor."""
-    jobs = build_branch_jobs(specs, io_manager_key=io_manager_key)
-    sensor = build_branch_sensor(specs, jobs, auto_promote=fields.auto_promote, io_manager_key=io_manager_key)
+    promote, discard, branches = (
+        _name(usual, io_manager_key) for usual in ("lance_promote", "lance_discard", "lance_branches")
+    )
+    jobs = build_branch_jobs(specs, io_manager_key=io_manager_key, promote_name=promote, discard_name=discard)
+    sensor = build_branch_sensor(
+        specs, jobs, name=branches, auto_promote=fields.auto_promote, io_manager_key=io_manager_key
+    )
     return dg.Definitions(jobs=list(jobs), sensors=[sensor])

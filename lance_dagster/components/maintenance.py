@@ -1,5 +1,6 @@
 """`LanceMaintenanceComponent`: upkeep of tables as a job, with its schedule and sensor."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,9 +36,18 @@ class MaintenanceScaffolder(dg.Scaffolder[MaintenanceScaffoldParams]):
         params = request.params or MaintenanceScaffoldParams()
         attributes = {
             "tables": list(params.table),
-            "maintenance": {"cron_schedule": params.cron_schedule, "cleanup_older_than": "7d"},
+            "maintenance": {
+                "job_name": _job_name(request.target_path.name),  # its own, beside the job of a lakehouse
+                "cron_schedule": params.cron_schedule,
+                "cleanup_older_than": "7d",
+            },
         }
         dg.scaffold_component(request, attributes)
+
+
+def _job_name(folder: str) -> str:
+    """The name of the job of a component in a folder."""
+    return f"lance_maintenance_{re.sub(r'[^A-Za-z0-9_]', '_', folder)}"
 
 
 @dg.scaffold_with(MaintenanceScaffolder)

@@ -60,6 +60,14 @@ def test_a_lakehouse_is_all_that_its_yaml_says(lake):
     assert len(lake.table("ext/boats").get_fragments()) == 1
 
 
+def test_a_second_lakehouse_fits_beside_it(lake):
+    one = build(LanceLakehouseComponent, LAKE.format(root=lake.root))
+    other = LAKE.format(root=lake.root).replace("nyc/", "far/").replace("ext/", "ext/far/")
+    other = other.replace("sensor: true", "sensor: true, job_name: far") + "io_manager_key: far\n"
+    defs = dg.Definitions.merge(one, build(LanceLakehouseComponent, other))
+    dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(assets=[flights])))
+
+
 def test_upkeep_alone(lake):
     fill(lake, "ext/boats", fragments=6)
     made = build(
@@ -141,10 +149,10 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
     written = package / "defs" / "lake" / "defs.yaml"
     assert yaml.safe_load(written.read_text())["attributes"]["root_uri"] == "s3://lake/x"
     run("scaffold", "defs", "lance_dagster.components.LanceMaintenanceComponent", "upkeep", "--table", "a/b")
-    second = package / "defs" / "upkeep" / "defs.yaml"
-    second.write_text(second.read_text().replace("cron_schedule:", "job_name: other\n    cron_schedule:"))
     run("check", "yaml")
     run("check", "defs")
-    assert "lance_maintenance" in run("list", "defs", "--json")
+    listed = run("list", "defs", "--json")
+    assert "lance_maintenance_schedule" in listed
+    assert "lance_maintenance_upkeep_schedule" in listed
     written.write_text(written.read_text().replace("health", "wealth"))
     assert "wealth" in run("check", "yaml", fails=True)

@@ -12,6 +12,8 @@ import pytest
 
 import lance_core
 from lance_core.errors import StoreError
+from lance_core.table.operations import CreateIndex
+from lance_core.verbs.version.staged import Staged
 from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
@@ -367,6 +369,38 @@ class TestRaces:
         table.cleanup_old_versions(timedelta(0), retain_versions=1, delete_unverified=True)
         assert len(list(Path(lake.uri("nyc/flights"), "data").iterdir())) == 1
 
+    @pytest.mark.parametrize("when", ["before", "between files and commit", "after"])
+    def test_a_run_that_ends_while_it_refreshes_an_index_is_finished_by_the_next(self, lake, monkeypatch, when):
+        import lance
+
+        fill(lake, "nyc/flights").create_scalar_index("n", "BTREE")
+        lake.table("nyc/flights").insert(pa.table({"n": [12, 13]}))
+        job = build_maintenance_job([flights], LanceMaintenancePolicy(cleanup_older_than=NOW))
+        place = (Staged, "commit") if when == "between files and commit" else (upkeep, "refresh_indices")
+        real = getattr(*place)
+
+        def dies(*arguments, **options):
+            if place[0] is Staged and not isinstance(arguments[1], CreateIndex):
+                return real(*arguments, **options)
+            if when == "after":
+                list(real(*arguments, **options))
+            monkeypatch.setattr(Staged, "discard", lambda _files: None)  # a killed process does not tidy up
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, dies)
+            with contextlib.suppress(KeyboardInterrupt):
+                assert not run(lake, job).success
+        assert run(lake, job).success
+        assert lake.rows("nyc/flights") == [(n,) for n in range(14)]
+        table = lake.table("nyc/flights")
+        assert table.stats.index_stats("n_idx")["num_unindexed_rows"] == 0
+        assert len(table.versions()) == 1
+        assert lance.dataset(lake.uri("nyc/flights")).to_table(filter="n = 13")["n"].to_pylist() == [13]
+        table.cleanup_old_versions(timedelta(0), retain_versions=1, delete_unverified=True)
+        kept = {path.name for path in Path(lake.uri("nyc/flights"), "_indices").iterdir() if any(path.iterdir())}
+        assert kept == {index["uuid"] for index in table.list_indices()}
+
 
 class TestDownstream:
     @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -505,6 +539,31 @@ class TestSensor:
         assert second.run_config == first.run_config
         assert second.run_key != first.run_key  # Dagster makes one run of a key
         assert tick() == []
+
+    def test_what_a_run_that_failed_left_is_asked_for_though_no_threshold_is_passed(self, lake, tick, monkeypatch):
+        fill(lake, "nyc/boats")
+        (request,) = tick()
+        with monkeypatch.context() as patch:
+            patch.setattr(upkeep, "clean_up", lambda *_arguments: 1 / 0)
+            assert not run(lake, tick.job, dict(request.run_config), tags=request.tags).success
+        assert len(lake.table("nyc/boats").get_fragments()) == 1
+        (again,) = tick()
+        assert run(lake, tick.job, dict(again.run_config), tags=again.tags).success
+        assert tick() == []
+
+    def test_one_that_fails_does_not_hold_up_the_others_of_its_run(self, lake, tick):
+        """Those that the run reported are as if it had gone well: the next time they are asked for at once."""
+        fill(lake, "nyc/boats")
+        for again in range(4):
+            for number in range(6):
+                mode = "append" if again or number else "create"
+                lance_core.write_dataset(pa.table({"n": [number]}), lake.uri("nyc/flights"), mode=mode)
+            (request,) = tick()
+            assert "nyc/flights" in request.run_config["ops"]["plan"]["config"]["tables"]
+            if not again:
+                shutil.rmtree(Path(lake.uri("nyc/boats"), "data"))
+            run(lake, tick.job, dict(request.run_config), tags=request.tags)
+            assert len(lake.table("nyc/flights").get_fragments()) == 1
 
     def test_one_that_keeps_failing_is_asked_for_ever_less_often(self, lake, tick):
         fill(lake, "nyc/boats")

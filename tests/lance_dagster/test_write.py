@@ -429,6 +429,7 @@ class TestEvents:
             "lance/fragments": 3,
             "lance/fragments_added": 1,
             "lance/fragments_removed": 1,
+            "lance/small_fragments": 3,
             "lance/deleted_fraction": 0.0,
             "lance/commit_attempts": 1,
             "lance/deduplicated": False,

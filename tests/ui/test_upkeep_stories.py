@@ -143,23 +143,31 @@ class TestStories:
     @pytest.mark.parametrize(
         "place",
         [
-            "plan", "rewrite begins", "reserved", "commit", "materialize_deletions", "clean_up begins", "report begins",
+            "plan", "rewrite begins", "reserved", "commit", "materialize_deletions", "indexed", "refresh_indices",
+            "clean_up begins", "report begins",
         ],
     )  # fmt: skip
     def test_killed_at(self, story, place):
         """The server of the code location tells Dagster that the run failed, and the sensor asks again."""
         story.start_sensor()
+        if place in ("indexed", "refresh_indices"):
+            story.table().create_scalar_index("n", "BTREE", replace=True)
         story.fill()
         (story.hold / "stop").write_text(place)
         killed = story.kill_at(place)
         story.site.until("the failure", lambda: story.site.status(killed) == "FAILURE")
-        story.site.until("upkeep", story.is_small)
-        story.site.until("rest", lambda: story.runs()[0].is_finished)
+        story.site.until("another run", lambda: story.runs()[0].run_id != killed and story.runs()[0].is_finished)
+        assert story.is_small()
         assert story.found() == story.expected()
         table = story.table()
         table.cleanup_old_versions(timedelta(0), retain_versions=1, delete_unverified=True)
-        left = {path.name for path in (story.site.lake / "shop" / "orders.lance" / "data").iterdir()}
+        folder = story.site.lake / "shop" / "orders.lance"
+        left = {path.name for path in (folder / "data").iterdir()}
         assert left == {file.path for fragment in table.get_fragments() for file in fragment.metadata.files}
+        for index in table.list_indices():
+            assert table.stats.index_stats(index["name"])["num_unindexed_rows"] == 0
+        left = {path.name for path in (folder / "_indices").glob("*") if any(path.iterdir())}
+        assert left == {index["uuid"] for index in table.list_indices()}
 
     def test_the_schedule(self, story):
         """It is stopped until somebody starts it; a tick runs all tables, in an order of its own."""

@@ -6,6 +6,7 @@ that of the run into the file `stopped`, and waits to be killed:
     <step>            the step has done its work, and its output is not stored
     <step> begins     its input is about to be loaded
     reserved          the ids of new fragments are reserved, and the rewrite is not committed
+    indexed           the files of an index are written, and the index is not committed
 
 The file `dead` names a run that has been silent for too long.
 """
@@ -19,7 +20,8 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_core.maintenance import compaction
-from lance_core.table.operations import Rewrite
+from lance_core.table.operations import CreateIndex, Rewrite
+from lance_core.verbs.version.staged import Staged
 from lance_dagster import (
     LanceIOManager,
     LanceMaintenancePolicy,
@@ -83,6 +85,16 @@ def _stopping_commit(store, transaction, **options):
 
 
 compaction.commit = _stopping_commit
+_commit_staged = Staged.commit
+
+
+def _stopping_commit_of_files(files, operation, *arguments, **options):
+    if isinstance(operation, CreateIndex):
+        stop_at(dg.OpExecutionContext.get().run_id, "indexed")
+    return _commit_staged(files, operation, *arguments, **options)
+
+
+Staged.commit = _stopping_commit_of_files
 _is_silent = maintenance_sensor.is_silent
 
 
