@@ -7,12 +7,13 @@ no pool takes is run at once, by the thread that asks.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - what is built upon
 from typing import Generic, ParamSpec, TypeVar
 
-__all__ = ["ThreadPool"]
+__all__ = ["SharedPool", "ThreadPool"]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -31,6 +32,30 @@ class ThreadPool(ThreadPoolExecutor):
         except RuntimeError:
             # The pool may have queued the job and failed to start a thread: the first thread to get to it runs it.
             return job.finished()
+
+
+class SharedPool:
+    """A pool of the process, made when it is first used; a forked child gets one of its own.
+
+    Args:
+        threads: How many jobs run side by side; they must not wait for others of the same pool.
+        name: Start of the threads' names.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._name = name
+        self._pool: tuple[int, ThreadPool] | None = None
+
+    def submit(
+        self, fn: Callable[_Arguments, _Result], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> Future[_Result]:
+        """Run `fn` in a thread, or before this returns."""
+        found, process = self._pool, os.getpid()
+        if found is None or found[0] != process:
+            # Two threads may make one each: the pool that is lost does its job and goes.
+            found = self._pool = process, ThreadPool(self._threads, thread_name_prefix=self._name)
+        return found[1].submit(fn, *args, **kwargs)
 
 
 class _Job(Generic[_Result]):

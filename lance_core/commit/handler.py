@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -53,12 +54,14 @@ class VersionWriter:
         store: The dataset's store.
         naming: Scheme of manifest names.
         durable: Whether a version must survive a power loss once it is committed.
+        ready: Waits until the files that a version refers to are durable.
         met: The other writer's manifest that stood in the place of the last `put`, once `settle` has read it.
     """
 
     store: ObjectStore
     naming: Naming
     durable: bool
+    ready: Callable[[], None] | None = None
     met: Manifest | None = None
     _transaction_file: str = ""
     _record: bytes = b""
@@ -87,6 +90,8 @@ class VersionWriter:
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
         self.met, self._unsettled = None, None
+        if self.ready is not None:
+            self.ready()
         lock = self.store.options.commit_lock
         with nullcontext() if lock is None else lock(manifest.version):
             location = self._put_manifest(key, data, transaction.uuid)
@@ -182,6 +187,8 @@ class VersionWriter:
         if not self.store.is_local:
             return
         try:
+            # A file system writes a file at once that replaces another: without a hint readers list the versions.
+            self.store.delete(HINT_KEY)
             self.store.put(HINT_KEY, json.dumps({"version": version}, separators=(",", ":")).encode())
         except LanceError as error:
             # The version is committed: a hint that is missing or old must not make it look failed.

@@ -129,6 +129,7 @@ def commit(
     affected_rows: AffectedRows | None = None,
     source: Manifest | None = None,
     prepare: Prepare | None = None,
+    ready: Callable[[], None] | None = None,
 ) -> Committed:
     """Commit a transaction as the next version.
 
@@ -140,6 +141,7 @@ def commit(
         affected_rows: The rows that a Delete or Update takes away, so that it can follow others on the same fragment.
         source: The manifest that a Clone copies.
         prepare: Is called in each attempt with the transaction and the version that it is to follow.
+        ready: Waits until the files that the transaction refers to are durable; is called before the version is put.
 
     Raises:
         RetryableConflictError: Another writer's commit needs the whole operation to be done again; if that was an
@@ -164,6 +166,7 @@ def commit(
         affected_rows=affected_rows or {},
         source=source,
         prepare=prepare,
+        ready=ready,
     )
     if work.options.detached:
         return work.detached()
@@ -184,6 +187,7 @@ class _Commit:
     affected_rows: AffectedRows
     source: Manifest | None
     prepare: Prepare | None
+    ready: Callable[[], None] | None
     seen: dict[int, Transaction] = field(default_factory=dict)
     met: Manifest | None = None
     listing: Future[Listed] | None = None
@@ -262,7 +266,7 @@ class _Commit:
     def _writer(self, latest: Manifest | None) -> VersionWriter:
         known = latest.location if latest is not None else None
         naming = known.naming if known is not None else self.options.naming
-        return VersionWriter(store=self.store, naming=naming, durable=self.options.durable)
+        return VersionWriter(store=self.store, naming=naming, durable=self.options.durable, ready=self.ready)
 
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
         """Try to follow the latest version; None if another writer was faster."""

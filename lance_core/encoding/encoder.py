@@ -105,15 +105,15 @@ def _encode_page(column: ShreddedColumn, limits: Limits, earlier: _Earlier) -> E
     choices, number = earlier
     if choices is None:
         return _encode_values(levels, values, block, num_rows, limits, options)[0]
-    key = 2 * number + _has_levels(levels)
-    again = choices.again(key, block)
+    has_levels = _has_levels(levels)
+    again = choices.again(number, block, has_levels=has_levels)
     if again is not None:
         page, _ = _encode_values(levels, values, block, num_rows, limits, options, again)
-        if page is not None and choices.fits(key, page, block.num_values):
+        if page is not None and choices.fits(number, page, block.num_values, has_levels=has_levels):
             return page
     page, choice = _encode_values(levels, values, block, num_rows, limits, options)
     if page is not None:
-        choices.keep(key, choice, page, block)
+        choices.keep(number, choice, page, block, has_levels=has_levels)
     return page
 
 

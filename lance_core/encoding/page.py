@@ -59,7 +59,8 @@ class EncodedPage:
     Attributes:
         num_rows: Top-level rows in the page.
         length: What the page says its length is: rows, or items where the format counts those.
-        encoding: The description: `PageLayout` (2.1 and later) or `ArrayEncoding` (2.0).
+        encoding: The description: `PageLayout` (2.1 and later) or `ArrayEncoding` (2.0); or that as `page_encoding`
+            makes it.
         buffers: Bytes of the page buffers, in the order in which the description counts them.
     """
 

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
+from lance_core.encoding.description import page_encoding
 from lance_core.encoding.page import ByteRange, BytesLike, EncodedPage
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural import blob
@@ -23,7 +24,6 @@ from lance_core.file.metadata import (
     PADDING,
     column_to_bytes,
     descriptor_to_bytes,
-    page_encoding,
     table_to_bytes,
 )
 from lance_core.file.plan import file_plan
@@ -172,9 +172,14 @@ class PageFile:
 
     def close(self, num_rows: int) -> WrittenFile:
         """Make a file visible that is complete."""
+        self._sink.close()
+        return self.written(num_rows)
+
+    def written(self, num_rows: int) -> WrittenFile:
+        """What a manifest needs to know about a file that is complete."""
         return WrittenFile(
             key=self._key,
-            size_bytes=self._sink.close(),
+            size_bytes=self._position,
             num_rows=num_rows,
             field_ids=self.plan.field_ids,
             column_indices=tuple(range(len(self.plan.fields))),

@@ -21,10 +21,10 @@ import numpy as np
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError, Message
 
-from lance_core._proto.encodings_v2_0_pb2 import ArrayEncoding, ColumnEncoding
-from lance_core._proto.encodings_v2_1_pb2 import PageLayout
+from lance_core._proto.encodings_v2_0_pb2 import ColumnEncoding
 from lance_core._proto.file2_pb2 import ColumnMetadata, Encoding
 from lance_core._proto.file_pb2 import FileDescriptor
+from lance_core.encoding.description import TYPES, page_encoding
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
 from lance_core.encoding.structural.fullzip import plain_layout
 from lance_core.errors import CorruptFileError, UnsupportedError
@@ -43,7 +43,6 @@ __all__ = [
     "column_to_bytes",
     "descriptor_from_bytes",
     "descriptor_to_bytes",
-    "page_encoding",
     "plain_encoding",
     "table_from_bytes",
     "table_to_bytes",
@@ -57,11 +56,6 @@ PADDING: Final = b"H"
 _MAX_DESCRIPTION: Final = 64 * 1024 * 1024
 _SMALL_DESCRIPTION: Final = 1024
 
-_TYPES: Final[dict[str, type[Message]]] = {
-    "/lance.encodings.ArrayEncoding": ArrayEncoding,
-    "/lance.encodings21.PageLayout": PageLayout,
-}
-_TYPE_URLS: Final = {kind: url for url, kind in _TYPES.items()}
 _COLUMN_ENCODING: Final = "/lance.encodings.ColumnEncoding"
 
 
@@ -179,14 +173,6 @@ def _column_encoding(*, is_blob: bool) -> Encoding:
     column = ColumnEncoding()
     (column.blob.inner if is_blob else column).values.SetInParent()
     wrapped = AnyMessage(type_url=_COLUMN_ENCODING, value=column.SerializeToString())
-    encoding = Encoding()
-    encoding.direct.encoding = wrapped.SerializeToString()
-    return encoding
-
-
-def page_encoding(description: Message) -> Encoding:
-    """The description of a page as it stands in the column metadata."""
-    wrapped = AnyMessage(type_url=_TYPE_URLS[type(description)], value=description.SerializeToString())
     encoding = Encoding()
     encoding.direct.encoding = wrapped.SerializeToString()
     return encoding
@@ -315,7 +301,7 @@ def _any_of(encoding: Encoding, read: ReadBytes, size: int) -> AnyMessage:
 
 def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Message:
     wrapped = _any_of(encoding, read, size)
-    kind = _TYPES.get(wrapped.type_url)
+    kind = TYPES.get(wrapped.type_url)
     if kind is None:
         raise UnsupportedError(f"pages described by {wrapped.type_url!r}")
     try:
@@ -331,7 +317,7 @@ def _parse_page_encoding(encoding: Encoding, read: ReadBytes, size: int) -> Mess
 @lru_cache(maxsize=4096)
 def _parsed(type_url: str, data: bytes) -> Message:
     """A message that nobody changes: pages of small files are described alike."""
-    return _TYPES[type_url].FromString(data)
+    return TYPES[type_url].FromString(data)
 
 
 def _parse_column_encoding(encoding: Encoding, read: ReadBytes, size: int) -> ColumnEncoding:

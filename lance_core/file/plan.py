@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lance_core.encoding.options import encoding_options
 from lance_core.encoding.paths import column_fields, is_blob_v2, plain_columns
+from lance_core.encoding.repeat import Leaf, leaf_of
 from lance_core.encoding.structural import blob
 from lance_core.encoding.writable import Packable, check_writable
 from lance_core.errors import UnsupportedError
@@ -35,7 +36,7 @@ class ColumnPlan:
         first_column: Number of its first column in the file.
         is_checked: Whether nulls may be where they must not.
         is_blob: Whether payloads lie outside of its pages.
-        width: Bytes per value, if it is one column of numbers and asks for no encoding; else 0.
+        leaf: How values lie in memory, if it is one column of numbers or texts and asks for no encoding.
     """
 
     field: Field
@@ -43,7 +44,7 @@ class ColumnPlan:
     first_column: int
     is_checked: bool
     is_blob: bool
-    width: int
+    leaf: Leaf | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +100,12 @@ def _worked_out(schema: Schema, version: FileVersion) -> FilePlan:
             first_column=len(fields),
             is_checked=not field.nullable or has_strict_items(field),
             is_blob=blob.is_blob(field) or is_blob_v2(field),
-            width=_plain_width(field, target) if version.has_levels else 0,
+            leaf=leaf_of(target) if version.has_levels and not field.children and not field.metadata else None,
         )
         columns.append(plan)
         fields += columns_of(Schema(fields=(field,)), version)
     field_ids = tuple(field.id for field in fields)
     return FilePlan(arrow_schema=arrow_schema, columns=tuple(columns), fields=tuple(fields), field_ids=field_ids)
-
-
-def _plain_width(field: Field, target: pa.DataType) -> int:
-    if field.children or field.metadata or not pa.types.is_primitive(target):
-        return 0
-    return target.bit_width // 8 if target.bit_width in (8, 16, 32, 64) else 0
 
 
 def _check_blobs(schema: Schema, version: FileVersion) -> None:

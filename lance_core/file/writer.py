@@ -19,6 +19,7 @@ from lance_core.encoding.encoder import encode_field
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.relabel import relabel
+from lance_core.encoding.repeat import Leaf
 from lance_core.encoding.strategy import TINY_VALUES, Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
@@ -41,7 +42,7 @@ _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
 _MAX_PAGE_ROWS: Final = 2**31 - 1
-_TINY_BYTES: Final = 1024
+_SMALL_BYTES: Final = 64 * 1024
 
 
 class _Pending(NamedTuple):
@@ -204,6 +205,15 @@ class DataFileWriter:
         self._drain(0)
         self._file.complete(self._num_rows)
 
+    def written(self) -> WrittenFile:
+        """What `close` will return, for a file that is complete.
+
+        Raises:
+            UnsupportedError: It is a 0.1 file.
+        """
+        self._refuse_legacy("what is known before it is closed")
+        return self._file.written(self._num_rows)
+
     def close(self) -> WrittenFile:
         """Make a file visible that is complete. It may be called from another thread than the other methods."""
         if self._legacy is None:
@@ -258,27 +268,33 @@ class DataFileWriter:
             self._flush_blobs(plan, concatenate(arrays))
             return
         if num_bytes < _INLINE_BYTES and not self._pending:
-            if num_bytes <= _TINY_BYTES and plan.width and self._write_tiny(plan, concatenate(arrays)):
-                return
-            pages = _encode(plan, arrays, self._limits, self._version, self._choices)
-            self._write_pages(plan.first_column, pages)
+            arrays = [concatenate(arrays)]
+            if plan.leaf is None or num_bytes > _SMALL_BYTES or not self._write_small(plan, plan.leaf, arrays[0]):
+                pages = _encode(plan, arrays, self._limits, self._version, self._choices)
+                self._write_pages(plan.first_column, pages)
             return
         future = submit(_encode, plan, arrays, self._limits, self._version)
         self._pending.append(_Pending(plan.first_column, num_bytes, future))
         self._drain(num_threads() + 1)
 
-    def _write_tiny(self, plan: ColumnPlan, array: pa.Array) -> bool:
-        """Write a few numbers as they are, as the encoder would; not if they are null or all the same."""
-        count, width = len(array), plan.width
-        if array.null_count or count > TINY_VALUES:
+    def _write_small(self, plan: ColumnPlan, leaf: Leaf, array: pa.Array) -> bool:
+        """Write a few numbers as they are, or a page like an earlier one, as the encoder would; not if it has to look.
+
+        A few numbers that are null or all the same are left to it, too.
+        """
+        count, width = len(array), leaf.width
+        if count <= TINY_VALUES and not (leaf.is_text or leaf.list_size or array.null_count):
+            data = array.buffers()[1].slice(array.offset * width, count * width).to_pybytes()
+            if not self._limits.large_chunks or data != data[:width] * count:
+                encoding = plain_encoding(8 * width, count)
+                self._file.add_page(plan.first_column, [data], encoding=encoding, length=count, num_rows=count)
+                return True
+        if self._choices is None or not self._limits.large_chunks:
             return False
-        data = array.buffers()[1].slice(array.offset * width, count * width).to_pybytes()
-        if self._limits.large_chunks and data == data[:width] * count:
-            return False
-        self._file.add_page(
-            plan.first_column, [data], encoding=plain_encoding(8 * width, count), length=count, num_rows=count
-        )
-        return True
+        page = self._choices.repeated(plan.first_column, leaf, array)
+        if page is not None:
+            self._file.add_encoded(plan.first_column, page)
+        return page is not None
 
     def _flush_blobs(self, plan: ColumnPlan, array: Any) -> None:
         """Write payloads, each aligned, and then the page that tells where they are."""

@@ -3,7 +3,7 @@
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
-from lance_core.store.durable import make_durable
+from lance_core.store.durable import Settling, make_durable
 from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
@@ -17,6 +17,7 @@ __all__ = [
     "ObjectStore",
     "ObjectWriter",
     "ReadableBuffer",
+    "Settling",
     "StorageOptions",
     "bytes_read_counter",
     "canonical_uri",

@@ -1,32 +1,77 @@
-"""Objects that are put one by one and must all survive a power loss before something refers to them."""
+"""Objects that must all survive a power loss before something refers to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final, ParamSpec
 
 from lance_core.store.base import ObjectStore
 from lance_core.store.local import LocalStore
-from lance_core.threads import ThreadPool
+from lance_core.threads import SharedPool
 
-__all__ = ["make_durable"]
+__all__ = ["Settling", "make_durable"]
 
-SYNCED_AT_A_TIME: Final = 8
-"""Files that are waited for side by side: a file system writes their names to disk together."""
+_Arguments = ParamSpec("_Arguments")
+
+SETTLED_AT_A_TIME: Final = 8
+"""Files that are waited for side by side: a file system writes them and their names to disk together."""
+
+_pool = SharedPool(SETTLED_AT_A_TIME, "lance-settle")
 
 
-def make_durable(store: ObjectStore, keys: Sequence[str]) -> None:
-    """Wait until objects that `put` wrote survive a power loss; other storage than a disk always has them then.
+class Settling:
+    """What is on its way to storage in the background, while what will refer to it is worked out."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Future[object]] = deque()
+
+    def add(self, work: Callable[_Arguments, object], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        """Begin to close or sync a file."""
+        self._waiting.append(_pool.submit(work, *args, **kwargs))
+
+    def take(self, other: Settling) -> None:
+        """Wait for what another waits for, in its place."""
+        self._waiting += other._waiting
+        other._waiting = deque()
+
+    def wait(self, most: int = 0) -> None:
+        """Wait until at most so many are on their way; all that is left is waited for if one fails.
+
+        Raises:
+            StoreError: The storage failed.
+        """
+        while len(self._waiting) > most:
+            done = self._waiting.popleft()
+            try:
+                done.result()
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Wait for all, whatever becomes of them: nothing will refer to them."""
+        while self._waiting:
+            self._waiting.popleft().exception()
+
+
+def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | None = None) -> None:
+    """Make sure that objects that `put` wrote survive a power loss; other storage than a disk always has them then.
+
+    Args:
+        store: Where they are.
+        keys: The objects.
+        settling: What waits for that; None to wait here.
 
     Raises:
         StoreError: The disk failed.
     """
     if not isinstance(store, LocalStore) or not keys:
         return
-    if len(keys) == 1:
-        store.sync(keys[0])
-    else:
-        with ThreadPool(min(SYNCED_AT_A_TIME, len(keys)), thread_name_prefix="lance-sync") as pool:
-            for done in [pool.submit(store.sync, key) for key in keys]:
-                done.result()
-    store.sync_folders(keys)
+    own = Settling() if settling is None else settling
+    for key in keys:
+        own.add(store.sync, key)
+    own.add(store.sync_folders, keys)
+    if settling is None:
+        own.wait()

@@ -1,4 +1,4 @@
-"""A deletion file is on the disk, with its name, before a version refers to it."""
+"""Data and deletion files are on the disk, with their names, before a version refers to them."""
 
 import os
 from collections.abc import Callable
@@ -16,8 +16,9 @@ ROWS = pa.table({"id": range(100), "x": range(100)})
 class Disk:
     """What was written to disk: the inodes of files and folders, in order, and the commits between them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, table: Path) -> None:
         self.synced: set[int] = set()
+        self.before = {one.name for one in (table / "data").iterdir()}
         self.unsynced: list[str] = []
         fsync, link = os.fsync, os.link
 
@@ -33,12 +34,12 @@ class Disk:
         monkeypatch.setattr(os, "link", commit)
 
     def check(self, table: Path) -> None:
-        """Take note of deletion files that are not on disk when a version is committed."""
-        folder = table / "_deletions"
-        files = sorted(folder.iterdir()) if folder.is_dir() else []
-        self.unsynced += [
-            one.name for one in [*files, *([folder] if files else [])] if one.stat().st_ino not in self.synced
-        ]
+        """Take note of files that are not on disk when a version is committed."""
+        for folder in (table / "_deletions", table / "data"):
+            files = [one for one in folder.iterdir() if one.name not in self.before] if folder.is_dir() else []
+            self.unsynced += [
+                one.name for one in [*files, *([folder] if files else [])] if one.stat().st_ino not in self.synced
+            ]
 
 
 CHANGES: dict[str, Callable[[LanceDataset], object]] = {
@@ -55,17 +56,42 @@ def test_deletions_are_on_disk_before_the_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_file: int
 ) -> None:
     dataset = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=rows_per_file)
-    disk = Disk(monkeypatch)
+    disk = Disk(monkeypatch, tmp_path / "t")
     CHANGES[name](dataset)
     disk.check(tmp_path / "t")
     assert any((tmp_path / "t" / "_deletions").iterdir())
     assert disk.unsynced == []
 
 
+DATA: dict[str, Callable[[LanceDataset], object]] = {
+    "insert": lambda ds: ds.insert(ROWS),
+    "overwrite": lambda ds: ds.insert(ROWS, mode="overwrite"),
+    "several files": lambda ds: ds.insert(ROWS, max_rows_per_file=9),
+    "update": lambda ds: ds.update({"x": "x + 1"}),
+    "merge_insert": lambda ds: ds.merge_insert("id").when_matched_update_all().execute(ROWS.slice(5, 3)),
+    "add_columns": lambda ds: ds.add_columns({"y": "x + 1"}),
+    "alter_columns": lambda ds: ds.alter_columns({"path": "x", "data_type": pa.int32()}),
+    "fragment": lambda ds: ds.get_fragments()[0].merge_columns(lambda batch: pa.record_batch({"y": batch["x"]})),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("rows_per_file", [100, 10])
+def test_data_files_are_on_disk_before_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_file: int
+) -> None:
+    dataset = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=rows_per_file)
+    disk = Disk(monkeypatch, tmp_path / "t")
+    DATA[name](dataset)
+    disk.check(tmp_path / "t")
+    assert {one.name for one in (tmp_path / "t" / "data").iterdir()} > disk.before
+    assert disk.unsynced == []
+
+
 def test_merged_deletions_are_on_disk_before_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lance_core.write_dataset(ROWS, tmp_path / "t")
     one, other = lance_core.dataset(tmp_path / "t"), lance_core.dataset(tmp_path / "t")
-    disk = Disk(monkeypatch)
+    disk = Disk(monkeypatch, tmp_path / "t")
     one.delete("id = 3")
     other.delete("id = 5")
     assert lance_core.dataset(tmp_path / "t").count_rows() == 98
@@ -79,7 +105,7 @@ def test_deletions_of_a_promotion_are_on_disk_before_the_version(
     branch = dataset.create_branch("b")
     branch.insert(pa.table({"id": [200, 201], "x": [0, 0]}))
     branch.delete("id = 200")
-    disk = Disk(monkeypatch)
+    disk = Disk(monkeypatch, tmp_path / "t")
     dataset.branches.promote("b")
     assert lance_core.dataset(tmp_path / "t").count_rows() == 101
     assert disk.unsynced == []

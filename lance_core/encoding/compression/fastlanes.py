@@ -29,7 +29,9 @@ __all__ = [
     "BLOCK_VALUES",
     "Words",
     "bit_widths",
+    "in_rows",
     "pack",
+    "pack_one",
     "packed_bytes",
     "places_of",
     "unpack",
@@ -231,17 +233,41 @@ def _rows_of_words(width: int, bits: int) -> tuple[Words, Words, npt.NDArray[np.
 
 
 @lru_cache(maxsize=4)
-def _in_rows(bits: int) -> npt.NDArray[np.intp]:
+def in_rows(bits: int) -> npt.NDArray[np.intp]:
     """Which of the 1024 values stand in each row, one row after the other."""
     rows = np.arange(bits)
     first = np.array(_FL_ORDER)[rows // 8] * 16 + rows % 8 * 128
     return (first[:, None] + np.arange(BLOCK_VALUES // bits)).ravel()
 
 
+def pack_one(values: Words, width: int) -> bytes:
+    """Packs one block.
+
+    Args:
+        values: At most 1024 words, none of them with a bit at `width` or above; the rest of the block is zeros.
+        width: Bits per value.
+    """
+    if width == 0:
+        return b""
+    bits = values.dtype.itemsize * 8
+    if values.size < BLOCK_VALUES:
+        whole = np.zeros(BLOCK_VALUES, values.dtype)
+        whole[: values.size] = values
+    else:
+        whole = values
+    shift, back, first, going_on = _rows_of_words(width, bits)
+    rows = whole.take(in_rows(bits)).reshape(bits, BLOCK_VALUES // bits)
+    out = np.bitwise_or.reduceat(rows << shift, first, axis=0)
+    if going_on.size:
+        out[going_on * width // bits + 1] |= rows[going_on] >> back[going_on]
+    packed: bytes = out.tobytes()
+    return packed
+
+
 def _pack_few(values: Words, width: int, out: Words) -> None:
     bits = values.dtype.itemsize * 8
     shift, back, first, going_on = _rows_of_words(width, bits)
-    rows = values.take(_in_rows(bits), axis=1).reshape(-1, bits, BLOCK_VALUES // bits)
+    rows = values.take(in_rows(bits), axis=1).reshape(-1, bits, BLOCK_VALUES // bits)
     np.bitwise_or.reduceat(rows << shift, first, axis=1, out=out)
     if going_on.size:
         following = going_on * width // bits + 1

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError
+from lance_core.file.container import WrittenFile
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
@@ -18,7 +19,7 @@ from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
 from lance_core.verbs.files.conform import conform
 from lance_core.verbs.files.dictionaries import check_dictionaries
-from lance_core.verbs.files.fragment_writer import data_file_record
+from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, closed, data_file_record
 from lance_core.verbs.scan.projection import with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -96,7 +97,7 @@ def write_column_file(
         for table in tables:
             writer.write(conform(table, schema))
         _check_rows(fragment, writer.num_rows, physical_rows(source, fragment))
-        written = writer.finish()
+        written = _finished(writer, version, files)
     except BaseException:
         writer.abort()
         raise
@@ -104,6 +105,16 @@ def write_column_file(
     files.add_data_file(file)
     check_dictionaries(source.manifest.schema, [replace(fragment, files=(file,))], source.store)
     return file
+
+
+def _finished(writer: DataFileWriter, version: FileVersion, files: Staged) -> WrittenFile:
+    """A file that is durable, or will be once the files have settled; the dictionaries of 0.1 are read again."""
+    if files.settling is None or version is FileVersion.V0_1:
+        return writer.finish()
+    writer.complete()
+    files.settling.add(closed, writer)
+    files.settling.wait(CLOSING_AT_A_TIME)
+    return writer.written()
 
 
 def with_column_file(fragment: Fragment, file: DataFile) -> Fragment:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,10 +19,9 @@ from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
-from lance_core.store import ObjectStore, open_store
+from lance_core.store import ObjectStore, Settling, open_store
 from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
-from lance_core.threads import ThreadPool
 from lance_core.verbs.files.blobs import with_blob_types
 from lance_core.verbs.files.conform import check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
@@ -33,10 +30,12 @@ from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.version.bases import WriteTarget
 
 __all__ = [
+    "CLOSING_AT_A_TIME",
     "MAX_BYTES_PER_FILE",
     "MAX_ROWS_PER_FILE",
     "FragmentWriter",
     "ReaderLike",
+    "closed",
     "data_file_record",
     "lance_schema",
     "to_batches",
@@ -116,10 +115,9 @@ class FragmentWriter:
         self._prefix = file_prefix
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
-        self._choices = Choices()
+        self._choices = Choices.of(self._schema, self._version.value)
         self._num_ended = 0
-        self._closing: deque[_Closing] = deque()
-        self._pool: ThreadPool | None = None
+        self._settling = Settling()
         self._fragments: list[FragmentMetadata] = []
         self._keys: list[tuple[ObjectStore, str]] = []
 
@@ -149,9 +147,14 @@ class FragmentWriter:
 
     def finish(self) -> list[FragmentMetadata]:
         """End the last file and return the fragments; none if no row was written. All files are durable then."""
-        self._end_file(is_last=True)
-        self._settle(0)
-        self._stop_pool()
+        self._end_file(waits=True)
+        self._settling.wait()
+        return self._fragments
+
+    def finish_soon(self, settling: Settling) -> list[FragmentMetadata]:
+        """The same, except that files are durable once they have settled."""
+        self._end_file(waits=False)
+        settling.take(self._settling)
         return self._fragments
 
     def discard(self, limit_s: float | None = None) -> None:
@@ -161,9 +164,9 @@ class FragmentWriter:
             limit_s: Seconds after which files are left to a cleanup; None deletes all.
         """
         until = None if limit_s is None else time.monotonic() + limit_s
-        self._stop_pool()
-        for file in [*(closing.file for closing in self._closing), *([] if self._file is None else [self._file])]:
-            file.abort()
+        self._settling.stop()
+        if self._file is not None:
+            self._file.abort()
         for number, (store, key) in enumerate(self._keys):
             if until is not None and time.monotonic() > until:
                 left = len(self._keys) - number
@@ -171,7 +174,6 @@ class FragmentWriter:
                 break
             store.delete(key)
         self._file = None
-        self._closing.clear()
         self._fragments, self._keys = [], []
 
     def __enter__(self) -> Self:
@@ -204,49 +206,38 @@ class FragmentWriter:
                 self._progress.begin(self._begun)
         return self._file
 
-    def _end_file(self, *, is_last: bool = False) -> None:
-        """End a file. Others may follow: it is closed in the background then, for closing waits for the storage."""
+    def _end_file(self, *, waits: bool = False) -> None:
+        """End a file; in the background if nothing has to be known of it, for that waits for the storage."""
         if self._file is None:
             return
-        self._file.complete()
-        # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
-        waits = is_last or self._progress is not None or self._version is FileVersion.V0_1
-        if self._pool is None and not waits:
-            self._pool = ThreadPool(CLOSING_AT_A_TIME, thread_name_prefix="lance-close")
-        future = None if waits or self._pool is None else self._pool.submit(self._file.close)
-        self._closing.append(_Closing(file=self._file, target=self._target(), future=future))
-        self._file = None
+        file, target = self._file, self._target()
+        file.complete()
         self._num_ended += 1
-        self._settle(0 if waits else CLOSING_AT_A_TIME)
-
-    def _settle(self, most: int) -> None:
-        """Wait until at most `most` files are being closed."""
-        while len(self._closing) > most:
-            closing = self._closing[0]
-            written = closing.file.close() if closing.future is None else closing.future.result()
-            self._closing.popleft()
+        # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
+        if waits or self._progress is not None or self._version is FileVersion.V0_1:
+            written = file.close()
             self._schema = known_dictionaries(self._schema, written.dictionaries)
-            self._fragments.append(FragmentMetadata.from_record(_fragment(written, closing.target)))
-            if self._progress is not None and self._begun is not None:
-                self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
-
-    def _stop_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        else:
+            written = file.written()
+            self._settling.add(closed, file)
+        self._file = None
+        self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
+        if self._progress is not None and self._begun is not None:
+            self._progress.complete(replace(self._fragments[-1], id=self._begun.id))
+        self._settling.wait(CLOSING_AT_A_TIME)
 
     def _target(self) -> WriteTarget:
         """The target of the file that is being written."""
         return self._targets[self._num_ended % len(self._targets)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Closing:
-    """A file that is complete, and its close if that was begun."""
-
-    file: DataFileWriter
-    target: WriteTarget
-    future: Future[WrittenFile] | None
+def closed(file: DataFileWriter) -> None:
+    """Close a file that is complete, or leave nothing of it."""
+    try:
+        file.close()
+    except BaseException:
+        file.abort()
+        raise
 
 
 def to_batches(

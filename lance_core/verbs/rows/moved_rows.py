@@ -76,7 +76,9 @@ class MovedRows:
         Raises:
             SchemaError: They bring new values into a dictionary of version 0.1.
         """
-        fragments = tuple(fragment.to_record() for fragment in self._writer.finish())
+        settling = self._files.settling
+        found = self._writer.finish() if settling is None else self._writer.finish_soon(settling)
+        fragments = tuple(fragment.to_record() for fragment in found)
         # From here on the caller deletes the files after a failure.
         self._is_finished = True
         self._files.add_fragments(fragments)

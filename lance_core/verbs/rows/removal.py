@@ -237,7 +237,8 @@ def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: 
             removed.append(fragment.id)
         else:
             updated.append(with_deletions(source, fragment, gone, files))
-    make_durable(source.store, [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None])
+    written = [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None]
+    make_durable(source.store, written, files.settling)
     return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lance_core.commit import AffectedRows, CommitOptions, commit, load_following
 from lance_core.errors import LanceError, ObjectNotFoundError, OutcomeUnknownError
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, Settling
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Operation
@@ -24,9 +24,11 @@ class Staged:
 
     Attributes:
         source: The version that they will be added to.
+        settling: Waits for those that are not durable yet, which the commit does; None if all have to be at once.
     """
 
     source: Source
+    settling: Settling | None = None
     _files: list[tuple[ObjectStore, str]] = field(default_factory=list)
     _commits: bool = False
 
@@ -65,7 +67,14 @@ class Staged:
         base = self.source.manifest
         transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
         self._commits = True
-        return commit(self.source.store, transaction, base=base, options=options, affected_rows=affected_rows).manifest
+        return commit(
+            self.source.store,
+            transaction,
+            base=base,
+            options=options,
+            affected_rows=affected_rows,
+            ready=None if self.settling is None else self.settling.wait,
+        ).manifest
 
     @property
     def may_be_committed(self) -> bool:
@@ -74,6 +83,8 @@ class Staged:
 
     def discard(self) -> None:
         """Delete the files."""
+        if self.settling is not None:
+            self.settling.stop()
         for store, key in self._files:
             store.delete(key)
         self._files.clear()
@@ -81,14 +92,16 @@ class Staged:
 
 @contextmanager
 def staged(source: Source) -> Iterator[Staged]:
-    """Collect the files that the body writes, and delete them if it raises.
+    """Collect the files that the body writes, and delete them if it raises; all are durable in the end.
 
     They stay if it is not known whether the commit landed, after an interruption for instance: a version may refer to
     them, and files that nothing refers to harm nobody.
     """
-    files = Staged(source)
+    settling = Settling()
+    files = Staged(source, settling)
     try:
         yield files
+        settling.wait()
     except OutcomeUnknownError:
         raise
     except LanceError as error:

@@ -16,7 +16,7 @@ themselves; append commits an Update that removes the rows of earlier tries and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -69,12 +69,15 @@ REPLACE_ATTEMPTS: Final = 10
 _Outcome = tuple[Manifest, CommitFacts]
 
 
-def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manifest, CommitFacts]:
+def commit_fragments(
+    place: Destination, request: CommitRequest, ready: Callable[[], None] | None = None
+) -> tuple[Manifest, CommitFacts]:
     """Make fragments part of a dataset; see `lance_core.commit_fragments`.
 
     Args:
         place: Where to; its base need not be read again.
         request: What to commit.
+        ready: Waits for the files of the fragments, if that was not done yet.
 
     Returns:
         The committed version, and the facts of the commit.
@@ -86,6 +89,7 @@ def commit_fragments(place: Destination, request: CommitRequest) -> tuple[Manife
         fragments=request.records(),
         properties=request.properties(),
         options=request.commit_options(),
+        ready=ready,
     ).run()
 
 
@@ -98,6 +102,7 @@ class _Commit:
     fragments: tuple[Fragment, ...]
     properties: Mapping[str, str]
     options: CommitOptions
+    ready: Callable[[], None] | None = None
     overruled: set[int] = field(default_factory=set)
 
     @property
@@ -179,7 +184,7 @@ class _Commit:
     def _create(self) -> _Outcome:
         operation = replace(self._overwrite(), initial_bases=numbered(self.request.initial_bases))
         transaction = Transaction(read_version=0, operation=operation, properties=self.properties)
-        return self._outcome(None, commit(self.store, transaction, base=None, options=self.options))
+        return self._outcome(None, commit(self.store, transaction, base=None, options=self.options, ready=self.ready))
 
     def _overwrite(self) -> Overwrite:
         return Overwrite(
@@ -263,7 +268,7 @@ class _Commit:
             options = replace(options, write=replace(self.write, earlier=replaced, alone=alone))
         transaction = Transaction(read_version=base.version, operation=operation, properties=properties)
         affected = removal.affected_rows if removal is not None else None
-        done = commit(self.store, transaction, base=base, options=options, affected_rows=affected)
+        done = commit(self.store, transaction, base=base, options=options, affected_rows=affected, ready=self.ready)
         return self._outcome(base, done, removal, replaced)
 
     @property

@@ -13,6 +13,7 @@ from lance_core.commit import load_following, load_latest
 from lance_core.errors import ArgumentTypeError, InvalidInputError, ObjectNotFoundError, StoreError
 from lance_core.file import FileVersion
 from lance_core.schema import Schema
+from lance_core.store import Settling
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.files.fragment_writer import (
     MAX_BYTES_PER_FILE,
@@ -104,7 +105,11 @@ class PreparedWrite:
         return self.place.base if self.options.mode == "append" else None
 
     def write_rows(
-        self, data: ReaderLike, schema: pa.Schema | None, dataset_schema: bytes | Schema | None = None
+        self,
+        data: ReaderLike,
+        schema: pa.Schema | None,
+        dataset_schema: bytes | Schema | None = None,
+        settling: Settling | None = None,
     ) -> tuple[pa.Schema, list[FragmentMetadata]]:
         """Write rows into new fragments; nothing is left if that fails.
 
@@ -112,6 +117,7 @@ class PreparedWrite:
             data: The rows.
             schema: Their schema; needed only for an iterable of batches.
             dataset_schema: The schema that they must fit, if it is not that of `appended_to`.
+            settling: Waits for the files; None if they are to be durable once this returns.
 
         Returns:
             The schema of the rows, and the fragments.
@@ -134,7 +140,7 @@ class PreparedWrite:
         ) as writer:
             for batch in batches:
                 writer.write(batch)
-            return found, writer.finish()
+            return found, writer.finish() if settling is None else writer.finish_soon(settling)
 
     def discard(self, fragments: Sequence[FragmentMetadata]) -> None:
         """Delete the files of fragments that were written and will not be committed."""

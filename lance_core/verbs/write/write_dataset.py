@@ -9,7 +9,7 @@ from typing import TypedDict
 import pyarrow as pa
 
 from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, OutcomeUnknownError
-from lance_core.store import canonical_uri
+from lance_core.store import Settling, canonical_uri
 from lance_core.store.memory import MemoryStore
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.version.destination import Destination
@@ -43,7 +43,8 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
     if not is_new and options.mode == "create":
         raise DatasetExistsError(f"Dataset already exists: {canonical_uri(place.uri)}")
     table_config = auto_cleanup_keys(options.auto_cleanup_options if is_new else None)
-    found, fragments = prepared.write_rows(data, schema)
+    settling = Settling()
+    found, fragments = prepared.write_rows(data, schema, settling=settling)
     request = CommitRequest(
         fragments=fragments,
         schema=found,
@@ -59,10 +60,11 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         first_field_id=prepared.first_field_id,
     )
     try:
-        manifest, _ = commit_fragments(place, request)
+        manifest, _ = commit_fragments(place, request, settling.wait)
     except OutcomeUnknownError:
         raise  # the files may be in use
     except LanceError:
+        settling.stop()
         prepared.discard(fragments)
         raise
     return replace(place, base=manifest)

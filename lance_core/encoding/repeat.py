@@ -1,0 +1,341 @@
+"""Pages like an earlier one of their column, in a few operations.
+
+The first small page of a column is the encoder's. The next ones are much alike: they differ in their values, and their
+description in a few counts. So they need no statistics, no levels of nesting and no arrays over chunks:
+
+    description of the earlier page -> Pattern -> buffers of the new page, and its description with other counts
+
+That holds for pages of one chunk in 2.2 files, of columns of numbers, of texts, and of short lists of numbers. The
+bytes are those that the encoder makes where it takes the same choice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core._proto.encodings_v2_1_pb2 import (
+    COMPRESSION_ALGORITHM_LZ4,
+    COMPRESSION_ALGORITHM_ZSTD,
+    CompressiveEncoding,
+    ConstantLayout,
+    FullZipLayout,
+    MiniBlockLayout,
+    PageLayout,
+)
+from lance_core._proto.file2_pb2 import Encoding
+from lance_core.encoding.compression.fastlanes import BLOCK_VALUES, in_rows, pack_one
+from lance_core.encoding.description import page_encoding
+from lance_core.encoding.page import EncodedPage
+from lance_core.encoding.repdef import Layer, wire_layers
+from lance_core.encoding.shred import null_mask
+
+__all__ = ["MOST_VALUES", "Leaf", "Pattern", "constant_page", "leaf_of", "pattern_of", "repeated"]
+
+MOST_VALUES: Final = 1024
+"""Values of a page of which everything fits one chunk, bit-packed values and levels, too."""
+_MOST_BYTES: Final = 64 * 1024
+_ALIGNMENT: Final = 8
+_CHUNK_FILLS: Final = tuple(b"\xfe" * length for length in range(_ALIGNMENT))
+_TEXT_FILLS: Final = tuple(b"H" * length for length in range(_ALIGNMENT))
+_MANY_ITEMS: Final = 256
+_PACKED_LEVELS: Final = 512
+_DESCRIPTIONS: Final = 64
+
+
+class Leaf(NamedTuple):
+    """A column that is one array of values.
+
+    Attributes:
+        width: Bytes per value, of texts per offset.
+        is_text: Whether its values have varying lengths.
+        list_size: Numbers per value in short lists; else 0.
+    """
+
+    width: int
+    is_text: bool = False
+    list_size: int = 0
+
+
+def leaf_of(kind: pa.DataType) -> Leaf | None:
+    """How values of a type lie in memory; None where pages of it are not repeated."""
+    if pa.types.is_primitive(kind):
+        return Leaf(kind.bit_width // 8) if kind.bit_width in (8, 16, 32, 64) else None
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return Leaf(4, is_text=True)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return Leaf(8, is_text=True)
+    if pa.types.is_fixed_size_list(kind) and kind.list_size:
+        item = leaf_of(kind.value_type)
+        is_of_numbers = item is not None and pa.types.is_primitive(kind.value_type)
+        return Leaf(item.width * kind.list_size, list_size=kind.list_size) if item and is_of_numbers else None
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """What the description of a page tells about the next ones.
+
+    Attributes:
+        layout: The description.
+        values: How values, or indices, are written: "raw" without a chunk, or the name of a compression.
+        codec: The general compression of a chunk's values, and the bytes of the length before them.
+        has_nulls: Whether it has definition levels.
+        has_items: Whether values are indices into a dictionary.
+        described: Descriptions that were made of it, by the counts in them.
+    """
+
+    layout: PageLayout
+    values: str
+    codec: tuple[pa.Codec, int] | None = None
+    has_nulls: bool = False
+    has_items: bool = False
+    described: dict[tuple[int, int], Encoding] = field(default_factory=dict, compare=False)
+
+    def description(self, count: int, num_items: int) -> Encoding:
+        """The description of a page of so many values, and items of a dictionary."""
+        known = self.described.get((count, num_items))
+        if known is None:
+            layout = PageLayout()
+            layout.CopyFrom(self.layout)
+            if self.values == "raw":
+                layout.full_zip_layout.num_items = layout.full_zip_layout.num_visible_items = count
+            else:
+                layout.mini_block_layout.num_items = count
+                layout.mini_block_layout.num_dictionary_items = num_items
+            if len(self.described) >= _DESCRIPTIONS:
+                self.described.clear()
+            known = self.described[count, num_items] = page_encoding(layout)
+        return known
+
+
+def pattern_of(layout: PageLayout) -> Pattern | None:
+    """The pattern of a page; None if none like it are made here."""
+    if layout.HasField("full_zip_layout"):
+        return _raw_pattern(layout, layout.full_zip_layout)
+    return _chunk_pattern(layout, layout.mini_block_layout) if layout.HasField("mini_block_layout") else None
+
+
+def _raw_pattern(layout: PageLayout, zipped: FullZipLayout) -> Pattern | None:
+    values = zipped.value_compression
+    if values.HasField("fixed_size_list") and not values.fixed_size_list.has_validity:
+        values = values.fixed_size_list.values
+    is_raw = not zipped.bits_rep and not zipped.bits_def and zipped.HasField("bits_per_value")
+    return Pattern(layout=layout, values="raw") if is_raw and values.HasField("flat") else None
+
+
+def _chunk_pattern(layout: PageLayout, chunks: MiniBlockLayout) -> Pattern | None:
+    if not chunks.has_large_chunk or chunks.num_buffers != 1 or chunks.repetition_index_depth:
+        return None
+    has_nulls = list(chunks.layers) == wire_layers([Layer.NULLABLE_ITEM])
+    if not has_nulls and list(chunks.layers) != wire_layers([Layer.ALL_VALID_ITEM]):
+        return None
+    has_items = chunks.HasField("dictionary")
+    if has_items and not chunks.dictionary.HasField("variable"):
+        return None
+    found = _values_of(chunks.value_compression)
+    if found is None:
+        return None
+    return Pattern(layout=layout, values=found[0], codec=found[1], has_nulls=has_nulls, has_items=has_items)
+
+
+def _values_of(encoding: CompressiveEncoding) -> tuple[str, tuple[pa.Codec, int] | None] | None:
+    codec = None
+    if encoding.HasField("general"):
+        names = {COMPRESSION_ALGORITHM_LZ4: ("lz4_raw", 4), COMPRESSION_ALGORITHM_ZSTD: ("zstd", 8)}
+        general = encoding.general
+        if general.compression.scheme not in names or general.compression.HasField("level"):
+            return None
+        name, prefix = names[general.compression.scheme]
+        codec, encoding = (pa.Codec(name), prefix), general.values
+    kind = encoding.WhichOneof("compression")
+    return (kind, codec) if kind in _MAKERS or kind == "variable" else None
+
+
+def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
+    """A page like an earlier one.
+
+    Args:
+        leaf: How the values lie in memory.
+        array: The values, of one to 1024 rows; nulls among them if and only if the earlier page had some.
+        pattern: The earlier page.
+
+    Returns:
+        The page; None if these values need another one.
+    """
+    count = len(array)
+    if pattern.values == "raw":
+        data = _numbers(array, leaf, count)
+        return None if data is None else _page(pattern, [data.tobytes()], count)
+    nulls = null_mask(array) if pattern.has_nulls else None
+    buffers: list[bytes] = []
+    num_items = 0
+    if pattern.has_items:
+        found = _indices(array, count) if leaf.is_text else None
+        if found is None:
+            return None
+        indices, items, num_items = found
+        buffers = [items]
+        values = _MAKERS[pattern.values](indices) if pattern.values in _MAKERS else None
+    elif leaf.is_text:
+        values = _texts(array, leaf, count) if pattern.values == "variable" else None
+    else:
+        words = _numbers(array, leaf, count)
+        if words is None or leaf.list_size or pattern.values not in _MAKERS:
+            return None
+        if nulls is not None:
+            words = np.where(nulls, words[int(np.argmin(nulls))], words)
+        values = _MAKERS[pattern.values](words)
+    if values is not None and pattern.codec is not None:
+        values = _squeezed(values, *pattern.codec)
+    if values is None:
+        return None
+    chunk = _chunk(values, nulls)
+    meta = ((len(chunk) // _ALIGNMENT - 1) << 4).to_bytes(4, "little")
+    return _page(pattern, [meta, chunk, *buffers], count, num_items)
+
+
+def _page(pattern: Pattern, buffers: list[bytes], count: int, num_items: int = 0) -> EncodedPage:
+    encoding = pattern.description(count, num_items)
+    return EncodedPage(num_rows=count, length=count, encoding=encoding, buffers=tuple(buffers))
+
+
+def constant_page(leaf: Leaf, array: Any) -> EncodedPage | None:
+    """A page of values that are all the same, and not null; None if they differ or are lists."""
+    count = len(array)
+    if leaf.list_size:
+        return None
+    if leaf.is_text:
+        text = _same_text(array, leaf, count)
+        if text is None:
+            return None
+        lengths = np.array([0, len(text)], f"<i{leaf.width}").tobytes()
+        scalar = b"".join((struct.pack("<3I", 2, len(lengths), len(text)), lengths, text))
+        return EncodedPage(num_rows=count, length=count, encoding=_constant(None), buffers=(scalar,))
+    words = _numbers(array, leaf, count)
+    if words is None or words[0] != words[-1] or bool((words != words[0]).any()):
+        return None
+    return EncodedPage(num_rows=count, length=count, encoding=_constant(words[:1].tobytes()), buffers=())
+
+
+@lru_cache(maxsize=1024)
+def _constant(value: bytes | None) -> Encoding:
+    layout = ConstantLayout(layers=wire_layers([Layer.ALL_VALID_ITEM]))
+    if value is not None:
+        layout.inline_value = value
+    return page_encoding(PageLayout(constant_layout=layout))
+
+
+def _same_text(array: Any, leaf: Leaf, count: int) -> bytes | None:
+    """The text that all values are; None if they differ."""
+    _, places, data = array.buffers()
+    offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
+    first, last = int(offsets[0]), int(offsets[-1])
+    size = int(offsets[1]) - first
+    if size * count != last - first:
+        return None
+    whole = b"" if data is None else data.slice(first, last - first).to_pybytes()
+    is_same = whole[:size] * count == whole and bool((np.diff(offsets) == size).all())
+    return whole[:size] if is_same else None
+
+
+def _numbers(array: Any, leaf: Leaf, count: int) -> npt.NDArray[Any] | None:
+    """The values as unsigned words, those of lists as bytes; None if numbers in lists are null."""
+    if not leaf.list_size:
+        return np.frombuffer(array.buffers()[1], f"<u{leaf.width}", count, array.offset * leaf.width)
+    items = array.values
+    if items.null_count:
+        return None
+    start = (items.offset + array.offset * leaf.list_size) * (leaf.width // leaf.list_size)
+    return np.frombuffer(items.buffers()[1], np.uint8, count * leaf.width, start)
+
+
+def _texts(array: Any, leaf: Leaf, count: int) -> bytes | None:
+    """The offsets and bytes of texts; None if they are too long for a chunk."""
+    _, places, data = array.buffers()
+    offsets = np.frombuffer(places, f"<i{leaf.width}", count + 1, array.offset * leaf.width)
+    first, last = int(offsets[0]), int(offsets[-1])
+    head = (count + 1) * leaf.width
+    if head + last - first > _MOST_BYTES - _ALIGNMENT:
+        return None
+    body = b"" if data is None else data.slice(first, last - first).to_pybytes()
+    return b"".join(((offsets + (head - first)).tobytes(), body, _TEXT_FILLS[(first - last) % leaf.width]))
+
+
+def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | None:
+    """The indices of texts, their dictionary and how many items it has; None if there are too many."""
+    encoded = array.dictionary_encode()
+    items = encoded.dictionary
+    if 2 * len(items) >= count or len(items) >= _MANY_ITEMS:
+        return None
+    indices = encoded.indices
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    words = np.frombuffer(indices.buffers()[1], "<u4", count, indices.offset * 4)
+    _, places, data = items.buffers()
+    width = 8 if pa.types.is_large_string(items.type) or pa.types.is_large_binary(items.type) else 4
+    offsets = np.frombuffer(places, f"<i{width}", len(items) + 1, items.offset * width)
+    first, last = int(offsets[0]), int(offsets[-1])
+    head = struct.pack("<2I" if width == 4 else "<2Q", 8 * width, (len(items) + 3) * width)
+    body = b"" if data is None else data.slice(first, last - first).to_pybytes()
+    return words, b"".join((head, (offsets - first).tobytes(), body)), len(items)
+
+
+def _packed(words: npt.NDArray[Any]) -> bytes:
+    """Bit-packed values: their width, and one block."""
+    width = int(words.max()).bit_length()
+    return width.to_bytes(words.itemsize, "little") + pack_one(words, width)
+
+
+def _planes(words: npt.NDArray[Any]) -> bytes | None:
+    """The first byte of each value, then the second of each, and so on."""
+    if words.itemsize < 4:
+        return None
+    return words.view(np.uint8).reshape(words.size, words.itemsize).T.tobytes()
+
+
+_MAKERS: Final[dict[str, Callable[[npt.NDArray[Any]], bytes | None]]] = {
+    "flat": lambda words: words.tobytes(),
+    "inline_bitpacking": _packed,
+    "byte_stream_split": _planes,
+}
+
+
+def _squeezed(values: bytes, codec: pa.Codec, prefix: int) -> bytes | None:
+    """Compressed values; None if they become no smaller."""
+    packed = codec.compress(values, asbytes=True)
+    return len(values).to_bytes(prefix, "little") + packed if len(packed) + prefix < len(values) else None
+
+
+def _chunk(values: bytes, nulls: npt.NDArray[np.bool_] | None) -> bytes:
+    """One chunk: its header, levels and values (see `structural.chunk_layout`)."""
+    end = _CHUNK_FILLS[-len(values) % _ALIGNMENT]
+    if nulls is None:
+        return b"".join((struct.pack("<HI", 0, len(values)), _CHUNK_FILLS[2], values, end))
+    levels = _levels(nulls)
+    head = struct.pack("<HHI", nulls.size, len(levels), len(values))
+    return b"".join((head, levels, _CHUNK_FILLS[-len(levels) % _ALIGNMENT], values, end))
+
+
+def _levels(nulls: npt.NDArray[np.bool_]) -> bytes:
+    """Definition levels, which are 1 for nulls: words of 16 bits, or one bit each."""
+    if nulls.size < _PACKED_LEVELS:
+        return nulls.astype("<u2").tobytes()
+    whole = nulls
+    if nulls.size < BLOCK_VALUES:
+        whole = np.zeros(BLOCK_VALUES, np.bool_)
+        whole[: nulls.size] = nulls
+    return np.packbits(whole.take(_single_bits()), bitorder="little").tobytes()
+
+
+@lru_cache(maxsize=1)
+def _single_bits() -> npt.NDArray[np.intp]:
+    """The order of 1024 values that are packed as one bit of words of 16 each."""
+    return in_rows(16).reshape(16, BLOCK_VALUES // 16).T.ravel()
