@@ -263,7 +263,7 @@ class LocalStore:
         try:
             with os.scandir(path) as entries:
                 # A directory sorts as if its name ended with the slash that its keys have there.
-                found = sorted((e.name + "/" if e.is_dir(follow_symlinks=False) else e.name, e) for e in entries)
+                found = sorted([(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name, e) for e in entries])
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:

@@ -108,8 +108,8 @@ def write_column_file(
 
 
 def _finished(writer: DataFileWriter, version: FileVersion, files: Staged) -> WrittenFile:
-    """A file that is durable, or will be once the files have settled; the dictionaries of 0.1 are read again."""
-    if files.settling is None or version is FileVersion.V0_1:
+    """A file that is durable, or on a disk once the files have settled; the dictionaries of 0.1 are read again."""
+    if files.settling is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()
     writer.complete()
     files.settling.add(closed, writer)

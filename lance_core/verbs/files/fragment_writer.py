@@ -152,8 +152,8 @@ class FragmentWriter:
         return self._fragments
 
     def finish_soon(self, settling: Settling) -> list[FragmentMetadata]:
-        """The same, except that files are durable once they have settled."""
-        self._end_file(waits=False)
+        """The same, except that files on a disk are durable once they have settled."""
+        self._end_file(waits=self._target().store.put_is_a_request)
         settling.take(self._settling)
         return self._fragments
 
