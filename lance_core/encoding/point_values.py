@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -35,7 +35,7 @@ Cut: TypeAlias = Callable[[Sequence[memoryview], int, Sequence[int]], list[Bytes
 """From the value buffers of a chunk, the number of its values, and ascending places among them to the bytes of these.
 
 Values of varying length are one piece each. Values of one width stand back to back in all pieces together, those of
-one bit as a byte each.
+one bit as a byte each. A run of places is a `range`.
 """
 
 _SOME: Final = 8
@@ -90,7 +90,7 @@ def _flat(width: int) -> Cut:
         data = buffers[0]
         if count * width > len(data):
             raise _short()
-        if places[-1] - places[0] + 1 == len(places):
+        if isinstance(places, range) or places[-1] - places[0] + 1 == len(places):
             return [data[places[0] * width : (places[-1] + 1) * width]]
         return [data[place * width : (place + 1) * width] for place in places]
 
@@ -101,6 +101,10 @@ def _flag(buffers: Sequence[memoryview], count: int, places: Sequence[int]) -> l
     data = buffers[0]
     if (count + 7) // 8 > len(data):
         raise _short()
+    if isinstance(places, range):
+        first = places.start // 8
+        bits = np.unpackbits(np.frombuffer(data[first : (places.stop + 7) // 8], np.uint8), bitorder="little")
+        return [bits[places.start - first * 8 : places.stop - first * 8].tobytes()]
     return [bytes([data[place >> 3] >> (place & 7) & 1 for place in places])]
 
 
@@ -110,6 +114,9 @@ def _split(width: int) -> Cut:
         end = count * width
         if end > len(data):
             raise _short()
+        if isinstance(places, range):
+            planes = np.frombuffer(data[:end], np.uint8).reshape(width, count)
+            return [planes[:, places.start : places.stop].T.tobytes()]
         return [bytes(data[place:end:count]) for place in places]
 
     return cut
@@ -133,7 +140,7 @@ def _packed(bits: int) -> Cut:
         mask = (1 << width) - 1
         if len(places) >= _SOME:
             words = np.frombuffer(data[size : size + packed_bytes(width)], dtype)
-            at = np.array(places)
+            at: Any = slice(places.start, places.stop) if isinstance(places, range) else np.array(places)
             found = (words[word[at]] >> shift[at] | words[following[at]] << back[at]) & dtype.type(mask)
             return [found.tobytes()]
         values = []
@@ -155,8 +162,11 @@ def _runs(width: int) -> Cut:
         ends = np.cumsum(np.frombuffer(lengths, np.uint8), dtype=np.int64)
         if not ends.size or int(ends[-1]) < count:
             raise CorruptFileError(f"{ends.size} runs do not hold {count} values")
-        runs = np.searchsorted(ends, places, side="right").tolist()
-        return [values[run * width : (run + 1) * width] for run in runs]
+        if isinstance(places, range):
+            runs = np.searchsorted(ends, np.arange(places.start, places.stop), side="right")
+            return [np.frombuffer(values, f"V{width}")[runs].tobytes()]
+        numbers = np.searchsorted(ends, places, side="right").tolist()
+        return [values[number * width : (number + 1) * width] for number in numbers]
 
     return cut
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, MiniBlockLayout, PageLayout
@@ -38,7 +39,7 @@ _SMALL_PAGE: Final = 64 * 1024
 _MOST_KEPT: Final = 1024 * 1024
 """Bytes that describe the chunks of a page, or are its dictionary: of more, nothing is kept."""
 
-Values: TypeAlias = tuple[list[BytesLike], list[bool] | None]
+Values: TypeAlias = tuple[list[BytesLike], npt.NDArray[np.bool_] | None]
 """Bytes of values as `Cut` gives them, and which of them are valid; None for all."""
 
 
@@ -78,8 +79,13 @@ class PointPage:
         """The values, out of the bytes of these ranges."""
         del answers
         if self.value is None:
-            return [self.blank] * len(rows), [False] * len(rows)
-        return [self.value] * len(rows), None
+            return [self.blank] * len(rows), np.zeros(len(rows), np.bool_)
+        return [self.value * len(rows)], None
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether a run of many rows costs little more than a few."""
+        return self.bits > 0
 
     @property
     def blank(self) -> bytes:
@@ -100,7 +106,7 @@ class _Raw(PointPage):
 
     def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
         step, start = self.bits // 8, self._start
-        if rows[-1] - rows[0] + 1 == len(rows):
+        if isinstance(rows, range) or rows[-1] - rows[0] + 1 == len(rows):
             return [(start + rows[0] * step, start + (rows[-1] + 1) * step)]
         return [(start + row * step, start + (row + 1) * step) for row in rows]
 
@@ -116,6 +122,9 @@ class _Table:
     bounds: Counts
     ends: Counts
     items: FixedWidthBlock | VariableBlock | None
+
+
+_Part: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class _Chunked(PointPage):
@@ -160,10 +169,16 @@ class _Chunked(PointPage):
             return block
         raise CorruptFileError(f"a {type(block).__name__} as dictionary of values of {self.bits} bits")
 
-    def _parts(self, rows: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+    @property
+    def takes_runs(self) -> bool:
+        return self.bits > 0 and not self._layout.num_dictionary_items
+
+    def _parts(self, rows: Sequence[int]) -> list[_Part]:
         """The chunks of some rows: its number, how many values it has, and places of the rows in it."""
         table = self._table
         assert table is not None
+        if isinstance(rows, range):
+            return self._parts_of_run(table, rows)
         parts: list[tuple[int, int, list[int]]] = []
         first = 0
         for row, chunk in zip(rows, np.searchsorted(table.ends, rows, side="right").tolist(), strict=True):
@@ -172,6 +187,18 @@ class _Chunked(PointPage):
                 continue
             first = int(table.ends[chunk - 1]) if chunk else 0
             parts.append((chunk, int(table.ends[chunk]) - first, [row - first]))
+        return list(parts)
+
+    def _parts_of_run(self, table: _Table, rows: range) -> list[_Part]:
+        chunk = int(np.searchsorted(table.ends, rows.start, side="right"))
+        first = int(table.ends[chunk - 1]) if chunk else 0
+        parts: list[_Part] = []
+        while first < rows.stop:
+            end = int(table.ends[chunk])
+            places = range(max(rows.start - first, 0), min(rows.stop, end) - first)
+            if places:
+                parts.append((chunk, end - first, places))
+            chunk, first = chunk + 1, end
         return parts
 
     def ranges(self, rows: Sequence[int]) -> list[ByteRange]:
@@ -197,7 +224,7 @@ class _Chunked(PointPage):
         valid = self._valid(levels, parts) if has_nulls else None
         return self._looked_up(found, valid), valid
 
-    def _looked_up(self, found: list[BytesLike], valid: list[bool] | None) -> list[BytesLike]:
+    def _looked_up(self, found: list[BytesLike], valid: npt.NDArray[np.bool_] | None) -> list[BytesLike]:
         """The entries of the dictionary, by their numbers; the values if there is none."""
         items = self._table.items if self._table is not None else None
         if items is None:
@@ -217,7 +244,7 @@ class _Chunked(PointPage):
             values.append(items.data[start:end].tobytes())
         return values
 
-    def _valid(self, levels: list[memoryview], parts: Sequence[tuple[int, int, list[int]]]) -> list[bool]:
+    def _valid(self, levels: list[memoryview], parts: Sequence[_Part]) -> npt.NDArray[np.bool_]:
         """Which values are not null: those of definition level 0."""
         sizes = np.array([len(one) for one in levels], np.int64)
         padded = -(-sizes // 8) * 8
@@ -228,11 +255,11 @@ class _Chunked(PointPage):
         if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
             raise CorruptFileError("levels are not 16 bits wide")
         before = (np.cumsum(counts) - counts).tolist()
-        wanted = [first + place for first, (_, _, places) in zip(before, parts, strict=True) for place in places]
-        found = block.data.view("<u2")[wanted]
+        wanted = [np.asarray(places) + first for first, (_, _, places) in zip(before, parts, strict=True)]
+        found = block.data.view("<u2")[np.concatenate(wanted)]
         if int(found.max()) > 1:
             raise CorruptFileError(f"definition level {int(found.max())} is higher than the layers allow (1)")
-        valid: list[bool] = (found == 0).tolist()
+        valid: npt.NDArray[np.bool_] = found == 0
         return valid
 
 
@@ -351,7 +378,7 @@ def read_points(
     missing = [r for page, _, ranges in wanted if id(page) not in whole for r in ranges]
     answers = iter((yield missing) if missing else [])
     pieces: list[BytesLike] = []
-    valid: list[bool] = []
+    valid: list[npt.NDArray[np.bool_] | None] = []
     for page, rows, ranges in wanted:
         if id(page) in whole:
             base, data = whole[id(page)]
@@ -360,13 +387,16 @@ def read_points(
             own = [memoryview(next(answers)).cast("B") for _ in ranges]
         values, is_valid = page.values(rows, own)
         pieces += values
-        valid += is_valid if is_valid is not None else [True] * len(rows)
-    return _array(pieces, valid, kind)
+        valid.append(is_valid)
+    counts = [len(rows) for _, rows in pages]
+    if all(one is None for one in valid):
+        return _array(pieces, None, sum(counts), kind)
+    flags = [np.ones(count, np.bool_) if one is None else one for one, count in zip(valid, counts, strict=True)]
+    bits = np.packbits(np.concatenate(flags), bitorder="little")
+    return _array(pieces, pa.py_buffer(bits), sum(counts), kind)
 
 
-def _array(pieces: list[BytesLike], valid: list[bool], kind: pa.DataType) -> pa.Array:
-    count = len(valid)
-    bitmap = None if all(valid) else pa.py_buffer(np.packbits(valid, bitorder="little"))
+def _array(pieces: list[BytesLike], bitmap: pa.Buffer | None, count: int, kind: pa.DataType) -> pa.Array:
     bits = value_bits(kind)
     data = b"".join(pieces)
     if not bits:

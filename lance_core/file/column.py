@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -24,10 +24,13 @@ from lance_core.file.metadata import ColumnPages
 from lance_core.file.pool import submit
 from lance_core.schema import Field, arrow_type_of
 
-__all__ = ["ColumnPlan", "PageTask", "RowStream", "located", "point_task"]
+__all__ = ["FEW_POINTS", "ColumnPlan", "PageTask", "RowStream", "located", "point_task"]
 
 Fetch: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[BytesLike]]
 Kept: TypeAlias = Callable[[int], None]
+
+FEW_POINTS: Final = 128
+"""Up to so many rows, every value is looked up by itself; of longer runs, those of one width."""
 
 # Rows and bytes that are decoded in one go; larger pages are decoded in parts.
 _MAX_ROWS: Final = 4 * 1024 * 1024
@@ -196,24 +199,34 @@ def point_task(
     bounds = pages.points.get("bounds")
     if bounds is None:
         bounds = pages.points["bounds"] = _bounds(path, pages, num_rows).tolist()
-    wanted: list[tuple[PointPage, list[int]]] = []
-    number, start, end = -1, 0, 0
-    for row in rows:
-        if row < end:
-            wanted[-1][1].append(row - start)
-            continue
-        number = bisect_right(bounds, row) - 1
-        start, end = bounds[number : number + 2]
+    where = f"{key}: column {path[0].name!r}"
+    wanted: list[tuple[PointPage, Sequence[int]]] = []
+    for number, start, places in _by_page(bounds, rows):
         name = number, kind if pa.types.is_fixed_size_list(kind) else bits
         if name not in pages.points:
-            with located(f"{key}: column {path[0].name!r}, page {number}"):
-                pages.points[name] = point_page(pages.page(number, start, end - start), kind, bits)
+            with located(f"{where}, page {number}"):
+                info = pages.page(number, start, bounds[number + 1] - start)
+                pages.points[name] = point_page(info, kind, bits)
         page = pages.points[name]
-        if page is None:
+        if page is None or (len(rows) > FEW_POINTS and not page.takes_runs):
             return None
-        wanted.append((page, [row - start]))
-    where = f"{key}: column {path[0].name!r}, page {number}"
+        wanted.append((page, places))
     return PageTask(where, read_points(wanted, kind, kept), len(rows), 1, is_whole=False)
+
+
+def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, int, Sequence[int]]]:
+    """The pages of some rows: its number, its first row, and the rows counted from that."""
+    at = 0
+    while at < len(rows):
+        number = bisect_right(bounds, rows[at]) - 1
+        start, end = bounds[number], bounds[number + 1]
+        if isinstance(rows, range):
+            stop = at + min(rows.stop, end) - rows[at]
+            yield number, start, range(rows[at] - start, min(rows.stop, end) - start)
+        else:
+            stop = bisect_left(rows, end, at)
+            yield number, start, [row - start for row in rows[at:stop]]
+        at = stop
 
 
 def _bounds(path: tuple[Field, ...], pages: ColumnPages, num_rows: int) -> npt.NDArray[np.int64]:

@@ -25,7 +25,7 @@ from lance_core.encoding.page import ByteRange, BytesLike
 from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
-from lance_core.file.column import ColumnPlan, PageTask, RowStream, located, point_task
+from lance_core.file.column import FEW_POINTS, ColumnPlan, PageTask, RowStream, located, point_task
 from lance_core.file.field_plan import FieldPlan
 from lance_core.file.footer import FOOTER_SIZE, Footer, read_version
 from lance_core.file.legacy import LegacyFileReader
@@ -58,8 +58,8 @@ _INLINE_BYTES: Final = 256 * 1024
 _MOST_DICTIONARIES: Final = 16
 # Fewer rows out of a page are decoded at once: in many small steps, at which threads only wait for each other.
 _FEW_ROWS: Final = 4096
-# Of no more rows than this, every value is looked up by itself.
-_POINT_ROWS: Final = 128
+# Runs of no more rows than this are put together chunk by chunk.
+_POINT_RUN: Final = 8192
 
 
 class DataFileReader:
@@ -237,7 +237,7 @@ class DataFileReader:
             raise InvalidInputError(f"batches of {batch_rows} rows")
         with located(self._key):
             arrow_schema = schema_to_arrow(schema)
-            points = runs.rows().tolist() if 0 < runs.count <= _POINT_ROWS and runs.count < self.num_rows else []
+            points = self._points(runs)
             fields = [self._field_reader(field, columns, runs, points) for field in schema.fields]
         yield from self._batches(arrow_schema, fields, runs.count, batch_rows)
 
@@ -254,6 +254,15 @@ class DataFileReader:
             raise InvalidInputError(f"{self._key}: row numbers must ascend and lie below {self.num_rows}")
         return RowRuns.of_rows(numbers)
 
+    def _points(self, runs: RowRuns) -> Sequence[int]:
+        """The rows as numbers, if they are so few that their values are looked up one by one, or a short run."""
+        count = runs.count
+        if not 0 < count <= _POINT_RUN or count == self.num_rows:
+            return []
+        if runs.is_one_run:
+            return range(int(runs.starts[0]), int(runs.ends[0]))
+        return runs.rows().tolist() if count <= FEW_POINTS else []
+
     def _field_reader(
         self, field: Field, columns: Mapping[int, int], runs: RowRuns, points: Sequence[int]
     ) -> _FieldReader:
@@ -263,7 +272,7 @@ class DataFileReader:
             field: The field.
             columns: As for `read`.
             runs: Which rows.
-            points: The same as numbers if they are few, else empty.
+            points: The same as numbers if they are few, or a short run, else empty.
         """
         if self._legacy is not None:
             tasks = self._legacy.tasks(field, columns, runs)

@@ -83,10 +83,17 @@ def test_they_are_the_rows_of_the_plain_way(tables, writer, version, monkeypatch
     rows, folder = tables
     made = random.Random(4)
     dataset = lance_core.dataset(folder / f"{writer} {version}")
-    wanted = [[0], [6_999, 7_000], [*range(1_000, 1_100)], *(made.sample(range(ROWS), n) for n in (3, 20, 120))]
+    wanted = [
+        [0],
+        [6_999, 7_000],
+        [*range(1_000, 1_100)],
+        [*range(5_000, 8_500)],
+        [*range(6_990, 7_010)],
+        *(made.sample(range(ROWS), n) for n in (3, 20, 120)),
+    ]
     plain = []
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "_POINT_ROWS", 0)
+        patch.setattr(reader, "_POINT_RUN", 0)
         plain = [dataset.take(sorted(some)) for some in wanted]
     names = set()
 
