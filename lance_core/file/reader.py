@@ -257,7 +257,7 @@ class DataFileReader:
     def _points(self, runs: RowRuns) -> Sequence[int]:
         """The rows as numbers, if they are so few that their values are looked up one by one, or a short run."""
         count = runs.count
-        if not 0 < count <= _POINT_RUN or count == self.num_rows:
+        if not 0 < count <= _POINT_RUN:
             return []
         if runs.is_one_run:
             return range(int(runs.starts[0]), int(runs.ends[0]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -136,6 +137,9 @@ Test: TypeAlias = Compare | IsIn | IsNull | IsNan | StartsWith | Contains
 
 Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
 
+_SMALL: Final = 4096
+"""Bytes of an expression up to which its tree is kept for the next time."""
+
 _MIRRORED: Final = {
     "equal": "equal",
     "not_equal": "not_equal",
@@ -164,6 +168,15 @@ _Node: TypeAlias = "Condition | _Field | _Value"
 def condition_of(expression: pc.Expression) -> Condition:
     """The tree of an expression."""
     _, (buffer,) = expression.__reduce__()
+    return _parsed(buffer.to_pybytes()) if buffer.size <= _SMALL else _parse(buffer)
+
+
+@lru_cache(maxsize=256)
+def _parsed(data: bytes) -> Condition:
+    return _parse(pa.py_buffer(data))
+
+
+def _parse(buffer: pa.Buffer) -> Condition:
     reader = pa.ipc.open_file(buffer)
     batch = reader.get_batch(0) if reader.num_record_batches else None
     entries = iter(list(exported_metadata(reader.schema)))

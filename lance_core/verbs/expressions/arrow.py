@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -11,10 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.index.conditions import Compare, condition_of
 from lance_core.schema import Schema, exported_metadata
 from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["calls_of", "check_filter", "columns_of", "evaluated", "matching", "matching_all", "prepare", "true_places"]
+
+PLAIN_ROWS: Final = 4096
+"""Up to so many rows, what evaluating a filter costs is the plan that Arrow makes of it."""
+
+_SMALL: Final = 4096
+"""Bytes of an expression up to which its columns are kept for the next time."""
 
 FEW_SHARE: Final = 1 / 4
 """Rows that are left of a batch are cut out for the next condition if they are fewer than this."""
@@ -45,21 +53,32 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
 
 
 def columns_of(expression: pc.Expression) -> list[str]:
-    """Names of the top-level columns that an expression refers to, in order of first use.
+    """Names of the top-level columns that an expression refers to, in order of first use."""
+    _, (buffer,) = expression.__reduce__()
+    return list(_known_columns(buffer.to_pybytes()) if buffer.size <= _SMALL else _columns(buffer))
+
+
+@lru_cache(maxsize=256)
+def _known_columns(data: bytes) -> tuple[str, ...]:
+    return _columns(pa.py_buffer(data))
+
+
+def _columns(buffer: pa.Buffer) -> tuple[str, ...]:
+    """The same of a serialized expression.
 
     Arrow serializes an expression as the metadata of an (otherwise dull) IPC file: a list of
     `call`, `literal`, `field_ref` and `end` entries; `nested_field_ref: n` stands before the n parts of a path.
     """
     names: dict[str, None] = {}
     parts_left = 0
-    for key, value in _entries(expression):
+    for key, value in exported_metadata(pa.ipc.open_file(buffer).schema):
         if key == b"nested_field_ref":
             parts_left = -int(value)  # negative until its first part was seen
         elif key == b"field_ref":
             if parts_left <= 0:
                 names.setdefault(value.decode())
             parts_left = max(abs(parts_left) - 1, 0)
-    return list(names)
+    return tuple(names)
 
 
 def calls_of(expression: pc.Expression) -> list[str]:
@@ -104,6 +123,10 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     Raises:
         InvalidInputError: The expression does not fit the columns, or gives no truth value.
     """
+    if batch.num_rows <= PLAIN_ROWS:
+        plain = _plain(batch, expression)
+        if plain is not None:
+            return _without_nulls(plain)
     try:
         keep = evaluated(batch, {"keep": expression}).column("keep")
     except InvalidInputError as error:
@@ -111,6 +134,20 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     if not pa.types.is_boolean(keep.type):
         raise InvalidInputError(f"filter {expression} gives {keep.type}, not true or false")
     return _without_nulls(keep.combine_chunks())
+
+
+def _plain(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array | None:
+    """A comparison of a column with a value of its type, without the plan that Arrow makes of an expression."""
+    test = condition_of(expression)
+    if not isinstance(test, Compare) or len(test.path) != 1:
+        return None
+    place = batch.schema.get_field_index(str(test.path[0]))
+    if place < 0 or batch.column(place).type != test.value.type:
+        return None
+    try:
+        return pc.call_function(test.operator, [batch.column(place), test.value])
+    except pa.ArrowException:
+        return None  # the error is that of the plan
 
 
 def _without_nulls(mask: pa.BooleanArray) -> pa.BooleanArray:

@@ -59,6 +59,7 @@ _WITHOUT_MEANING: Final = (
 
 
 _CLOCK: Final = re.compile("now|current", re.IGNORECASE)
+_AND: Final = re.compile("and", re.IGNORECASE)
 _MOST_COMPILED: Final = 64
 _compiled: dict[tuple[str, int], tuple[Schema, tuple[pc.Expression | None, tuple[pc.Expression, ...]]]] = {}
 
@@ -287,7 +288,9 @@ def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, t
     from lance_core.verbs.expressions.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
 
     columns = with_row_fields(schema)
-    found = check_filter(filter_, columns), parse_conjuncts(filter_, columns)
+    whole = check_filter(filter_, columns)
+    assert whole is not None
+    found = whole, parse_conjuncts(filter_, columns) if _AND.search(filter_) else (whole,)
     if not _CLOCK.search(filter_):
         if len(_compiled) >= _MOST_COMPILED:
             _compiled.clear()
