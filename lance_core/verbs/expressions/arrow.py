@@ -18,7 +18,7 @@ from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["calls_of", "check_filter", "columns_of", "evaluated", "matching", "matching_all", "prepare", "true_places"]
 
-PLAIN_ROWS: Final = 4096
+PLAIN_ROWS: Final = 65_536
 """Up to so many rows, what evaluating a filter costs is the plan that Arrow makes of it."""
 
 _SMALL: Final = 4096
