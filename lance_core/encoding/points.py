@@ -28,7 +28,6 @@ from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps, as_b
 from lance_core.encoding.point_values import Cut, cutter
 from lance_core.encoding.repdef import Layer, wire_layers
 from lance_core.encoding.structural.chunk_layout import take_one_apart
-from lance_core.encoding.structural.miniblock import read_chunks
 from lance_core.errors import CorruptFileError
 
 __all__ = ["PointPage", "point_page", "read_points", "value_bits"]
@@ -150,12 +149,24 @@ class _Chunked(PointPage):
         return (start, end) if end - start <= _SMALL_PAGE else None
 
     def learn(self, answers: Sequence[BytesLike]) -> int:
-        chunks = read_chunks([self._layout], (), answers[:1], [self._page.buffer(1)])
-        ends = np.cumsum(chunks.counts)
-        if int(ends[-1]) != self._page.num_rows:
-            raise CorruptFileError(f"{int(ends[-1])} values in pages of {self._page.num_rows} rows")
+        meta = as_bytes(answers[0])
+        width = 4 if self._layout.has_large_chunk else 2
+        if meta.size % width or not meta.size:
+            raise CorruptFileError(f"chunk meta that is not a number of words of {width} bytes")
+        words = meta.view(f"<u{width}").astype(np.int64)
+        start, end = self._page.buffer(1)
+        bounds = np.empty(words.size + 1, np.int64)
+        bounds[0] = start
+        np.cumsum(((words >> 4) + 1) * 8, out=bounds[1:])
+        bounds[1:] += start
+        ends = np.cumsum(np.left_shift(1, words & 15))
+        before, num_items = int(ends[-2]) if ends.size > 1 else 0, self._layout.num_items
+        if int(bounds[-1]) > end:
+            raise CorruptFileError(f"chunks of {int(bounds[-1]) - start} bytes in a buffer of {end - start}")
+        if before > num_items or num_items != self._page.num_rows:
+            raise CorruptFileError(f"{max(before, num_items)} values in pages of {self._page.num_rows} rows")
+        ends[-1] = num_items
         items = self._items(answers[1]) if self._layout.num_dictionary_items else None
-        bounds = np.append(chunks.positions, chunks.positions[-1] + chunks.sizes[-1])
         self._table = _Table(bounds, ends, items)
         kept = 0 if items is None else memoryview(answers[1]).nbytes
         return 512 + int(bounds.nbytes + ends.nbytes) + 2 * kept

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.encoding.decoder import decode_pages, group_key
@@ -175,31 +175,34 @@ class RowStream:
 
 
 def point_task(
-    key: str, path: tuple[Field, ...], pages: ColumnPages, rows: Sequence[int], num_rows: int, kept: Kept
+    key: str, field: Field, pages: ColumnPages, rows: Sequence[int], num_rows: int, kept: Kept
 ) -> PageTask | None:
     """A few rows of one column of a 2.1 or 2.2 file, value by value; None if there is no way for it.
 
     Args:
         key: The file, for messages.
-        path: The fields from the top-level one down to the column.
+        field: A top-level field that has a column of its own.
         pages: The column's pages; takes note of what is read of them.
-        rows: Which rows, ascending, one at least.
+        rows: Which rows, ascending, one at least; a run is a `range`.
         num_rows: Rows in the file.
         kept: Called with about how many bytes are noted.
 
     Raises:
         CorruptFileError: The pages do not make up the rows of the file.
     """
-    if len(path) != 1 or is_packed(path[0]):
+    if is_packed(field):
         return None
-    kind = arrow_type_of(path[0])
+    kind = arrow_type_of(field)
     bits = value_bits(kind)
     if bits is None:
         return None
     bounds = pages.points.get("bounds")
     if bounds is None:
-        bounds = pages.points["bounds"] = _bounds(path, pages, num_rows).tolist()
-    where = f"{key}: column {path[0].name!r}"
+        bounds = [0, *accumulate(pages.num_items.tolist())]
+        if bounds[-1] != num_rows:
+            raise CorruptFileError(f"column {field.name!r}: pages of {bounds[-1]} rows in a file of {num_rows}")
+        pages.points["bounds"] = bounds
+    where = f"{key}: column {field.name!r}"
     wanted: list[tuple[PointPage, Sequence[int]]] = []
     for number, start, places in _by_page(bounds, rows):
         name = number, kind if pa.types.is_fixed_size_list(kind) else bits
@@ -229,16 +232,6 @@ def _by_page(bounds: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, 
         at = stop
 
 
-def _bounds(path: tuple[Field, ...], pages: ColumnPages, num_rows: int) -> npt.NDArray[np.int64]:
-    """The first row of each page, and the number of rows."""
-    factor = max(items_per_row(path), 1)
-    bounds = np.zeros(pages.num_items.size + 1, np.int64)
-    np.cumsum(pages.num_items // factor, out=bounds[1:])
-    if int(bounds[-1]) != num_rows or bool((pages.num_items % factor).any()):
-        raise CorruptFileError(f"column {path[-1].name!r}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
-    return bounds
-
-
 class ColumnPlan:
     """How the wanted rows of one column of a 2.1 or 2.2 file are read.
 
@@ -256,7 +249,12 @@ class ColumnPlan:
         self._path = path
         self._name = f"{key}: column {'.'.join(f.name for f in path)!r}"
         self._pages = pages
-        self._bounds = _bounds(path, pages, num_rows)
+        factor = items_per_row(path)
+        bounds = np.zeros(pages.num_items.size + 1, np.int64)
+        np.cumsum(pages.num_items // max(factor, 1), out=bounds[1:])
+        if int(bounds[-1]) != num_rows or bool((pages.num_items % max(factor, 1)).any()):
+            raise CorruptFileError(f"column {path[-1].name!r}: pages of {int(bounds[-1])} rows in a file of {num_rows}")
+        self._bounds = bounds
 
     def tasks(self, runs: RowRuns) -> Iterator[PageTask]:
         """One task per page, per group of pages that are described alike, or per part of a large page."""

@@ -22,7 +22,7 @@ from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import merge_columns
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.page import ByteRange, BytesLike
-from lance_core.encoding.paths import column_fields, leaf_paths, plain_columns
+from lance_core.encoding.paths import column_fields, is_column, leaf_paths, plain_columns
 from lance_core.encoding.structural.decoded import RowRuns
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 from lance_core.file.column import FEW_POINTS, ColumnPlan, PageTask, RowStream, located, point_task
@@ -238,8 +238,16 @@ class DataFileReader:
         with located(self._key):
             arrow_schema = schema_to_arrow(schema)
             points = self._points(runs)
-            fields = [self._field_reader(field, columns, runs, points) for field in schema.fields]
-        yield from self._batches(arrow_schema, fields, runs.count, batch_rows)
+            tasks = [self._point_task(field, columns, points) for field in schema.fields]
+            if all(tasks):
+                fields = []
+            else:
+                pairs = zip(schema.fields, tasks, strict=True)
+                fields = [self._field_reader(field, columns, runs, task) for field, task in pairs]
+        if tasks and not fields:
+            yield from self._point_batches(arrow_schema, [task for task in tasks if task], runs.count, batch_rows)
+        else:
+            yield from self._batches(arrow_schema, fields, runs.count, batch_rows)
 
     def _runs(self, rows: range | npt.NDArray[np.integer[Any]] | None) -> RowRuns:
         if rows is None:
@@ -263,17 +271,35 @@ class DataFileReader:
             return range(int(runs.starts[0]), int(runs.ends[0]))
         return runs.rows().tolist() if count <= FEW_POINTS else []
 
-    def _field_reader(
-        self, field: Field, columns: Mapping[int, int], runs: RowRuns, points: Sequence[int]
-    ) -> _FieldReader:
-        """How a field is read.
+    def _point_task(self, field: Field, columns: Mapping[int, int], points: Sequence[int]) -> PageTask | None:
+        """Some rows of a field, if they are looked up value by value."""
+        index = columns.get(field.id)
+        if not points or self._legacy is not None or not self.version.has_levels or not is_column(field):
+            return None
+        if index is None or not 0 <= index < len(self._metadata.columns):
+            return None  # the plain way says what is wrong
+        return point_task(self._key, field, self._metadata.columns[index], points, self.num_rows, self._kept)
 
-        Args:
-            field: The field.
-            columns: As for `read`.
-            runs: Which rows.
-            points: The same as numbers if they are few, or a short run, else empty.
-        """
+    def _point_batches(
+        self, schema: pa.Schema, tasks: Sequence[PageTask], count: int, batch_rows: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of all columns at once; each round of ranges is one request for all of them."""
+        active = [(task, asked) for task in tasks if (asked := task.advance(None)) is not None]
+        while active:
+            answers = iter(self.fetch([r for _, ranges in active for r in ranges]))
+            found = [(task, task.advance([next(answers) for _ in ranges])) for task, ranges in active]
+            active = [(task, asked) for task, asked in found if asked is not None]
+        batch = pa.RecordBatch.from_arrays([task.result() for task in tasks], schema=schema)
+        step = batch_rows or count
+        for start in range(0, count, step):
+            yield batch if step >= count else batch.slice(start, step)
+
+    def _field_reader(
+        self, field: Field, columns: Mapping[int, int], runs: RowRuns, point: PageTask | None
+    ) -> _FieldReader:
+        """How a field is read; `point` looks its values up, if that is possible."""
+        if point is not None:
+            return _FieldReader(field, [RowStream(iter([point]))])
         if self._legacy is not None:
             tasks = self._legacy.tasks(field, columns, runs)
             return _FieldReader(field, [RowStream(tasks)], is_whole=True)
@@ -287,9 +313,7 @@ class DataFileReader:
                 name = ".".join(f.name for f in path)
                 raise InvalidInputError(f"{self._key}: column {name!r} (field {path[-1].id}) is not in the file")
             pages = self._metadata.columns[index]
-            point = point_task(self._key, path, pages, points, self.num_rows, self._kept) if points else None
-            tasks = ColumnPlan(self._key, path, pages, self.num_rows).tasks(runs) if point is None else iter([point])
-            readers.append(RowStream(tasks))
+            readers.append(RowStream(ColumnPlan(self._key, path, pages, self.num_rows).tasks(runs)))
         return _FieldReader(field, readers)
 
     def _batches(

@@ -51,7 +51,7 @@ from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.picked import can_pick, decode_picked
 from lance_core.errors import CorruptFileError
 
-__all__ = ["Chunks", "Dictionary", "decode", "encode", "group_key", "read_chunks"]
+__all__ = ["Dictionary", "decode", "encode", "group_key"]
 
 _MAX_CHUNK_BYTES_2_1: Final = 32 * 1024
 # Below this many bytes it is cheaper to read a page as a whole than to look up its chunks first.
@@ -163,7 +163,7 @@ def _repetition_index(repetition: LevelArray, bounds: Counts, row_level: int) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunks:
+class _Chunks:
     """The chunks of a group of pages, as their chunk meta tells.
 
     Attributes:
@@ -219,7 +219,7 @@ def decode(pages: Sequence[PageInfo], layers: tuple[Layer, ...], rows: RowRuns) 
     answers = yield asked
     step = 1 + has_items + is_list
     metas = answers[: step * len(pages) : step]
-    chunks = read_chunks(layouts, layers, metas, data_ranges)
+    chunks = _read_meta(layouts, layers, metas, data_ranges)
     items: tuple[DataBlock, ...] = ()
     if has_items:
         stored = answers[1 : step * len(pages) : step]
@@ -251,23 +251,12 @@ def _layout_of(page: PageInfo) -> MiniBlockLayout:
     return page.encoding.mini_block_layout
 
 
-def read_chunks(
+def _read_meta(
     layouts: Sequence[MiniBlockLayout],
     layers: tuple[Layer, ...],
     metas: Sequence[BytesLike],
     data: Sequence[ByteRange],
-) -> Chunks:
-    """Read the chunk meta of pages that are described alike.
-
-    Args:
-        layouts: Their descriptions.
-        layers: The layers that these name.
-        metas: The chunk meta of each.
-        data: Where the chunks of each are.
-
-    Raises:
-        CorruptFileError: It does not fit the pages.
-    """
+) -> _Chunks:
     width = 4 if layouts[0].has_large_chunk else 2
     raw = [as_bytes(meta) for meta in metas]
     if any(part.size % width or not part.size for part in raw):
@@ -291,10 +280,10 @@ def read_chunks(
     before = np.cumsum(sizes) - sizes
     shift = np.array([start for start, _ in data], np.int64) - before[first[:-1]]
     positions = before + np.repeat(shift, np.diff(first))
-    return Chunks(layout=layouts[0], layers=layers, positions=positions, sizes=sizes, counts=counts, first=first)
+    return _Chunks(layout=layouts[0], layers=layers, positions=positions, sizes=sizes, counts=counts, first=first)
 
 
-def _join_whole(answers: Sequence[BytesLike], chunks: Chunks, data: Sequence[ByteRange]) -> tuple[Bytes, Counts]:
+def _join_whole(answers: Sequence[BytesLike], chunks: _Chunks, data: Sequence[ByteRange]) -> tuple[Bytes, Counts]:
     """The chunk data of all pages as one array, and where in it each chunk begins."""
     parts = [as_bytes(answer) for answer in answers]
     starts = np.array([start for start, _ in data], np.int64)
@@ -343,7 +332,7 @@ class _RowIndex:
         return _union(np.minimum(first, last), last, ended.size - 1)
 
 
-def _read_index(buffers: Sequence[BytesLike], chunks: Chunks, num_rows: Counts) -> _RowIndex:
+def _read_index(buffers: Sequence[BytesLike], chunks: _Chunks, num_rows: Counts) -> _RowIndex:
     depth = chunks.layout.repetition_index_depth
     raw = [as_bytes(buffer) for buffer in buffers]
     num_chunks = np.diff(chunks.first)
@@ -365,7 +354,7 @@ def _read_index(buffers: Sequence[BytesLike], chunks: Chunks, num_rows: Counts) 
 
 
 def _decode_chunks(
-    chunks: Chunks, data: Bytes, starts: Counts, wanted: Counts, index: _RowIndex | None, rows: RowRuns
+    chunks: _Chunks, data: Bytes, starts: Counts, wanted: Counts, index: _RowIndex | None, rows: RowRuns
 ) -> DecodedRows:
     layout = chunks.layout
     has_levels = layout.HasField("rep_compression"), layout.HasField("def_compression")
@@ -399,7 +388,7 @@ def _decode_chunks(
     return DecodedRows(covered=covered, levels=levels, values=values)
 
 
-def _rows_of_chunks(chunks: Chunks, wanted: Counts) -> RowRuns:
+def _rows_of_chunks(chunks: _Chunks, wanted: Counts) -> RowRuns:
     """The rows of some chunks of pages without lists."""
     ends = np.cumsum(chunks.counts)
     runs = RowRuns.of_rows(wanted)
@@ -413,7 +402,7 @@ def _picked_levels(levels: Levels, positions: Counts) -> Levels:
 
 
 def _with_items(
-    decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: Chunks, wanted: Counts, rows: RowRuns
+    decoded: DecodedRows, items: tuple[DataBlock, ...], chunks: _Chunks, wanted: Counts, rows: RowRuns
 ) -> DecodedRows:
     """Add the dictionaries of the pages; indices count through all of them."""
     values = decoded.values

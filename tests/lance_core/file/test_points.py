@@ -97,9 +97,9 @@ def test_they_are_the_rows_of_the_plain_way(tables, writer, version, monkeypatch
         plain = [dataset.take(sorted(some)) for some in wanted]
     names = set()
 
-    def point_task(key, path, *others):
-        found = column.point_task(key, path, *others)
-        names.update({path[0].name} if found is not None else ())
+    def point_task(key, field, *others):
+        found = column.point_task(key, field, *others)
+        names.update({field.name} if found is not None else ())
         return found
 
     monkeypatch.setattr(reader, "point_task", point_task)
