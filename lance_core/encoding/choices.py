@@ -21,7 +21,8 @@ __all__ = ["Choices"]
 
 _SMALL_BYTES: Final = 64 * 1024
 _USES: Final = 16
-"""Pages after which statistics are taken again."""
+"""Pages after which statistics are taken again; twice as many each time that they say the same again."""
+_MOST_USES: Final = 256
 _WORSE: Final = 1.25
 """Bytes per value, against those of the page that the choice was made for, from which it is no longer taken."""
 _PADDING: Final = 64
@@ -36,6 +37,7 @@ class _Known:
     choice: Choice
     bytes_per_value: float
     pattern: Pattern | None
+    limit: int = _USES
     uses: int = 0
 
     def fits(self, num_bytes: int, num_values: int) -> bool:
@@ -75,7 +77,7 @@ class Choices:
                 return page
         key = _key(column, count, has_levels=nulls > 0)
         known = self._known.get(key)
-        if known is None or known.pattern is None or known.uses >= _USES:
+        if known is None or known.pattern is None or known.uses >= known.limit:
             return None
         page = repeated(leaf, array, known.pattern)
         if page is None:
@@ -90,12 +92,11 @@ class Choices:
         """The choice for a page; None if statistics must be taken."""
         key = _key(column, block.num_values, has_levels=has_levels)
         known = self._known.get(key)
-        if known is None or not block.num_values or not _is_small(block) or _may_be_constant(block):
+        if known is None or known.uses >= known.limit or not block.num_values:
+            return None
+        if not _is_small(block) or _may_be_constant(block):
             return None
         known.uses += 1
-        if known.uses > _USES:
-            self._known.pop(key, None)
-            return None
         return known.choice
 
     def fits(self, column: int, page: EncodedPage, num_values: int, *, has_levels: bool) -> bool:
@@ -111,9 +112,11 @@ class Choices:
         """Remember what was chosen for a page."""
         if block.num_values and choice.layout != "constant" and _is_small(block):
             assert isinstance(page.encoding, PageLayout)
-            self._known[_key(column, block.num_values, has_levels=has_levels)] = _Known(
-                choice, page.size_bytes / block.num_values, pattern_of(page.encoding)
-            )
+            key = _key(column, block.num_values, has_levels=has_levels)
+            before = self._known.get(key)
+            limit = _USES if before is None or before.choice != choice else min(2 * before.limit, _MOST_USES)
+            pattern = pattern_of(page.encoding)
+            self._known[key] = _Known(choice, page.size_bytes / block.num_values, pattern, limit)
 
 
 def _key(column: int, num_values: int, *, has_levels: bool) -> _Key:

@@ -290,7 +290,7 @@ def _indices(array: Any, count: int) -> tuple[npt.NDArray[Any], bytes, int] | No
 
 def _packed(words: npt.NDArray[Any]) -> bytes:
     """Bit-packed values: their width, and one block."""
-    width = int(words.max()).bit_length()
+    width = int(np.maximum.reduce(words)).bit_length()
     return width.to_bytes(words.itemsize, "little") + pack_one(words, width)
 
 

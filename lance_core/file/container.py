@@ -102,11 +102,15 @@ class PageFile:
             length: The length that is recorded for it.
             num_rows: Rows in it.
         """
-        ranges = [self.append(buffer) for buffer in buffers]
+        offsets, sizes = [], []
+        for buffer in buffers:
+            start, end = self.append(buffer)
+            offsets.append(start)
+            sizes.append(end - start)
         self._pages[column].append(
             ColumnMetadata.Page(
-                buffer_offsets=[start for start, _ in ranges],
-                buffer_sizes=[end - start for start, end in ranges],
+                buffer_offsets=offsets,
+                buffer_sizes=sizes,
                 length=length,
                 encoding=encoding,
                 priority=self._next_row[column] if self._version.has_levels else 0,
@@ -170,9 +174,12 @@ class PageFile:
         metadata = {**self._schema.metadata, **self._schema_metadata}
         return dataclasses.replace(self._schema, fields=fields, metadata=metadata)
 
-    def close(self, num_rows: int) -> WrittenFile:
-        """Make a file visible that is complete."""
-        self._sink.close()
+    def close(self, num_rows: int, *, durable_name: bool = True) -> WrittenFile:
+        """Make a file visible that is complete; see `ObjectWriter.close_unnamed` for its name."""
+        if durable_name:
+            self._sink.close()
+        else:
+            self._sink.close_unnamed()
         return self.written(num_rows)
 
     def written(self, num_rows: int) -> WrittenFile:
@@ -193,24 +200,27 @@ class PageFile:
     def append(self, buffer: BytesLike) -> tuple[int, int]:
         """Write a buffer and fill up to the next aligned position."""
         start = self._position
-        self._write(buffer)
-        end = self._position
-        padding = -end % ALIGNMENT
-        if padding:
-            self._write(_PADDINGS[padding])
-        return start, end
-
-    def _write(self, buffer: BytesLike) -> None:
         size = len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
-        self._position += size
+        end = start + size
+        padding = -end % ALIGNMENT
+        self._position = end + padding
         if size >= _WRITE_BYTES:
             self._write_out()
             self._sink.write(buffer)
-            return
-        self._unwritten.append(buffer)
-        self._unwritten_bytes += size
+            size = 0
+        else:
+            self._unwritten.append(buffer)
+        if padding:
+            self._unwritten.append(_PADDINGS[padding])
+        self._unwritten_bytes += size + padding
         if self._unwritten_bytes >= _WRITE_BYTES:
             self._write_out()
+        return start, end
+
+    def _write(self, data: bytes) -> None:
+        """Write metadata, which is not aligned and goes out in the end."""
+        self._position += len(data)
+        self._unwritten.append(data)
 
     def _write_out(self) -> None:
         """Hand the collected buffers to the store in one piece."""

@@ -214,10 +214,14 @@ class DataFileWriter:
         self._refuse_legacy("what is known before it is closed")
         return self._file.written(self._num_rows)
 
-    def close(self) -> WrittenFile:
-        """Make a file visible that is complete. It may be called from another thread than the other methods."""
+    def close(self, *, durable_name: bool = True) -> WrittenFile:
+        """Make a file visible that is complete. It may be called from another thread than the other methods.
+
+        Args:
+            durable_name: Whether its name has to be durable, too; else `store.sync_names` makes it so.
+        """
         if self._legacy is None:
-            return self._file.close(self._num_rows)
+            return self._file.close(self._num_rows, durable_name=durable_name)
         return WrittenFile(
             key=self._key,
             size_bytes=self._sink.close(),

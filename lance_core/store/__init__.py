@@ -3,7 +3,7 @@
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
-from lance_core.store.durable import Settling, make_durable
+from lance_core.store.durable import Settling, make_durable, sync_names
 from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
@@ -28,5 +28,6 @@ __all__ = [
     "manifest_index",
     "open_base",
     "open_store",
+    "sync_names",
     "uri_above",
 ]

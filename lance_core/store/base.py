@@ -82,6 +82,10 @@ class ObjectWriter(Protocol):
         """Make the object visible and return its size in bytes."""
         ...
 
+    def close_unnamed(self) -> int:
+        """The same, but the name of a file on a disk is durable only once its folder was synced (`sync_names`)."""
+        return self.close()
+
     def abort(self) -> None:
         """Drop what was written; does nothing after `close`."""
         ...

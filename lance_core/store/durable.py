@@ -11,7 +11,7 @@ from lance_core.store.base import ObjectStore
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool
 
-__all__ = ["Settling", "make_durable"]
+__all__ = ["Settling", "make_durable", "sync_names"]
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -75,3 +75,13 @@ def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | N
     own.add(store.sync_folders, keys)
     if settling is None:
         own.wait()
+
+
+def sync_names(store: ObjectStore, keys: Sequence[str]) -> None:
+    """Make durable the names of objects whose writers did not (`ObjectWriter.close_unnamed`).
+
+    Raises:
+        StoreError: The disk failed.
+    """
+    if isinstance(store, LocalStore):
+        store.sync_folders(keys)

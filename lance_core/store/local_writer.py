@@ -100,11 +100,18 @@ class LocalWriter(ObjectWriter):
 
     def close(self) -> int:
         """Give the file its name and return its size."""
+        return self._close(syncs_name=self._durable)
+
+    def close_unnamed(self) -> int:
+        """The same, without waiting for the folder."""
+        return self._close(syncs_name=False)
+
+    def _close(self, *, syncs_name: bool) -> int:
         if self._fd >= 0:
             self.flush()
         try:
             os.rename(self.staging, self._path)
-            if self._durable:
+            if syncs_name:
                 sync_directory(os.path.dirname(self._path))
         except OSError as error:
             self.abort()

@@ -19,7 +19,7 @@ from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
 from lance_core.schema import Schema, schema_from_arrow, schema_from_bytes
-from lance_core.store import ObjectStore, Settling, open_store
+from lance_core.store import ObjectStore, Settling, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
 from lance_core.verbs.files.blobs import with_blob_types
@@ -43,7 +43,7 @@ __all__ = [
 
 MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
-CLOSING_AT_A_TIME: Final = 4
+CLOSING_AT_A_TIME: Final = 8
 """Files of one writer that become durable side by side, while the next one is filled."""
 
 INTERRUPTED_S: Final = 2.0
@@ -147,15 +147,25 @@ class FragmentWriter:
 
     def finish(self) -> list[FragmentMetadata]:
         """End the last file and return the fragments; none if no row was written. All files are durable then."""
-        self._end_file(waits=True)
+        self._end_file(is_last=True)
         self._settling.wait()
+        self._sync_names()
         return self._fragments
 
     def finish_soon(self, settling: Settling) -> list[FragmentMetadata]:
         """The same, except that files on a disk are durable once they have settled."""
-        self._end_file(waits=self._target().store.put_is_a_request)
+        self._end_file(is_last=True, settles=not self._target().store.put_is_a_request)
         settling.take(self._settling)
+        if self._num_ended > 1:
+            settling.wait()
+            self._sync_names()
         return self._fragments
+
+    def _sync_names(self) -> None:
+        """Make durable the names of several files, which they have by now, at once."""
+        if self._num_ended > 1:
+            for store in {id(store): store for store, _ in self._keys}.values():
+                sync_names(store, [key for own, key in self._keys if own is store])
 
     def discard(self, limit_s: float | None = None) -> None:
         """Delete what was written.
@@ -206,20 +216,26 @@ class FragmentWriter:
                 self._progress.begin(self._begun)
         return self._file
 
-    def _end_file(self, *, waits: bool = False) -> None:
-        """End a file; in the background if nothing has to be known of it, for that waits for the storage."""
+    def _end_file(self, *, is_last: bool = False, settles: bool = False) -> None:
+        """End a file; in the background if nothing has to be known of it, for that waits for the storage.
+
+        Args:
+            is_last: Whether no other file follows.
+            settles: Whether the last one, too, is closed in the background.
+        """
         if self._file is None:
             return
         file, target = self._file, self._target()
         file.complete()
         self._num_ended += 1
+        is_alone = is_last and self._num_ended == 1
         # Progress is told in order, and a file of 0.1 needs the dictionaries of the one before.
-        if waits or self._progress is not None or self._version is FileVersion.V0_1:
-            written = file.close()
+        if (is_last and not settles) or self._progress is not None or self._version is FileVersion.V0_1:
+            written = file.close(durable_name=is_alone)
             self._schema = known_dictionaries(self._schema, written.dictionaries)
         else:
             written = file.written()
-            self._settling.add(closed, file)
+            self._settling.add(closed, file, durable_name=is_alone)
         self._file = None
         self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
         if self._progress is not None and self._begun is not None:
@@ -231,10 +247,10 @@ class FragmentWriter:
         return self._targets[self._num_ended % len(self._targets)]
 
 
-def closed(file: DataFileWriter) -> None:
+def closed(file: DataFileWriter, *, durable_name: bool = True) -> None:
     """Close a file that is complete, or leave nothing of it."""
     try:
-        file.close()
+        file.close(durable_name=durable_name)
     except BaseException:
         file.abort()
         raise
