@@ -32,7 +32,7 @@ from lance_core.errors import (
     OutcomeUnknownError,
     StoreError,
 )
-from lance_core.store import ObjectStore
+from lance_core.store import ObjectStore, naming_after
 from lance_core.table.flags import NO_TRANSACTION_FILES
 from lance_core.table.manifest import Manifest, ManifestLocation
 from lance_core.table.paths import HINT_KEY, Naming, is_detached, manifest_key, transaction_key
@@ -90,8 +90,6 @@ class VersionWriter:
         key = manifest_key(manifest.version, self.naming)
         data = manifest.to_bytes(record)
         self.met, self._unsettled = None, None
-        if self.ready is not None:
-            self.ready()
         lock = self.store.options.commit_lock
         with nullcontext() if lock is None else lock(manifest.version):
             location = self._put_manifest(key, data, transaction.uuid)
@@ -153,9 +151,10 @@ class VersionWriter:
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
         """Put the manifest; None if there is one, this writer's own or another's."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
+        store = self.store if self.ready is None else naming_after(self.store, self.ready)
         for attempt in range(1, _PUT_ATTEMPTS + 1):
             try:
-                e_tag = self.store.put_if_absent(key, data, durable=self.durable)
+                e_tag = store.put_if_absent(key, data, durable=self.durable)
             except DatasetExistsError:
                 raise  # no other writer: trying the next number would meet it again
             except AlreadyExistsError:

@@ -11,7 +11,7 @@ from lance_core.store.base import ObjectStore
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool
 
-__all__ = ["Settling", "make_durable", "sync_names"]
+__all__ = ["Settling", "make_durable", "naming_after", "sync_names"]
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -75,6 +75,18 @@ def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | N
     own.add(store.sync_folders, keys)
     if settling is None:
         own.wait()
+
+
+def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:
+    """A store whose `put_if_absent` names nothing before `ready` has returned, which on a disk runs meanwhile.
+
+    Raises:
+        StoreError: From `ready`, here or by `put_if_absent`: what it waited for failed.
+    """
+    if isinstance(store, LocalStore):
+        return store.naming_after(ready)
+    ready()
+    return store
 
 
 def sync_names(store: ObjectStore, keys: Sequence[str]) -> None:

@@ -13,14 +13,15 @@ from __future__ import annotations
 # Descriptors, links and fsync are the business of this module; pathlib offers half of them.
 # ruff: noqa: PTH100, PTH106, PTH108, PTH114, PTH116, PTH120
 import contextlib
+import copy
 import ctypes
 import errno
 import mmap
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self
 
 from lance_core.errors import AlreadyExistsError, ObjectNotFoundError, OutcomeUnknownError, StoreError
 from lance_core.store.base import (
@@ -62,6 +63,16 @@ class LocalStore:
     def __init__(self, path: str, options: StorageOptions | None = None) -> None:
         self._path = os.path.abspath(path)
         self._options = options if options is not None else StorageOptions()
+        self._ready: Callable[[], None] | None = None
+
+    def naming_after(self, ready: Callable[[], None]) -> Self:
+        """The same store, but `put_if_absent` calls `ready` once the bytes are written and before they get their name.
+
+        So an object reaches the disk at the same time as what it refers to.
+        """
+        store = copy.copy(self)
+        store._ready = ready  # noqa: SLF001 - a copy of this one
+        return store
 
     @property
     def root(self) -> str:
@@ -161,6 +172,8 @@ class LocalStore:
         try:
             writer.write(data)
             writer.flush()
+            if self._ready is not None:
+                self._ready()
             with self._errors(key):
                 _link(writer.staging, path)
             if durable:

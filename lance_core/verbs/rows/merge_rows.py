@@ -199,8 +199,8 @@ class _Merge:
             inserted = self.rows.table.take(pa.array(new))
             if len(new):
                 moved.write(self._complete(inserted, None))
-            removal = remove_rows(self.base, gone, self.files)
             fragments = moved.finish()
+            removal = remove_rows(self.base, gone, self.files)
         self.stats.inserted = len(new)
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,

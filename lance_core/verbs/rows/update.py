@@ -73,11 +73,12 @@ def _attempt(
             ids = row_ids_of(fragment)
             for batch, offsets in rows_at(base, fragment, gone):
                 moved.write(_changed(batch, values, arrow), None if ids is None else ids[offsets])
+        fragments = moved.finish()
         removal = remove_rows(base, rows, files)
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
-            new_fragments=moved.finish(),
+            new_fragments=fragments,
             fields_for_preserving_frag_bitmap=tuple(_leaf_ids(base.manifest, updates)),
         )
         manifest = files.commit(operation, removal.affected_rows)
