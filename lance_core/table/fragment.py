@@ -428,12 +428,13 @@ class FragmentList(Sequence[Fragment]):
 def _sorted_list(pairs: list[tuple[int, bytes]]) -> FragmentList:
     """Make a list of (id, serialized fragment) pairs in any order."""
     ids = [i for i, _ in pairs]
-    if any(left >= right for left, right in pairwise(ids)):
+    ordered = sorted(ids)
+    if len(set(ordered)) < len(ordered):
+        twice = next(left for left, right in pairwise(ordered) if left == right)
+        raise InvalidInputError(f"the commit would produce two fragments with id {twice}")
+    if ordered != ids:
         pairs = sorted(pairs, key=lambda pair: pair[0])
-        ids = [i for i, _ in pairs]
-        for left, right in pairwise(ids):
-            if left == right:
-                raise InvalidInputError(f"the commit would produce two fragments with id {left}")
+        ids = ordered
     result = FragmentList([raw for _, raw in pairs])
     result._ids = ids  # noqa: SLF001 - the constructor's other half
     return result
