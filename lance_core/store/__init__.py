@@ -3,7 +3,7 @@
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
-from lance_core.store.durable import Settling, make_durable, naming_after, sync_names
+from lance_core.store.durable import Settling, make_durable, naming_after, put_durably, sync_names
 from lance_core.store.external import ManifestIndex, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
@@ -29,6 +29,7 @@ __all__ = [
     "naming_after",
     "open_base",
     "open_store",
+    "put_durably",
     "sync_names",
     "uri_above",
 ]

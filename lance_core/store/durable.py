@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, ParamSpec
 
-from lance_core.store.base import ObjectStore
+from lance_core.store.base import ObjectStore, ReadableBuffer
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool
 
-__all__ = ["Settling", "make_durable", "naming_after", "sync_names"]
+__all__ = ["Settling", "make_durable", "naming_after", "put_durably", "sync_names"]
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -75,6 +75,16 @@ def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | N
     own.add(store.sync_folders, keys)
     if settling is None:
         own.wait()
+
+
+def put_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
+    """Write an object that survives a power loss once this returns.
+
+    Raises:
+        StoreError: The storage failed; nothing is left.
+    """
+    with store.open_writer(key) as writer:
+        writer.write(data)
 
 
 def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.schema import Schema
-from lance_core.store import make_durable
+from lance_core.store import make_durable, put_durably
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
@@ -231,19 +231,51 @@ def remove_rows(source: Source, rows: Iterable[tuple[Fragment, BitMap]], files: 
         files: Takes note of the files.
     """
     removed, updated, affected = [], [], {}
+    unwritten: list[_Hidden] = []  # the first one, until there is another
     for fragment, gone in rows:
         affected[fragment.id] = gone
         if len(gone) == live_count(source, fragment):
             removed.append(fragment.id)
-        else:
-            updated.append(with_deletions(source, fragment, gone, files))
-    written = [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None]
-    make_durable(source.store, written, files.settling)
+            continue
+        hidden = _hidden(source, fragment, gone)
+        updated.append(hidden.fragment)
+        files.add(source.store, hidden.key)
+        unwritten.append(hidden)
+        if len(updated) > 1:
+            _put(source, unwritten)
+    if unwritten and files.settling is not None and not source.store.put_is_a_request:
+        files.settling.add(put_durably, source.store, unwritten[0].key, unwritten[0].data)
+    else:
+        _put(source, unwritten)
+        written = [one.deletion_file.key(one.id) for one in updated if one.deletion_file is not None]
+        make_durable(source.store, written, files.settling)
     return Removal(removed_fragment_ids=tuple(removed), updated_fragments=tuple(updated), affected_rows=affected)
+
+
+class _Hidden(NamedTuple):
+    """A fragment with a new deletion file, the key of that and what belongs into it."""
+
+    fragment: Fragment
+    key: str
+    data: bytes
+
+
+def _put(source: Source, hidden: list[_Hidden]) -> None:
+    """Write deletion files, which are not durable yet."""
+    for one in hidden:
+        source.store.put(one.key, one.data)
+    hidden.clear()
 
 
 def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Staged) -> Fragment:
     """The fragment with a new deletion file, which is not durable yet, that hides these rows too."""
+    found = _hidden(source, fragment, gone)
+    source.store.put(found.key, found.data)
+    files.add(source.store, found.key)
+    return found.fragment
+
+
+def _hidden(source: Source, fragment: Fragment, gone: BitMap) -> _Hidden:
     hidden = (source.deletions(fragment) or DeletionVector()) | gone
     data, kind = hidden.to_bytes()
     file = DeletionFile(
@@ -252,9 +284,7 @@ def with_deletions(source: Source, fragment: Fragment, gone: BitMap, files: Stag
         id=new_deletion_file_id(),
         num_deleted_rows=len(hidden),
     )
-    source.store.put(file.key(fragment.id), data)
-    files.add(source.store, file.key(fragment.id))
-    return replace(fragment, deletion_file=file)
+    return _Hidden(replace(fragment, deletion_file=file), file.key(fragment.id), data)
 
 
 def bitmap_of(offsets: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> BitMap:
