@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.datablock import DataBlock, FixedSizeListBlock, FixedWidthBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage
-from lance_core.encoding.repeat import MOST_VALUES, Leaf, Pattern, constant_page, pattern_of, repeated
+from lance_core.encoding.repeat import Leaf, Pattern, constant_page, pattern_of, repeated
 from lance_core.encoding.strategy import TINY_VALUES, Choice
 from lance_core.schema import Schema
 
@@ -69,7 +69,7 @@ class Choices:
             array: Its values, of some kilobytes.
         """
         count, nulls = len(array), array.null_count
-        if not 0 < count <= MOST_VALUES or nulls == count:
+        if nulls == count:
             return None
         if not nulls:
             page = constant_page(leaf, array)

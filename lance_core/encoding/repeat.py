@@ -37,10 +37,10 @@ from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.repdef import Layer, wire_layers
 from lance_core.encoding.shred import null_mask
 
-__all__ = ["MOST_VALUES", "Leaf", "Pattern", "constant_page", "leaf_of", "pattern_of", "repeated"]
+__all__ = ["Leaf", "Pattern", "constant_page", "leaf_of", "pattern_of", "repeated"]
 
-MOST_VALUES: Final = 1024
-"""Values of a page of which everything fits one chunk, bit-packed values and levels, too."""
+_ANY_NUMBER: Final = 2**31 - 1
+_MOST_VALUES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024
 _ALIGNMENT: Final = 8
 _CHUNK_FILLS: Final = tuple(b"\xfe" * length for length in range(_ALIGNMENT))
@@ -98,6 +98,14 @@ class Pattern:
     has_nulls: bool = False
     has_items: bool = False
     described: dict[tuple[int, int], Encoding] = field(default_factory=dict, compare=False)
+
+    @property
+    def most_values(self) -> int:
+        """Values of a page of which everything fits one chunk; pages without chunks have any number."""
+        if self.values == "raw":
+            return _ANY_NUMBER
+        is_packed = self.values == "inline_bitpacking" or self.has_nulls
+        return BLOCK_VALUES if is_packed else _MOST_VALUES
 
     def description(self, count: int, num_items: int) -> Encoding:
         """The description of a page of so many values, and items of a dictionary."""
@@ -164,13 +172,15 @@ def repeated(leaf: Leaf, array: Any, pattern: Pattern) -> EncodedPage | None:
 
     Args:
         leaf: How the values lie in memory.
-        array: The values, of one to 1024 rows; nulls among them if and only if the earlier page had some.
+        array: The values, some kilobytes; nulls are among them if and only if the earlier page had some.
         pattern: The earlier page.
 
     Returns:
         The page; None if these values need another one.
     """
     count = len(array)
+    if count > pattern.most_values:
+        return None
     if pattern.values == "raw":
         data = _numbers(array, leaf, count)
         return None if data is None else _page(pattern, [data.tobytes()], count)

@@ -17,7 +17,7 @@ from lance_core.schema import schema_from_arrow
 
 LIMITS = Limits(large_chunks=True)
 RNG = np.random.default_rng(16)
-SIZES = (1, 2, 7, 64, 65, 300, 511, 512, 513, 900, 1023, 1024)
+SIZES = (1, 2, 7, 64, 65, 300, 511, 512, 513, 900, 1023, 1024, 1025, 4096, 4097)
 
 
 def _numbers(kind: pa.DataType, bits: int) -> Any:
