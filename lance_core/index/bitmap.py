@@ -127,6 +127,8 @@ class BitmapIndex:
         if found is None:
             return None
         result = located(found, view, covered, by_id=by_id)
+        if self.of_lists:
+            return result | self._absent(view, covered, by_id=by_id)
         return result | self._unknown(view, covered, by_id=by_id) if self._is_checked else result
 
     def certain(self, test: Test, wanted: bool, view: View, covered: Bools) -> Candidates | None:
@@ -169,6 +171,13 @@ class BitmapIndex:
         for other in parts[1:]:
             found = _common(found, other)
         return dict(found)
+
+    def _absent(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
+        """The covered fragments of which no list is known: all are empty, or a wrong segment claims the fragment."""
+        if self.size > _CHECKED_BYTES:
+            return Candidates.no(view)
+        known = located(union([self.known(), self.null_lists or {}]), view, covered, by_id=by_id)
+        return Candidates(np.where(covered & (known.state == NONE), ALL, NONE).astype(np.uint8))
 
     def _unknown(self, view: View, covered: Bools, *, by_id: bool) -> Candidates:
         """The rows of covered fragments that are under no value: deleted ones, or what a wrong segment left out."""

@@ -92,6 +92,7 @@ class BTree:
         possible = self._possible(test, wanted=wanted)
         if possible is None:
             return None
+        view.check_entries(covered, self.num_rows)
         count = int(possible.sum())
         if count > _FEW_PAGES and count > len(self.pages) * _SHARE:
             return None  # reading the rows themselves is cheaper

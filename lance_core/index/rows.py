@@ -7,7 +7,7 @@ array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -58,11 +58,13 @@ class View:
         ids: Their ids, in the order of the version.
         physical_rows: Rows in the files of each, deleted ones included; 0 if that is not known.
         row_ids: Gives the stable ids of all rows of a fragment, by its place; None where rows have none.
+        live_counts: Gives the rows of each that are not deleted; None for one of which that is not known.
     """
 
     ids: Ints
     physical_rows: Ints
     row_ids: Callable[[int], U64s | None] | None = None
+    live_counts: Callable[[], Sequence[int | None]] | None = None
 
     @property
     def has_row_ids(self) -> bool:
@@ -79,6 +81,19 @@ class View:
         if found is None:
             raise CorruptFileError(f"fragment {self.ids[place]} has no row ids")
         return found
+
+    def check_entries(self, chosen: Bools, num_entries: int) -> None:
+        """Make sure that an index which has an entry for each row of some fragments can have them all.
+
+        Raises:
+            CorruptFileError: The fragments have more rows that are alive.
+        """
+        if num_entries >= int(self.physical_rows[chosen].sum()):
+            return
+        counts = self.live_counts() if self.live_counts is not None else []
+        live = sum(count or 0 for count, own in zip(counts, chosen.tolist(), strict=False) if own)
+        if num_entries < live:
+            raise CorruptFileError(f"it has {num_entries} entries for {live} rows of the fragments that it covers")
 
     @cached_property
     def _order(self) -> Ints | None:

@@ -116,7 +116,8 @@ def view_of(manifest: Manifest) -> View:
     """The fragments of a version."""
     ids, physical_rows = manifest.fragments.sizes()
     fragments = manifest.fragments
-    return View(ids, physical_rows, (lambda i: row_ids_of(fragments[i])) if manifest.uses_stable_row_ids else None)
+    row_ids = (lambda i: row_ids_of(fragments[i])) if manifest.uses_stable_row_ids else None
+    return View(ids, physical_rows, row_ids, fragments.live_counts)
 
 
 def fields_of(schema: Schema, path: Path) -> Field | None:

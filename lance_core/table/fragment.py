@@ -273,7 +273,7 @@ class FragmentList(Sequence[Fragment]):
         has_deletions: Whether one of them has a deletion file; None = not known yet.
     """
 
-    __slots__ = ("_fresh", "_has_deletions", "_ids", "_positions", "_raw", "_records", "_sizes")
+    __slots__ = ("_fresh", "_has_deletions", "_ids", "_live", "_positions", "_raw", "_records", "_sizes")
 
     def __init__(self, raw: Sequence[bytes], *, has_deletions: bool | None = None) -> None:
         self._raw = raw
@@ -281,6 +281,7 @@ class FragmentList(Sequence[Fragment]):
         self._ids: list[int] | None = None
         self._positions: dict[int, int] | None = None
         self._sizes: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+        self._live: list[int | None] | None = None
         self._has_deletions = has_deletions
         self._fresh: tuple[Fragment, ...] = ()
 
@@ -374,7 +375,9 @@ class FragmentList(Sequence[Fragment]):
 
     def live_counts(self) -> list[int | None]:
         """Rows of each fragment that are not deleted; None where the manifest does not tell."""
-        return [_live_count(message) for message in self.messages()]
+        if self._live is None:
+            self._live = [_live_count(message) for message in self.messages()]
+        return self._live
 
     def get(self, fragment_id: int) -> Fragment | None:
         """Return the fragment of that id; None if there is none."""
