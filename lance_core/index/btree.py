@@ -24,6 +24,7 @@ from lance_core.errors import CorruptFileError
 from lance_core.index.addresses import located, row_set
 from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.evaluate import holds
+from lance_core.index.order import check_bounds, check_page_rows
 from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
 from lance_core.index.zonemap import ZoneMap
 
@@ -96,15 +97,19 @@ class BTree:
         count = int(possible.sum())
         if count > _FEW_PAGES and count > len(self.pages) * _SHARE:
             return None  # reading the rows themselves is cheaper
-        starts = np.flatnonzero(possible) * self.page_rows
-        rows = (starts[:, np.newaxis] + np.arange(self.page_rows)).ravel()
+        pages = np.flatnonzero(possible)
+        rows = (pages[:, np.newaxis] * self.page_rows + np.arange(self.page_rows)).ravel()
         rows = rows[rows < self.num_rows]
         numbers = np.zeros(0, np.uint64)
         if len(rows):
             values, ids = self.load(rows)
+            places = pa.array(pages)
+            check_page_rows(values, self.pages.lows.take(places), self.pages.highs.take(places), self.page_rows)
             chosen = holds(test, wanted, values)
             assert chosen is not None  # whatever pages can be chosen for
             numbers = np.sort(ids[chosen])
+            if (numbers[1:] == numbers[:-1]).any():
+                raise CorruptFileError("a BTREE has a row twice")
         return located(row_set(numbers), view, covered, by_id=self.by_id and view.has_row_ids)
 
     def _possible(self, test: Test, *, wanted: bool) -> Bools | None:
@@ -194,7 +199,9 @@ def from_lookup(
         raise CorruptFileError(f"a BTREE with {len(order)} pages of {size} for {num_rows} rows")
     lows, highs = (_whole(table.column(name)) for name in ("min", "max"))
     nulls = table.column("null_count").to_numpy().astype(np.int64)
-    pages = _pages(lows, highs, nulls, np.minimum(starts + size, num_rows) - starts)
+    lengths = np.minimum(starts + size, num_rows) - starts
+    check_bounds(lows, highs, nulls, lengths)
+    pages = _pages(lows, highs, nulls, lengths)
     return BTree(pages=pages, page_rows=size, num_rows=num_rows, load=load, by_id=by_id)
 
 

@@ -1,0 +1,78 @@
+"""Whether the values of a BTREE stand in their order: nulls, then ascending, NaN last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import CorruptFileError
+from lance_core.index.rows import Ints
+
+__all__ = ["check_bounds", "check_page_rows"]
+
+
+def check_bounds(lows: pa.Array, highs: pa.Array, nulls: Ints, lengths: Ints) -> None:
+    """Make sure that pages can follow each other.
+
+    Args:
+        lows: The first value of each page.
+        highs: The last.
+        nulls: How many nulls it has.
+        lengths: How many rows.
+
+    Raises:
+        CorruptFileError: They cannot.
+    """
+    is_low = np.asarray(pc.is_null(lows)) == (nulls > 0)
+    is_high = np.asarray(pc.is_null(highs)) == ((nulls == lengths) & (lengths > 0))
+    if not bool(is_low.all() and is_high.all()) or not _ascends(_between(lows, highs)):
+        raise CorruptFileError("the pages of a BTREE are not in the order of their bounds")
+
+
+def check_page_rows(values: pa.Array, lows: pa.Array, highs: pa.Array, page_rows: int) -> None:
+    """Make sure that the rows of some pages are in order, and within the bounds of their pages.
+
+    Args:
+        values: The values, page after page; all pages but the last have `page_rows`.
+        lows: The first value of each page.
+        highs: The last.
+        page_rows: Rows of a page.
+
+    Raises:
+        CorruptFileError: They are not.
+    """
+    starts = np.arange(0, len(values), page_rows)
+    stops = np.minimum(starts + page_rows, len(values))
+    ends = _between(values.take(pa.array(starts)), values.take(pa.array(stops - 1)))
+    if not _ascends(values) or not _plain(ends).equals(_plain(_between(lows, highs))):
+        raise CorruptFileError("the rows of a BTREE are not in order, or not those of their page")
+
+
+def _between(lows: pa.Array, highs: pa.Array) -> pa.Array:
+    """Low and high of the first page, of the second, ..."""
+    places = np.arange(2 * len(lows)).reshape(2, -1).T.ravel()
+    return pa.concat_arrays([lows, highs]).take(pa.array(places))
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """The values with an infinity for NaN, which is equal to nothing."""
+    if not pa.types.is_floating(values.type) or pa.types.is_float16(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(float("inf"), values.type), values)
+
+
+def _ascends(values: pa.Array) -> bool:
+    """Whether nulls come first, and no value is less than the one before it."""
+    kind = values.type
+    if pa.types.is_float16(kind):
+        return True  # Arrow does not compare them
+    rest = _plain(values.slice(values.null_count))
+    if rest.null_count:
+        return False
+    if pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        numbers: Any = rest.to_numpy()
+        return bool((numbers[1:] >= numbers[:-1]).all())
+    return bool(pc.all(pc.less_equal(rest.slice(0, max(len(rest) - 1, 0)), rest.slice(1)), min_count=0).as_py())

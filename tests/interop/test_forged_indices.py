@@ -1,0 +1,166 @@
+"""Indices that contradict themselves or the table are left aside with a warning; honest ones never are."""
+
+import dataclasses
+import random
+import warnings
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core import LanceOperation
+from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
+
+FILTERS = {
+    "p": ("p = 'd3'", "p IS NULL", "p IN ('d1', 'd36')", "p != 'd3'", "p > 'd30'", "NOT (p = 'd3')"),
+    "tags": ("array_has(tags, 't1')", "NOT array_has(tags, 't1')"),
+}
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    """Rows with nulls among their texts, and lists of which some are empty."""
+    return pa.table({
+        "p": pa.array([f"d{i % 37}" if i % 11 else None for i in range(start, stop)]),
+        "n": range(start, stop),
+        "tags": [[f"t{i % 5}"] if i % 3 else [] for i in range(start, stop)],
+    })  # fmt: skip
+
+
+def replaced(uri: str, **changes) -> None:
+    """Commit the record of the only index with other values."""
+    dataset = lance_core.dataset(uri)
+    (one,) = dataset.checkout_version(2).read_transaction(2).operation.new_indices
+    change = LanceOperation.CreateIndex(new_indices=[dataclasses.replace(one, **changes)], removed_indices=[one])
+    lance_core.LanceDataset.commit(uri, change, read_version=dataset.version)
+
+
+def check(uri: str, column: str, *, warned: bool) -> None:
+    """Filters find what they find without an index."""
+    for text in FILTERS[column]:
+        dataset = lance_core.dataset(uri)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            found = dataset.to_table(filter=text)
+            count = dataset.count_rows(filter=text)
+        assert found == dataset.scanner(filter=text, use_scalar_index=False).to_table(), text
+        assert count == found.num_rows
+        assert warned or not given, [str(one.message) for one in given]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("library", [lance_core, lance])
+@pytest.mark.parametrize("kind", ["ZONEMAP", "BITMAP", "BTREE", "BLOOMFILTER", "LABEL_LIST"])
+def test_a_record_that_claims_a_fragment_too_many(tmp_path, kind, library, stable):
+    uri, column = str(tmp_path / "t"), "tags" if kind == "LABEL_LIST" else "p"
+    lance_core.write_dataset(rows(0, 600), uri, max_rows_per_file=200, enable_stable_row_ids=stable)
+    library.dataset(uri).create_scalar_index(column, kind)
+    check(uri, column, warned=False)
+    lance_core.write_dataset(rows(600, 800), uri, mode="append")
+    replaced(uri, fragment_ids={0, 1, 2, 3})
+    check(uri, column, warned=True)
+
+
+def turned(table: pa.Table) -> pa.Table:
+    return table.take(list(range(len(table)))[::-1])
+
+
+def shuffled(table: pa.Table) -> pa.Table:
+    places = list(range(len(table)))
+    random.Random(1).shuffle(places)
+    return table.take(places)
+
+
+def column_of(name: str, values) -> object:
+    def change(table: pa.Table) -> pa.Table:
+        place = table.schema.get_field_index(name)
+        made = pa.array(values(table.column(name).to_pylist()), table.schema.field(name).type)
+        return table.set_column(place, table.schema.field(name), made)
+
+    return change
+
+
+def swapped(table: pa.Table) -> pa.Table:
+    return table.rename_columns([{"min": "max", "max": "min"}.get(name, name) for name in table.column_names])
+
+
+DATA = {
+    "turned": turned,
+    "shuffled": shuffled,
+    "half": lambda table: table.slice(0, 300),
+    "twice": lambda table: pa.concat_tables([table, table]),
+    "one row": column_of("ids", lambda ids: [ids[0]] * len(ids)),
+    "other values": column_of("values", lambda values: [value and f"x{value}" for value in values]),
+    "no ids": lambda table: table.drop_columns(["ids"]),
+}
+LOOKUP = {
+    "turned": turned,
+    "swapped": swapped,
+    "few": lambda table: table.slice(0, 3),
+    "no nulls": column_of("null_count", lambda counts: [0] * len(counts)),
+    "high": column_of("max", lambda values: [value and "z" for value in values]),
+    "all null": column_of("min", lambda values: [None] * len(values)),
+}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("page_data.lance", name) for name in DATA] + [("page_lookup.lance", name) for name in LOOKUP],
+)
+def test_a_btree_that_contradicts_itself(tmp_path, name, change, stable):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(rows(0, 600), uri, max_rows_per_file=200, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("p", "BTREE", zone_size=64)
+    check(uri, "p", warned=False)
+    (path,) = (tmp_path / "t").glob(f"_indices/*/{name}")
+    found = LanceFileReader(str(path)).read_all().to_table()
+    with LanceFileWriter(str(tmp_path / "forged")) as writer:
+        writer.write_batch((DATA if name == "page_data.lance" else LOOKUP)[change](found))
+        for key, value in {"batch_size": "64", "range_partitioned": "false"}.items():
+            writer.add_schema_metadata(key, value)
+    (tmp_path / "forged").replace(path)
+    (one,) = lance_core.dataset(uri).read_transaction(2).operation.new_indices
+    files = [dataclasses.replace(file, size_bytes=Path(path.parent / file.path).stat().st_size) for file in one.files]
+    replaced(uri, files=files)
+    check(uri, "p", warned=True)
+
+
+ZONE = datetime(2024, 1, 2, tzinfo=UTC)
+VALUES = {
+    "bool": pa.array([True, False, None] * 30),
+    "uint8": pa.array([*range(80), None], pa.uint8()),
+    "int64": pa.array([*range(-40, 40), None], pa.int64()),
+    "float64": pa.array([0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.5, None] * 12),
+    "decimal": pa.array([Decimal(n) for n in range(-40, 40)], pa.decimal128(20, 2)),
+    "string": pa.array([*"zyxäöü", "", "a" * 5_000, None, "Z", "\U0001f600", "\uffff"] * 8),
+    "binary": pa.array([b"\xff", b"", b"a\x00", None, b"\x80"] * 20),
+    "date": pa.array([date(1900, 1, 1) + timedelta(days=n) for n in range(80)]),
+    "time": pa.array([time(n % 24, n % 60) for n in range(80)], pa.time64("us")),
+    "timestamp": pa.array([ZONE + timedelta(hours=n) for n in range(-40, 40)], pa.timestamp("us", "UTC")),
+    "duration": pa.array([timedelta(seconds=n) for n in range(-40, 40)], pa.duration("ms")),
+}
+
+
+@pytest.mark.parametrize("library", [lance_core, lance])
+@pytest.mark.parametrize("kind", VALUES)
+def test_an_honest_btree_is_used(tmp_path, kind, library):
+    uri, values = str(tmp_path / "t"), VALUES[kind]
+    lance_core.write_dataset(pa.table({"v": values}), uri, max_rows_per_file=40)
+    index = lance.indices.IndexConfig("btree", {"zone_size": 16})
+    library.dataset(uri).create_scalar_index("v", index)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for condition in (
+            pa.compute.field("v").is_null(),
+            pa.compute.field("v") == values[3],
+            ~pa.compute.field("v").is_null(),
+        ):
+            dataset = lance_core.dataset(uri)
+            found = dataset.to_table(filter=condition)
+            plain = dataset.scanner(filter=condition, use_scalar_index=False).to_table()
+            assert str(found.to_pylist()) == str(plain.to_pylist())
+            assert "indices=[v_idx (BTree)]" in dataset.scanner(filter=condition).explain_plan()
