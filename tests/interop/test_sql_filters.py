@@ -1,7 +1,10 @@
 """SQL filters choose in our scans the rows that they choose in pylance's."""
 
+import lance
+import pyarrow as pa
 import pytest
 
+import lance_core
 from tests.interop.sql_table import both_of
 
 FILTERS = [
@@ -103,3 +106,39 @@ def test_filters(both, sql):
     ours, theirs = both
     assert ours.to_table(columns=["id"], filter=sql).equals(theirs.to_table(columns=["id"], filter=sql))
     assert ours.count_rows(sql) == theirs.count_rows(sql)
+
+
+FLOATS = [
+    *(
+        f"{column} {condition}"
+        for column in ("f64", "f32", "f16")
+        for condition in (
+            "= 0.0", "= 0.1", "<> 0.1", "> -0.0", ">= 0.1", "< 0", "<= 0.1", "IN (0)", "IN (-0.0, 1.5)", "NOT IN (0.0)",
+            "IN (0.0, 1, 2, 3, 4, 5)", "IN (0.1, 1.5)", "NOT IN (0.1, 1.5)", "NOT IN (0.1, NULL)", "IN (0.1, NULL)",
+            "BETWEEN 0.1 AND 0.1", "NOT BETWEEN 0.1 AND 0.1", "BETWEEN -0.0 AND 0.1", "BETWEEN 0.1 AND f64", "IN (f32, 2)",
+        )
+    ),
+    "NOT (f32 IN (0.1, 1.5))",
+    "NOT f32 IN (0.1, 1.5)",
+    "NOT f32 BETWEEN 0.1 AND 0.1",
+    "0.1 BETWEEN f32 AND f32",
+    "id >= 0 AND f32 NOT IN (0.1)",
+    "f32 + 0.0 IN (0.1)",
+    "f16 = f32",
+    "f16 < id",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("filter_sql", FLOATS)
+def test_floats_meet_zeros_of_both_signs_and_rounded_literals(filter_sql, floats):
+    ours, theirs = (dataset.to_table(columns=["id"], filter=filter_sql) for dataset in floats)
+    assert ours == theirs
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory):
+    uri = str(tmp_path_factory.mktemp("floats"))
+    values = [0.0, -0.0, 0.1, 1.5, None, float("nan"), 2.0, 1.0]
+    columns = {f"f{bits}": pa.array(values).cast(f"float{bits}" if bits > 16 else "halffloat") for bits in (16, 32, 64)}
+    lance.write_dataset(pa.table({"id": range(len(values)), **columns}), uri)
+    return lance_core.dataset(uri), lance.dataset(uri)

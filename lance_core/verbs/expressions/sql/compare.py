@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,7 +81,7 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     if pa.types.is_nested(one.type):
         raise InvalidInputError(f"values of type {one.type} cannot be compared")
     if pa.types.is_floating(one.type):
-        return _floats(operator, one, other)
+        return _floats(operator, _widened(one), _widened(other))
     return call(_KERNELS[operator], [one, other], _BOOL)
 
 
@@ -129,12 +129,25 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
         for one in found[1:]:
             result = either(result, one)
         return result
-    values = pa.array([candidate.value for _, candidate in pairs], value.type)
+    values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
+    value = _widened(value)
+    values = values.cast(value.type)
     matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
     unknown = literal(None, _BOOL)
     if with_null:
         return call("if_else", [matched, literal(True, _BOOL), unknown], _BOOL)
     return call("if_else", [is_null(value), unknown, matched], _BOOL)
+
+
+def _with_both_zeros(values: Sequence[Any]) -> list[Any]:
+    """The same, with both zeros where a float is one: they are equal, but Arrow's `is_in` tells them apart."""
+    has_zero = any(isinstance(value, float) and value == 0 for value in values)
+    return [*values, 0.0, -0.0] if has_zero else list(values)
+
+
+def _widened(value: Typed) -> Typed:
+    """A float16 as a float32: Arrow compares none of 16 bits."""
+    return value.to(pa.float32()) if pa.types.is_float16(value.type) else value
 
 
 def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:

@@ -20,6 +20,7 @@ from lance_core.verbs.expressions.sql.words import with_names
 __all__ = [
     "LocatedError",
     "LocatedUnsupportedError",
+    "follows_not",
     "invalid",
     "is_in_parentheses",
     "locate",
@@ -107,6 +108,12 @@ def is_in_parentheses(node: exp.Expr, text: str) -> bool:
     """Whether parentheses around a node are in the text: the parser puts some around IS itself."""
     position = position_of(node)
     return position is None or text[: position - 1].rstrip().endswith("(")
+
+
+def follows_not(node: exp.Expr, text: str) -> bool:
+    """Whether the word before a node is NOT: the parser makes one tree of `NOT x IN (1)` and `x NOT IN (1)`."""
+    position = position_of(node)
+    return position is not None and text[: position - 1].rstrip().upper().endswith("NOT")
 
 
 def unsupported(node: exp.Expr, text: str, what: str) -> NoReturn:

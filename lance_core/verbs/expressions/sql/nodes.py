@@ -16,7 +16,7 @@ from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, con
 from lance_core.verbs.expressions.sql.casts import cast, type_of
 from lance_core.verbs.expressions.sql.compare import both, common_of, compare, either, is_in, is_null, negated, same
 from lance_core.verbs.expressions.sql.compiler import Compiler
-from lance_core.verbs.expressions.sql.dialect import invalid, is_in_parentheses, unsupported
+from lance_core.verbs.expressions.sql.dialect import follows_not, invalid, is_in_parentheses, unsupported
 from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
 from lance_core.verbs.expressions.sql.intervals import interval
 from lance_core.verbs.expressions.sql.patterns import like
@@ -97,9 +97,18 @@ def _in(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     return is_in(value, [c.value(one) for one in node.expressions], narrow_floats=root)
 
 
-def _between(c: Compiler, node: exp.Expr) -> Typed:
+def _between(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
     value, low, high = c.value(node.this), c.value(node.args["low"]), c.value(node.args["high"])
-    return both(compare(">=", value, low), compare("<=", value, high))
+    narrows = root and value.is_column
+    return both(compare(">=", value, low, narrow_floats=narrows), compare("<=", value, high, narrow_floats=narrows))
+
+
+def _not_at_root(c: Compiler, node: exp.Expr, *, root: bool) -> Typed:
+    """`x NOT IN (...)` and `x NOT BETWEEN ...` are one operator to pylance; `NOT x IN (...)` is two."""
+    inner = node.this
+    if isinstance(inner, exp.In | exp.Between) and not follows_not(inner, c.text):
+        return negated(ROOT_NODES[type(inner)](c, inner, root=root))
+    return NODES[exp.Not](c, node)
 
 
 def _is(c: Compiler, node: exp.Expr) -> Typed:
@@ -296,5 +305,7 @@ ROOT_NODES: Final[dict[type[exp.Expr], Callable[..., Typed]]] = {
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_ARITHMETIC, _calculation),
     exp.In: _in,
+    exp.Between: _between,
+    exp.Not: _not_at_root,
 }
 """Handlers that give a literal beside a column the type of the column if they are called with `root`."""
