@@ -14,7 +14,6 @@ from lance_core.file import column, reader
 from lance_core.file.lance_file import LanceFileReader, LanceFileWriter
 
 ROWS = 9_000
-RNG = np.random.default_rng(7)
 
 
 def packed(name: str, **metadata: str) -> pa.Field:
@@ -26,8 +25,9 @@ def packed(name: str, **metadata: str) -> pa.Field:
 
 def table() -> pa.Table:
     """Columns of many types and encodings; a fifth of the values of some is null."""
-    numbers = RNG.integers(0, 1_000_000, ROWS)
-    holes = RNG.random(ROWS) < 0.2
+    made = np.random.default_rng(7)
+    numbers = made.integers(0, 1_000_000, ROWS)
+    holes = made.random(ROWS) < 0.2
     texts = [f"text {n} {'x' * (n % 23)}" for n in numbers.tolist()]
     columns = {
         "wide": pa.array(numbers),
@@ -37,8 +37,8 @@ def table() -> pa.Table:
         "nothing": pa.nulls(ROWS, pa.int32()),
         "flag": pa.array(numbers % 3 == 0),
         "flag or null": pa.array(numbers % 3 == 0, mask=holes),
-        "number": pa.array(RNG.random(ROWS)),
-        "number or null": pa.array(RNG.random(ROWS, dtype=np.float32), mask=holes),
+        "number": pa.array(made.random(ROWS)),
+        "number or null": pa.array(made.random(ROWS, dtype=np.float32), mask=holes),
         "text": pa.array(texts),
         "text or null": pa.array(texts, pa.large_string(), mask=holes),
         "kind": pa.array([f"kind {n % 9}" for n in numbers.tolist()]),
@@ -48,7 +48,7 @@ def table() -> pa.Table:
         "code": pa.array([f"{n:08}".encode() for n in numbers.tolist()], pa.binary(8)),
         "sorted": pa.array(np.sort(numbers) // 1000),
         "at": pa.array(np.sort(numbers), pa.timestamp("us")),
-        "vector": pa.FixedSizeListArray.from_arrays(pa.array(RNG.random(ROWS * 96, dtype=np.float32)), 96),
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(made.random(ROWS * 96, dtype=np.float32)), 96),
         "pair": pa.FixedSizeListArray.from_arrays(pa.array(numbers.repeat(2)), 2),
         "list": pa.array([[n, n + 1] for n in numbers.tolist()]),
         "struct": pa.array([{"a": n} for n in numbers.tolist()]),
@@ -59,7 +59,7 @@ def table() -> pa.Table:
         (packed("lz4", compression="lz4"), numbers),
         (packed("zstd", compression="zstd"), numbers),
         (packed("flat", compression="none"), (numbers % 1000).astype(np.int32)),
-        (packed("split", bss="on", compression="zstd"), RNG.random(ROWS)),
+        (packed("split", bss="on", compression="zstd"), made.random(ROWS)),
         (packed("rle", **{"rle-threshold": "0.9"}), np.sort(numbers % 50).astype(np.int16)),
     ):
         found = found.append_column(field, pa.array(values))
