@@ -123,7 +123,7 @@ def test_progress_in_a_folder_that_is_a_path(library, tmp_path):
     folder = tmp_path / "progress"
     progress = library.progress.FileSystemFragmentWriteProgress(folder, {"worker": "1"})
     library.write_dataset(ROWS, tmp_path / "t", progress=progress)
-    assert [path.name for path in folder.iterdir()] == ["fragment_0.json"]
+    assert (folder / "fragment_0.json").exists()
 
 
 @BOTH
