@@ -29,6 +29,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from lance_core.maintenance.facts import facts_of
+from lance_core.maintenance.late_deletions import commit_despite_deletions, late_deletions
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import bins
 from lance_core.maintenance.pool import run_tasks, worker_count
@@ -118,9 +119,17 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
 
 
 def commit_rewrites(
-    source: Source, rewrites: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
+    source: Source,
+    rewrites: Sequence[RewriteResult],
+    properties: Mapping[str, str],
+    *,
+    deferred: bool = False,
+    keep_up: bool = False,
 ) -> None:
-    """Commit results; see `Compaction.commit`. `deferred` adds to the fragment reuse index if there are indices."""
+    """Commit results; see `Compaction.commit`. `deferred` adds to the fragment reuse index if there are indices.
+
+    `keep_up` hides rows that others have deleted meanwhile in the new fragments, unless it is deferred.
+    """
     versions = {result.read_version for result in rewrites}
     if len(versions) > 1:
         raise InvalidInputError(f"the results come from plans of several versions: {sorted(versions)}")
@@ -146,7 +155,12 @@ def commit_rewrites(
     recorded = deferred and len(moved) == len(rewrites)
     operation = Rewrite(groups=tuple(groups), moved_rows=moved if recorded else ())
     transaction = Transaction(read_version=read_version, operation=operation, properties=dict(properties))
-    commit(source.store, transaction, base=base)
+    try:
+        commit(source.store, transaction, base=base)
+    except RetryableConflictError:
+        if not keep_up or deferred:
+            raise  # a reuse index tells of rows that moved, not of those that went
+        commit_despite_deletions(source, transaction, base)
 
 
 def _numbered(groups: Iterable[RewriteGroup], first: int) -> list[RewriteGroup]:
@@ -170,9 +184,9 @@ def compact(
     """Plan, run all tasks on this machine, and commit; the handle moves to the new version.
 
     A task whose fragments were changed meanwhile is dropped, and the others are committed; the remaining fragments are
-    left to the next run, or with `retries` planned again by this one. If a task fails, the others are committed as well
-    before its error is
-    raised.
+    left to the next run. With `retries` rows that others merely delete or update meanwhile are hidden in the new
+    fragments, and what still is left is planned again. If a task fails, the others are committed as well before its
+    error is raised.
 
     Args:
         dataset: The dataset; its latest version is compacted.
@@ -190,7 +204,7 @@ def compact(
         if attempt:
             time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))  # noqa: S311 - writers that meet spread out
         try:
-            metrics = _compact_once(dataset, options, transaction_properties or {}, progress)
+            metrics = _compact_once(dataset, options, transaction_properties or {}, progress, keep_up=retries > 0)
         except RetryableConflictError as error:
             if not retries:
                 raise
@@ -207,6 +221,8 @@ def _compact_once(
     options: Mapping[str, Any] | None,
     properties: Mapping[str, str],
     progress: Callable[[int, int], None] | None,
+    *,
+    keep_up: bool,
 ) -> CompactionMetrics:
     """One plan, its tasks, and its commit."""
     _follow(dataset)
@@ -223,14 +239,19 @@ def _compact_once(
             progress(finished, total)
     results.sort(key=lambda result: result.original_records[0].id)
     deferred = plan.options.defer_index_remap
-    metrics = commit_what_fits(dataset, results, properties, deferred=deferred)
+    metrics = commit_what_fits(dataset, results, properties, deferred=deferred, keep_up=keep_up)
     if errors:
         raise errors[0]
     return metrics
 
 
 def commit_what_fits(
-    dataset: Handle, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool = False
+    dataset: Handle,
+    results: Sequence[RewriteResult],
+    properties: Mapping[str, str],
+    *,
+    deferred: bool = False,
+    keep_up: bool = False,
 ) -> CompactionMetrics:
     """Commit results, except those whose fragments were changed meanwhile, whose files are deleted.
 
@@ -239,6 +260,7 @@ def commit_what_fits(
         results: Results of tasks of one plan.
         properties: Texts for the history, by key.
         deferred: Whether the plan was made with `defer_index_remap`.
+        keep_up: Whether rows that others deleted meanwhile are hidden in the new fragments; not if it is deferred.
 
     Raises:
         RetryableConflictError: That was so for all of them, or other writers were faster each time.
@@ -246,12 +268,12 @@ def commit_what_fits(
     left, dropped = list(results), 0
     while left:
         try:
-            commit_rewrites(dataset.source, left, properties, deferred=deferred)
+            commit_rewrites(dataset.source, left, properties, deferred=deferred, keep_up=keep_up)
         except RetryableConflictError:
             _follow(dataset)
-            fitting = [result for result in left if _is_unchanged(dataset.source, result)]
+            fitting = [result for result in left if _fits(dataset.source, result, keep_up=keep_up and not deferred)]
             lost = [result for result in left if result not in fitting]
-            for result in lost:
+            for result in lost or left:
                 discard(dataset.source.store, result.new_records)
             if not fitting or not lost:
                 raise
@@ -286,6 +308,9 @@ def _refresh(
         refresh_after_compaction(dataset, replaced, properties)
 
 
-def _is_unchanged(source: Source, result: RewriteResult) -> bool:
+def _fits(source: Source, result: RewriteResult, *, keep_up: bool) -> bool:
+    """Whether a result can take the place of its fragments: nothing, or nothing but deletions, has happened to them."""
+    if keep_up:
+        return late_deletions(source, result.original_records, result.new_records) is not None
     fragments = source.manifest.fragments
     return all(fragments.get(record.id) == record for record in result.original_records)

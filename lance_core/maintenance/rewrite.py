@@ -30,6 +30,7 @@ from lance_core.table.rowids import U64Array, decode_row_ids, decode_versions, e
 from lance_core.verbs.files.dictionaries import check_dictionaries
 from lance_core.verbs.scan.read_fragment import read_fragment
 from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.unneeded import remove_files
 
 __all__ = ["discard", "rewrite"]
 
@@ -202,10 +203,8 @@ class _Rewriter:
 
 
 def discard(store: ObjectStore, written: Iterable[Fragment]) -> None:
-    """Delete the files of new fragments that will not be committed."""
-    for fragment in written:
-        for file in fragment.files:
-            store.delete(data_key(file.path))
+    """Delete the files of new fragments that will not be committed; while interrupted, as far as that is quick."""
+    remove_files([(store, data_key(file.path)) for fragment in written for file in fragment.files])
 
 
 def _fragment(written: WrittenFile) -> Fragment:

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 import lance_core
 from lance_core.cli.app import cli
-from lance_core.verbs.files import fragment_writer
+from lance_core.verbs.files.slice_writer import SliceWriter
+from lance_core.verbs.version import unneeded
 from tests import processes
 
 
@@ -41,23 +42,49 @@ def test_an_interrupted_insert_leaves_nothing(tmp_path, rows):
     assert lance.dataset(uri).count_rows() == 11
 
 
-def test_an_interrupted_writer_leaves_files_to_a_cleanup_where_there_are_too_many(tmp_path, monkeypatch, caplog):
-    dataset = lance_core.write_dataset(pa.table({"a": range(10)}), tmp_path / "t")
-    before = files_of(tmp_path / "t")
-    monkeypatch.setattr(fragment_writer, "INTERRUPTED_S", -1.0)
-    batch = pa.record_batch({"a": range(10)})
+def write_a_file(uri, batch, error):
+    with lance_core.FragmentWriter(uri, batch.schema, max_rows_per_file=2) as writer:
+        writer.write(batch)
+        raise error
 
-    def write_and_raise(error):
-        with lance_core.FragmentWriter(tmp_path / "t", batch.schema, max_rows_per_file=2) as writer:
-            writer.write(batch)
+
+def write_slices(uri, batch, error):
+    writer = SliceWriter(
+        lambda: lance_core.FragmentWriter(uri, batch.schema),
+        lambda rows: rows.column(0).to_numpy(),
+        max_open=1,
+    )
+    writer.write(batch)
+    writer.finish()
+    try:
+        raise error
+    finally:
+        writer.discard()
+
+
+def add_a_column(uri, _, error):
+    def fails_in_the_second(rows):
+        if rows["a"][0].as_py() == 5:
             raise error
+        return pa.record_batch({"b": rows["a"]})
 
+    lance_core.dataset(uri).add_columns(fails_in_the_second)
+
+
+@pytest.mark.parametrize("write_and_raise", [write_a_file, write_slices, add_a_column])
+def test_an_interrupted_writer_leaves_files_to_a_cleanup_where_there_are_too_many(
+    tmp_path, monkeypatch, caplog, write_and_raise
+):
+    dataset = lance_core.write_dataset(pa.table({"a": range(10)}), tmp_path / "t", max_rows_per_file=5)
+    before = files_of(tmp_path / "t")
+    monkeypatch.setattr(unneeded, "INTERRUPTED_S", -1.0)
+    batch = pa.record_batch({"a": range(10)})
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error):
-            write_and_raise(error)
+            write_and_raise(tmp_path / "t", batch, error)
         # Those that are just being closed go in any case.
         assert (files_of(tmp_path / "t") != before) == (error is KeyboardInterrupt)
-    assert ["data files were left behind" in message for message in caplog.messages] == [True]
+    assert ["files were left behind" in message for message in caplog.messages] == [True]
     dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
     assert files_of(tmp_path / "t") == before
 

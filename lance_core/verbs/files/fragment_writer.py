@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -28,6 +26,7 @@ from lance_core.verbs.files.dictionaries import known_dictionaries
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.version.bases import WriteTarget
+from lance_core.verbs.version.unneeded import remove_files
 
 __all__ = [
     "CLOSING_AT_A_TIME",
@@ -45,11 +44,6 @@ MAX_ROWS_PER_FILE: Final = 1024 * 1024
 MAX_BYTES_PER_FILE: Final = 90 * 1024**3
 CLOSING_AT_A_TIME: Final = 8
 """Files of one writer that become durable side by side, while the next one is filled."""
-
-INTERRUPTED_S: Final = 2.0
-"""Seconds that an interrupted writer takes to delete its files."""
-
-_logger = logging.getLogger(__name__)
 
 ReaderLike = Any
 """A table, batch, reader, scanner or dataset of Arrow, a pandas or polars frame, a dict of columns, a list of dicts, or
@@ -167,24 +161,19 @@ class FragmentWriter:
             for store in {id(store): store for store, _ in self._keys}.values():
                 sync_names(store, [key for own, key in self._keys if own is store])
 
-    def discard(self, limit_s: float | None = None) -> None:
-        """Delete what was written.
+    def discard(self) -> None:
+        """Delete what was written; while an interruption is handled, as far as that is quick."""
+        remove_files(self.abandon())
 
-        Args:
-            limit_s: Seconds after which files are left to a cleanup; None deletes all.
-        """
-        until = None if limit_s is None else time.monotonic() + limit_s
+    def abandon(self) -> list[tuple[ObjectStore, str]]:
+        """Stop writing, and return the files that there may be: the caller removes them."""
         self._settling.stop()
         if self._file is not None:
             self._file.abort()
-        for number, (store, key) in enumerate(self._keys):
-            if until is not None and time.monotonic() > until:
-                left = len(self._keys) - number
-                _logger.warning("%s: %d data files were left behind; a cleanup takes them", store.root, left)
-                break
-            store.delete(key)
+        files, self._keys = self._keys, []
         self._file = None
-        self._fragments, self._keys = [], []
+        self._fragments = []
+        return files
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -193,9 +182,9 @@ class FragmentWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Discard if the body raised; if it was interrupted, as far as that is quick."""
+        """Discard if the body raised."""
         if kind is not None:
-            self.discard(None if issubclass(kind, Exception) else INTERRUPTED_S)
+            self.discard()
 
     def _open_file(self) -> DataFileWriter:
         if self._file is None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from lance_core.threads import ThreadPool
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.records.fragments import FragmentMetadata
+from lance_core.verbs.version.unneeded import remove_files
 
 __all__ = ["SliceWriter"]
 
@@ -78,10 +79,9 @@ class SliceWriter:
         return self._fragments
 
     def discard(self) -> None:
-        """Delete all files that were written."""
+        """Delete all files that were written; while an interruption is handled, as far as that is quick."""
         self._pool.shutdown(cancel_futures=True)
-        for writer in self._all:
-            writer.discard()
+        remove_files([file for writer in self._all for file in writer.abandon()])
 
     def _write_to(self, position: int, part: pa.RecordBatch | pa.Table) -> None:
         if not part.num_rows:

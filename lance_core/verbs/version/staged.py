@@ -14,6 +14,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Operation
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.unneeded import remove_files
 
 __all__ = ["Staged", "staged"]
 
@@ -82,11 +83,10 @@ class Staged:
         return self._commits
 
     def discard(self) -> None:
-        """Delete the files."""
+        """Delete the files; while an interruption is handled, as far as that is quick."""
         if self.settling is not None:
             self.settling.stop()
-        for store, key in self._files:
-            store.delete(key)
+        remove_files(self._files)
         self._files.clear()
 
 

@@ -253,11 +253,9 @@ class _Trace:
         """The rows after a group of fragments was rewritten: live rows keep their order."""
         flags = []
         for old in group.old_fragments:
-            was = self._before.manifest.fragments.get(old.id)
-            if was is None:
-                raise TraceLostError(f"fragment {old.id} was rewritten but is not there before")
-            alive = np.ones(physical_rows(self._before, was), bool)
-            alive[_offsets(_deleted(self._before, was))] = False
+            # As it was read: rows that were deleted after that are in the new fragments, and hidden there.
+            alive = np.ones(physical_rows(self._before, old), bool)
+            alive[_offsets(_deleted(self._before, old))] = False
             mine = np.zeros(len(alive), bool)
             mine[_offsets(self._rows.get(old.id, BitMap()))] = True
             flags.append(mine[alive])

@@ -228,17 +228,62 @@ def test_compact_does_what_writers_have_left_it(table, monkeypatch):
     def late(*arguments, **options):
         turn = next(times)
         if turn < busy[0]:
-            lance.dataset(table).delete(f"n = {6 + turn}")
+            lance.dataset(table).add_columns({f"c{turn}": "n"})
         return original(*arguments, **options)
 
     monkeypatch.setattr(compaction, "commit_what_fits", late)
     told = ask("compact", table)
     assert (told["tasks_skipped"], told["fragments_added"]) == (0, 1)
     busy[0] = 1000
-    lance_core.dataset(table).insert(pa.table({"day": [dt.date(2024, 1, 9)], "n": [1]}))
+    lance_core.dataset(table).insert(pa.table({"day": [dt.date(2024, 1, 9)], "n": [1], "c0": [1], "c1": [1]}))
     said = call("compact", table, "--retries", 1)
-    assert lance_core.dataset(table).count_rows() == 22
+    assert lance_core.dataset(table).count_rows() == 26
     assert "Writers changed all fragments meanwhile, 2 times: 1 task(s) are left." in said
+
+
+@pytest.mark.parametrize("command", ["compact", "materialize-deletions"])
+@pytest.mark.parametrize("stable", [False, True])
+def test_rows_that_writers_take_out_meanwhile_are_not_in_the_way(tmp_path, monkeypatch, command, stable):
+    from lance_core.maintenance import compaction, late_deletions
+
+    path = str(tmp_path / "t")
+    for start in range(0, 400, 100):
+        rows = pa.table({"n": range(start, start + 100), "s": [f"{n}" for n in range(start, start + 100)]})
+        lance.write_dataset(rows, path, mode="append", enable_stable_row_ids=stable)
+    lance.dataset(path).delete("n % 3 = 0")
+    writers = iter([
+        lambda: lance.dataset(path).delete("n % 10 = 1"),
+        lambda: lance.dataset(path).update({"s": "'new'"}, where="n % 10 = 2"),
+        lambda: lance.dataset(path).delete("n = 200"),
+        lambda: lance_core.dataset(path).delete("n > 150 and n < 190"),
+    ])  # fmt: skip
+    expected = []
+
+    def before(function):
+        def late(*arguments, **options):
+            for write in writers:
+                write()
+                expected[:] = [lance.dataset(path).to_table(with_row_id=True).sort_by("n")]
+                break
+            return function(*arguments, **options)
+
+        return late
+
+    monkeypatch.setattr(compaction, "commit_what_fits", before(compaction.commit_what_fits))
+    monkeypatch.setattr(late_deletions, "late_deletions", before(late_deletions.late_deletions))
+    told = ask(command, path)
+    assert next(writers, None) is None
+    assert (told["tasks_skipped"], told["fragments_removed"]) == (0, 4)
+    columns = ["n", "s", "_rowid"] if stable else ["n", "s"]
+    for library in (lance, lance_core):
+        found = library.dataset(path)
+        assert found.to_table(with_row_id=True).sort_by("n").select(columns).equals(expected[0].select(columns))
+        found.validate()
+    call("verify", path)
+    lance.dataset(path).optimize.compact_files()
+    assert lance_core.dataset(path).to_table(with_row_id=True).sort_by("n").select(columns) == expected[0].select(
+        columns
+    )
 
 
 def test_head_shows_values_as_they_are(tmp_path):

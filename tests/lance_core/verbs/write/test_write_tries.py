@@ -14,6 +14,7 @@ from lance_core.errors import (
     RetryableConflictError,
     SupersededError,
 )
+from lance_core.maintenance import Compaction, commit_what_fits
 from lance_core.verbs.version import retry
 
 TOKEN = ("app.token", "x")
@@ -190,9 +191,18 @@ def compact(dataset):
     dataset.optimize.compact_files(target_rows_per_fragment=1000)
 
 
+def compact_beside_a_delete(dataset):
+    """The row that goes meanwhile is in the new fragment, and hidden."""
+    table = lance_core.dataset(dataset.uri)
+    results = [task.execute(table) for task in Compaction.plan(table, {"target_rows_per_fragment": 1000}).tasks]
+    dataset.delete("v = 2")
+    assert commit_what_fits(table, results, {}, keep_up=True).fragments_added == 1
+
+
 BETWEEN = {
     "append": (lambda d: d.insert(rows(60)), [60]),
     "compaction": (compact, []),
+    "compaction beside a delete": (compact_beside_a_delete, []),
     "compaction twice": (lambda d: (compact(d), d.insert(rows(60)), compact(d)), [60]),
     "delete of one row of it": (lambda d: d.delete("v = 2"), []),
     "delete of all rows of it": (lambda d: d.delete("v < 50"), []),

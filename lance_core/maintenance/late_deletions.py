@@ -1,0 +1,142 @@
+"""Rows that others delete while a task runs are hidden in the task's new fragments, rather than its work be dropped.
+
+    old fragments, as planned    a b . d | e f     (offset 2 of the first is deleted)
+    old fragments, by now        a . . d | e f     (offset 1, too)
+    new fragment, as written     a b d e f
+    new fragment, as committed   a . d e f         by a deletion file
+
+A new fragment holds the rows that were alive when the task was planned, in their order, so that the place of a row in
+it follows from the deletions of then. The Rewrite names the old fragments as they were planned, for those who follow
+rows through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.commit import Verdict, judge, load_following, load_manifest, load_transaction
+from lance_core.errors import NotFoundError, RetryableConflictError
+from lance_core.store import make_durable
+from lance_core.table.deletion import DeletionVector
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import Delete, Rewrite, RewriteGroup, Update
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.rows.removal import bitmap_of, with_deletions
+from lance_core.verbs.scan.read_fragment import physical_rows
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import staged
+
+__all__ = ["commit_despite_deletions", "late_deletions"]
+
+ATTEMPTS: Final = 20
+"""How often later deletions are looked up, each of which takes no longer than a deletion does."""
+
+
+def commit_despite_deletions(source: Source, planned: Transaction, base: Manifest) -> Manifest:
+    """Commit a Rewrite whose old fragments have lost more rows since the plan.
+
+    Args:
+        source: Any version.
+        planned: The Rewrite as it was planned, with reserved ids, which met a conflict.
+        base: A version since, at which the ids were reserved.
+
+    Raises:
+        RetryableConflictError: More than deletions has happened to the old fragments, or others were faster each time.
+    """
+    conflict, judged = None, planned.read_version
+    for _ in range(ATTEMPTS):
+        base = load_following(source.store, base)
+        _check_others(source, planned, judged, base.version)
+        judged = base.version
+        try:
+            return _commit_at(Source(source.store, base, source.options), planned)
+        except RetryableConflictError as error:
+            conflict = error
+    assert conflict is not None
+    raise conflict
+
+
+def _commit_at(source: Source, planned: Transaction) -> Manifest:
+    operation = planned.operation
+    assert isinstance(operation, Rewrite)
+    with staged(source) as files:
+        groups = []
+        for group in operation.groups:
+            late = late_deletions(source, group.old_fragments, group.new_fragments)
+            if late is None:
+                ids = [fragment.id for fragment in group.old_fragments]
+                raise RetryableConflictError(f"{source.store.root}: others changed fragments of {ids} meanwhile")
+            hidden = [
+                with_deletions(source, fragment, rows, files) if rows else fragment
+                for fragment, rows in zip(group.new_fragments, late, strict=True)
+            ]
+            groups.append(RewriteGroup(old_fragments=group.old_fragments, new_fragments=tuple(hidden)))
+        new = [fragment for group in groups for fragment in group.new_fragments]
+        make_durable(
+            source.store,
+            [one.deletion_file.key(one.id) for one in new if one.deletion_file is not None],
+            files.settling,
+        )
+        return files.commit(Rewrite(groups=tuple(groups)), properties=planned.properties)
+
+
+def late_deletions(source: Source, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:
+    """The rows of new fragments that a version has deleted since the old ones were planned.
+
+    Args:
+        source: The version.
+        old: The old fragments, as they were planned.
+        new: The new fragments.
+
+    Returns:
+        Offsets for each new fragment; None if anything else has happened to the old ones, or a new one would be empty.
+    """
+    places, start = [np.empty(0, np.int64)], 0
+    for planned in old:
+        now = source.manifest.fragments.get(planned.id)
+        if now is None or replace(now, deletion_file=planned.deletion_file) != planned:
+            return None
+        before = (source.deletions(planned) or DeletionVector()).bitmap
+        after = before if now == planned else (source.deletions(now) or DeletionVector()).bitmap
+        if not before <= after:
+            return None
+        live = np.flatnonzero(DeletionVector(before).live_rows(physical_rows(source, planned)))
+        places.append(np.searchsorted(live, (after - before).to_array()) + start)
+        start += len(live)
+    ends = np.cumsum([fragment.physical_rows for fragment in new])
+    if start != (ends[-1] if len(ends) else 0):
+        return None
+    found = np.concatenate(places)
+    late = []
+    for fragment, end in zip(new, ends, strict=True):
+        first = end - fragment.physical_rows
+        rows = bitmap_of(found[(found >= first) & (found < end)] - first)
+        if len(rows) == fragment.physical_rows:
+            return None
+        late.append(rows)
+    return late
+
+
+def _check_others(source: Source, planned: Transaction, since: int, latest: int) -> None:
+    """Make sure that nothing but the rows of other writers' deletions is in the way.
+
+    Raises:
+        RetryableConflictError: Something is.
+    """
+    for version in range(since + 1, latest + 1):
+        try:
+            other = load_transaction(source.store, load_manifest(source.store, version))
+        except NotFoundError:
+            other = None
+        if other is None:
+            raise RetryableConflictError(f"{source.store.root}: version {version} does not say what it changed")
+        if judge(planned, other) is not Verdict.COMPATIBLE and not isinstance(other.operation, Delete | Update):
+            raise RetryableConflictError(
+                f"{source.store.root}: version {version} ({other.operation.name}) changed the same fragments"
+            )

@@ -1,0 +1,34 @@
+"""Removal of files that a write has made and that nothing refers to."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Collection
+from typing import Final
+
+from lance_core.store import ObjectStore
+
+__all__ = ["remove_files"]
+
+INTERRUPTED_S: Final = 2.0
+"""Seconds that removing files may take while an interruption is under way."""
+
+_logger = logging.getLogger(__name__)
+
+
+def remove_files(files: Collection[tuple[ObjectStore, str]]) -> None:
+    """Delete files, each given by its store and key.
+
+    While an interruption is handled (Ctrl-C, a terminated step) that takes no longer than `INTERRUPTED_S`: somebody
+    waits for the process to end, and a cleanup takes what is left.
+    """
+    error = sys.exception()
+    hurried = error is not None and not isinstance(error, Exception)
+    until = time.monotonic() + INTERRUPTED_S
+    for number, (store, key) in enumerate(files):
+        if hurried and time.monotonic() > until:
+            _logger.warning("%s: %d files were left behind; a cleanup takes them", store.root, len(files) - number)
+            return
+        store.delete(key)
