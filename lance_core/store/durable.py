@@ -43,17 +43,18 @@ class Settling:
             StoreError: The storage failed.
         """
         while len(self._waiting) > most:
-            done = self._waiting.popleft()
             try:
-                done.result()
+                self._waiting[0].result()
             except BaseException:
-                self.stop()
+                self.stop()  # that one too, if it is this thread that was interrupted
                 raise
+            self._waiting.popleft()
 
     def stop(self) -> None:
         """Wait for all, whatever becomes of them: nothing will refer to them."""
         while self._waiting:
-            self._waiting.popleft().exception()
+            self._waiting[0].exception()
+            self._waiting.popleft()
 
 
 def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | None = None) -> None:
