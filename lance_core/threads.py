@@ -32,6 +32,10 @@ class ThreadPool(ThreadPoolExecutor):
         except RuntimeError:
             # The pool may have queued the job and failed to start a thread: the first thread to get to it runs it.
             return job.finished()
+        except BaseException:
+            # Ctrl-C while a thread starts: the pool does not know it, and would not wake it up when Python ends.
+            self.shutdown(wait=False)
+            raise
 
 
 class SharedPool:
@@ -55,7 +59,11 @@ class SharedPool:
         if found is None or found[0] != process:
             # Two threads may make one each: the pool that is lost does its job and goes.
             found = self._pool = process, ThreadPool(self._threads, thread_name_prefix=self._name)
-        return found[1].submit(fn, *args, **kwargs)
+        try:
+            return found[1].submit(fn, *args, **kwargs)
+        except BaseException:
+            self._pool = None  # it takes no more
+            raise
 
 
 class _Job(Generic[_Result]):

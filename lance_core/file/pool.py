@@ -44,7 +44,13 @@ def submit(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future
         if pool is None and (threads := num_threads()) > 1:
             _pools.clear()  # a forked child gets a pool of its own
             pool = _pools[os.getpid()] = ThreadPool(threads, thread_name_prefix="lance-page")
-    return _done(work, *args, **kwargs) if pool is None else pool.submit(work, *args, **kwargs)
+    if pool is None:
+        return _done(work, *args, **kwargs)
+    try:
+        return pool.submit(work, *args, **kwargs)
+    except BaseException:
+        _pools.pop(os.getpid(), None)  # it was interrupted, and takes no more
+        raise
 
 
 def _done(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

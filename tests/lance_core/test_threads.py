@@ -1,3 +1,4 @@
+import os
 import sys
 import textwrap
 import threading
@@ -43,6 +44,35 @@ def test_a_job_runs_once_when_a_thread_cannot_be_started(monkeypatch):
         started.set()
         wait(jobs)
     assert sorted(runs) == list(range(20))
+
+
+INTERRUPTED = """
+import threading
+from lance_core.file import pool as pages
+from lance_core.threads import SharedPool, ThreadPool
+
+start = threading.Thread.start
+
+def interrupted(self):
+    start(self)
+    raise KeyboardInterrupt
+
+for pool in (ThreadPool(2), SharedPool(2, "shared"), pages):
+    threading.Thread.start = interrupted
+    try:
+        pool.submit(print, "interrupted")
+    except KeyboardInterrupt:
+        threading.Thread.start = start
+    else:
+        raise AssertionError(pool)
+    name = pool.submit(threading.current_thread).result().name
+    assert (name == "MainThread") == isinstance(pool, ThreadPool), name
+"""
+
+
+def test_python_ends_after_an_interruption_while_a_thread_starts():
+    done = processes.run([sys.executable, "-c", INTERRUPTED], env={**os.environ, "LANCE_CPU_THREADS": "2"})
+    assert (done.returncode, done.stdout) == (0, "interrupted\n" * 3), done.stderr
 
 
 VERBS = """
