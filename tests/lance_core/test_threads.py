@@ -47,7 +47,7 @@ def test_a_job_runs_once_when_a_thread_cannot_be_started(monkeypatch):
 
 
 INTERRUPTED = """
-import threading
+import sys, threading
 from lance_core.file import pool as pages
 from lance_core.threads import SharedPool, ThreadPool
 
@@ -57,22 +57,25 @@ def interrupted(self):
     start(self)
     raise KeyboardInterrupt
 
-for pool in (ThreadPool(2), SharedPool(2, "shared"), pages):
-    threading.Thread.start = interrupted
-    try:
-        pool.submit(print, "interrupted")
-    except KeyboardInterrupt:
-        threading.Thread.start = start
-    else:
-        raise AssertionError(pool)
-    name = pool.submit(threading.current_thread).result().name
-    assert (name == "MainThread") == isinstance(pool, ThreadPool), name
+pool = {"own": ThreadPool(2), "shared": SharedPool(2, "shared"), "pages": pages}[sys.argv[1]]
+threading.Thread.start = interrupted
+try:
+    pool.submit(print, "interrupted")
+except KeyboardInterrupt:
+    threading.Thread.start = start
+else:
+    raise AssertionError(pool)
+if sys.argv[2] == "again":
+    assert (pool.submit(threading.current_thread).result().name == "MainThread") == (sys.argv[1] == "own")
 """
 
 
-def test_python_ends_after_an_interruption_while_a_thread_starts():
-    done = processes.run([sys.executable, "-c", INTERRUPTED], env={**os.environ, "LANCE_CPU_THREADS": "2"})
-    assert (done.returncode, done.stdout) == (0, "interrupted\n" * 3), done.stderr
+@pytest.mark.parametrize("then", ["ends", "again"])
+@pytest.mark.parametrize("kind", ["own", "shared", "pages"])
+def test_python_ends_after_an_interruption_while_a_thread_starts(kind, then):
+    environment = {**os.environ, "LANCE_CPU_THREADS": "2"}
+    done = processes.run([sys.executable, "-c", INTERRUPTED, kind, then], env=environment)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 VERBS = """
