@@ -274,9 +274,11 @@ def run_partition_keys(
     context: dg.AssetCheckExecutionContext, partitions_def: dg.PartitionsDefinition[Any] | None
 ) -> list[str] | None:
     """The partitions of the run that a check is part of; None in a run without any, or of an asset without any."""
-    if partitions_def is None or not (context.has_partition_key or context.has_partition_key_range):
+    # The context of a check has these in newer versions of Dagster only, that of its op in all.
+    run: Any = context if hasattr(context, "has_partition_key") else context.op_execution_context
+    if partitions_def is None or not (run.has_partition_key or run.has_partition_key_range):
         return None
-    return list(context.partition_keys)
+    return list(run.partition_keys)
 
 
 def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any], **options: Any) -> dg.JobDefinition:

@@ -216,7 +216,9 @@ def lance_eager() -> Any:  # as Dagster's own: a condition that can be changed b
             tag_keys={BRANCH_TAG}
         ) & ~condition.any_new_update_has_run_tags(tag_keys={PUBLISHES_TAG})
     else:
-        on_branch = condition.executed_with_tags(tag_keys={BRANCH_TAG})
+        on_branch = condition.executed_with_tags(tag_keys={BRANCH_TAG}) & ~condition.executed_with_tags(
+            tag_keys={PUBLISHES_TAG}
+        )
     return condition.eager().replace("newly_updated", condition.newly_updated() & ~on_branch)
 
 
