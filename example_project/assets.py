@@ -185,6 +185,7 @@ def aircraft(flights: DataFrame) -> DataFrame:
     key_prefix="nyc",
     group_name="derived",
     kinds={"arrow"},
+    io_manager_key="reports",
     deps=[flights],
     # Days of the year that are not made yet do not hold it up.
     automation_condition=lance_eager().without(~dg.AutomationCondition.any_deps_missing()),

@@ -24,7 +24,7 @@ from lance_dagster import (
     build_maintenance_sensor,
     stamp_lance_metadata,
 )
-from lance_dagster.components import LanceMaintenanceComponent
+from lance_dagster.components import LanceLakehouseComponent, LanceMaintenanceComponent
 
 __all__ = ["defs"]
 
@@ -44,56 +44,55 @@ _TABLES = [
 ]
 _policy = LanceMaintenancePolicy(cleanup_older_than="30d")
 _upkeep = build_maintenance_job(_TABLES, _policy)
-_weekly = LanceMaintenanceComponent.resolve_from_yaml(Path(__file__).with_name("weekly_upkeep.yaml").read_text())
+_here = Path(__file__).parent
+_weekly = LanceMaintenanceComponent.resolve_from_yaml((_here / "weekly_upkeep.yaml").read_text())
+_reports = LanceLakehouseComponent.resolve_from_yaml((_here / "reports.yaml").read_text(), scope={"lake": _ROOT})
 _branch_jobs = build_branch_jobs([assets.flights])
 _unique_delays = build_lance_primary_key_check(assets.delays, ["date", "carrier"], blocking=True)
 
 _parts = (
-    stamp_lance_metadata(
-        dg.Definitions(
-            assets=[*_TABLES, assets.notices],
-            asset_checks=[
-                *build_lance_health_checks([assets.flights, assets.delays], _policy),
-                *build_lance_integrity_checks(_TABLES),
-                build_lance_primary_key_check(assets.airlines, ["carrier"]),
-                build_lance_drift_check(assets.flights),
-                _unique_delays,
-            ],
-            jobs=[
-                dg.define_asset_job("reference_tables", selection=dg.AssetSelection.groups("reference")),
-                dg.define_asset_job("flight_days", selection=dg.AssetSelection.groups("flights")),
-                dg.define_asset_job("derived_tables", selection=dg.AssetSelection.groups("derived")),
-                dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
-                dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
-                dg.define_asset_job("aircraft_seen", selection=dg.AssetSelection.assets(assets.aircraft)),
-                # Published only if its blocking check passes.
-                build_audited_job(
-                    [assets.delays, _unique_delays],
-                    name="audited_delays",
-                    upstream=[assets.flights],
-                    resources={"spark": _spark},
-                ),
-                *_branch_jobs,
-                _upkeep,
-            ],
-            schedules=[build_maintenance_schedule(_upkeep, cron_schedule="0 3 * * *")],
-            sensors=[
-                build_maintenance_sensor(_upkeep, _TABLES, _policy),
-                build_branch_sensor([assets.flights], _branch_jobs),
-                build_lance_observation_sensor([assets.notices, assets.flights]),
-            ],
-            resources={
-                "spark": _spark,
-                "lake": LanceTableResource(root_uri=_ROOT),
-                "pipes": dg.PipesSubprocessClient(),
-                "io_manager": LanceIOManager(
-                    root_uri=_ROOT, spark=_spark, branching=BranchPolicy.from_tag("lance/branch")
-                ),
-            },
-            executor=dg.in_process_executor,  # one JVM for all steps of a run
-        )
+    dg.Definitions(
+        assets=[*_TABLES, assets.notices],
+        asset_checks=[
+            *build_lance_health_checks([assets.flights, assets.delays], _policy),
+            *build_lance_integrity_checks(_TABLES),
+            build_lance_primary_key_check(assets.airlines, ["carrier"]),
+            build_lance_drift_check(assets.flights),
+            _unique_delays,
+        ],
+        jobs=[
+            dg.define_asset_job("reference_tables", selection=dg.AssetSelection.groups("reference")),
+            dg.define_asset_job("flight_days", selection=dg.AssetSelection.groups("flights")),
+            dg.define_asset_job("derived_tables", selection=dg.AssetSelection.groups("derived")),
+            dg.define_asset_job("observe_notices", selection=dg.AssetSelection.assets(assets.notices.key)),
+            dg.define_asset_job("check_tables", selection=dg.AssetSelection.all_asset_checks()),
+            dg.define_asset_job("aircraft_seen", selection=dg.AssetSelection.assets(assets.aircraft)),
+            # Published only if its blocking check passes.
+            build_audited_job(
+                [assets.delays, _unique_delays],
+                name="audited_delays",
+                upstream=[assets.flights],
+                resources={"spark": _spark},
+            ),
+            *_branch_jobs,
+            _upkeep,
+        ],
+        schedules=[build_maintenance_schedule(_upkeep, cron_schedule="0 3 * * *")],
+        sensors=[
+            build_maintenance_sensor(_upkeep, _TABLES, _policy),
+            build_branch_sensor([assets.flights], _branch_jobs),
+            build_lance_observation_sensor([assets.notices, assets.flights]),
+        ],
+        resources={
+            "spark": _spark,
+            "lake": LanceTableResource(root_uri=_ROOT),
+            "pipes": dg.PipesSubprocessClient(),
+            "io_manager": LanceIOManager(root_uri=_ROOT, spark=_spark, branching=BranchPolicy.from_tag("lance/branch")),
+        },
+        executor=dg.in_process_executor,  # one JVM for all steps of a run
     ),
     _weekly.build_defs(None),
+    _reports.build_defs(None),
 )
 
-defs = dg.Definitions.merge(*_parts)
+defs = stamp_lance_metadata(dg.Definitions.merge(*_parts))

@@ -24,6 +24,7 @@ __all__ = ["cli", "run"]
 
 FAILED: Final = 1
 TRY_AGAIN: Final = 3
+_TO_SECONDS: Final = len("2026-11-22T04:00:00")
 
 _LINEAGE_COLUMNS: Final = ("table", "branch", "version", "operation", "asset", "partitions", "time", "run_id", "inputs")
 
@@ -102,13 +103,16 @@ def undo_command(
     if not plans:
         raise DatasetNotFoundError(f"run {run_id} changed no table of {uri}")
     rows = [_undone(plan, None if dry_run else plan.commit()) for plan in plans]
-    output.rows(rows, ["table", "branch", "undoes", "how", "rows", "rows_after", "version"])
+    columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
+    output.rows(rows if output.as_json else [_undone_for_people(row) for row in rows], columns)
 
 
 @_command("tables", "ROOT")
 def tables_command(uri: str, options: Mapping[str, str] | None, output: Output) -> None:
     """An overview of the tables below a root."""
     rows = [_overview(table) for table in find_tables(uri, options)]
+    if not output.as_json:
+        rows = [{**row, "time": str(row["time"] or "")[:_TO_SECONDS]} for row in rows]
     output.rows(
         rows, ["table", "asset", "rows", "bytes", "fragments", "version", "versions", "branches", "time", "run_id"]
     )
@@ -148,10 +152,14 @@ def _undone(plan: Undo, version: int | None) -> dict[str, Any]:
 def _for_people(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **entry,
-        "time": str(entry["time"])[:19],
+        "time": str(entry["time"])[:_TO_SECONDS],
         "partitions": partitions_text(entry["partitions"]),
         "inputs": "\n".join(f"{read['asset']} at {read['version']}" for read in entry["inputs"]),
     }
+
+
+def _undone_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "undoes": "version " + ", ".join(map(str, row["undoes"]))}
 
 
 def _fail(error: Exception, output: Output) -> None:
