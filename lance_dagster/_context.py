@@ -14,6 +14,11 @@ from typing import Any
 
 import dagster as dg
 
+try:  # Dagster asserts by this class, which has no public name, that a job belongs to a code location.
+    from dagster._check import CheckError
+except ImportError:
+    CheckError = dg.DagsterError  # type: ignore[misc, assignment]
+
 __all__ = [
     "RunFacts",
     "add_metadata",
@@ -42,6 +47,10 @@ __all__ = [
     "tag_run",
     "type_metadata",
 ]
+
+
+_NO_LOCATION = (CheckError, dg.DagsterError)
+"""What asking for the code location raises in a job that is run by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,7 @@ def downstream_keys_of(
     """The same for any asset, for an op or asset that is none of those around it."""
     try:
         found = _children(context.repository_def.asset_graph, asset_key)
-    except Exception:  # noqa: BLE001 - Dagster's own kind of assertion: a job that is run by itself belongs to none
+    except _NO_LOCATION:
         return None
     return None if found is None else (context.instance, found)
 
@@ -265,7 +274,7 @@ def definition_metadata(
     try:
         repository = context.repository_def
         definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
-    except Exception:  # noqa: BLE001 - Dagster's own kind of assertion: a job that is run by itself belongs to none
+    except _NO_LOCATION:
         return None
     return None if definition is None else definition.metadata_by_key.get(asset_key)
 

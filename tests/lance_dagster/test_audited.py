@@ -1,11 +1,21 @@
 """Write to a branch, audit it, publish it, and only then tell Dagster."""
 
+from pathlib import Path
+
 import dagster as dg
 import pyarrow as pa
 import pytest
 
 from lance_core.errors import StoreError
-from lance_dagster import build_audited_job, lance_eager, publishing
+from lance_dagster import (
+    BranchPolicy,
+    build_audited_job,
+    build_branch_jobs,
+    build_maintenance_job,
+    lance_eager,
+    publishing,
+)
+from lance_dagster.table_io_manager import LanceTableIOManager
 from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -78,6 +88,27 @@ def test_what_passed_is_published_and_told_with_mains_version(lake):
     assert told(lake) == [("2024-01-01", 2), ("2024-01-01", 3), ("2024-01-02", 3)]
     assert lake.table("events").branches.list() == {}
     assert lake.properties("events")[-1]["promoted_from"] == f"dagster/run/{result.run_id}"
+
+
+def test_what_the_ops_of_our_jobs_give_each_other_stays_out_of_the_lake(lake, monkeypatch):
+    """It is small and plain, and nothing for the IO manager, to which Dagster gives the outputs of all other ops."""
+    got = []
+    real = LanceTableIOManager.handle_output
+    monkeypatch.setattr(LanceTableIOManager, "handle_output", lambda *a: got.append(a[1].has_asset_key) or real(*a))
+    run(lake, partition="2024-01-01")
+    lake.run(
+        events, partition="2024-01-02", tags={"lance/branch": "x"}, branching=BranchPolicy.from_tag("lance/branch")
+    )
+    assert got == [True, True]
+    promote, discard = build_branch_jobs([events])
+    for job, tags in (
+        (build_maintenance_job([events]), {}),
+        *((one, {"lance/branch": "x"}) for one in (promote, discard)),
+    ):
+        made = location(lake, job).resolve_job_def(job.name)
+        assert made.execute_in_process(instance=lake.instance, run_config=QUIET, tags=tags).success
+    assert got == [True, True]
+    assert not Path(lake.root, "_ops").exists()
 
 
 def test_a_failed_check_leaves_main_and_events_alone(lake):

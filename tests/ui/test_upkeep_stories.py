@@ -149,11 +149,12 @@ class TestStories:
     )  # fmt: skip
     def test_killed_at(self, story, place):
         """The server of the code location tells Dagster that the run failed, and the sensor asks again."""
-        story.start_sensor()
-        if place in ("indexed", "refresh_indices"):
-            story.table().create_scalar_index("n", "BTREE", replace=True)
-        story.fill()
         (story.hold / "stop").write_text(place)
+        if place in ("indexed", "refresh_indices"):
+            story.fill(1)
+            story.table().create_scalar_index("n", "BTREE", replace=True)
+        story.start_sensor()
+        story.fill()
         killed = story.kill_at(place)
         story.site.until("the failure", lambda: story.site.status(killed) == "FAILURE")
         story.site.until("another run", lambda: story.runs()[0].run_id != killed and story.runs()[0].is_finished)
