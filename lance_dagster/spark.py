@@ -112,6 +112,7 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
         found = SparkSession.getActiveSession() or (_default_client() if connect_mode else None)
         if found is not None and (self.master is not None or self.connect):
             self._check_kind(has_connect=True, wants_connect=wants_connect)
+            self._check_server(found)
         return found
 
     def _check_kind(self, *, has_connect: bool, wants_connect: bool) -> None:
@@ -127,6 +128,19 @@ class LanceSparkResource(dg.ConfigurableResource["LanceSparkResource"]):
             raise dg.DagsterInvariantViolationError(
                 f"LanceSparkResource: this process has a Spark session on {found}, and {self.master} is asked for; a "
                 "process can have one Spark only. Give all resources of a code location the same master, or none."
+            )
+
+    def _check_server(self, session: Any) -> None:
+        if not self._is_remote:
+            return
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        wanted = DefaultChannelBuilder(str(self.master)).endpoint
+        found = getattr(session.client._builder, "endpoint", None)  # noqa: SLF001 - the public name lacks the port
+        if found not in (None, wanted):
+            raise dg.DagsterInvariantViolationError(
+                f"LanceSparkResource: this process has a session on the Spark Connect server {found}, and {wanted} is "
+                "asked for. Give all resources of a code location the same master, or none."
             )
 
     def _start(self) -> "SparkSession":

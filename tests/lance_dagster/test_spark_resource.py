@@ -46,6 +46,9 @@ def test_it_never_exchanges_one_session_for_another(spark, connect):
         LanceSparkResource(master="spark://elsewhere:7077").get_session()
     with pytest.raises(dg.DagsterInvariantViolationError, match="one kind only"):
         (LanceSparkResource(master="local[2]") if connect else LanceSparkResource(connect=True)).get_session()
+    if connect:
+        with pytest.raises(dg.DagsterInvariantViolationError, match="elsewhere:1 is asked for"):
+            LanceSparkResource(master="sc://elsewhere:1").get_session()
 
 
 def test_settings_that_would_have_no_effect_are_refused():
