@@ -14,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-try:  # Dagster asserts by this class, which has no public name, that a job belongs to a code location.
+try:  # Dagster asserts by this class, which has no public name, that a context has what is asked for.
     from dagster._check import CheckError
 except ImportError:
     CheckError = dg.DagsterError  # type: ignore[misc, assignment]
@@ -45,12 +45,13 @@ __all__ = [
     "set_data_version",
     "step_of",
     "tag_run",
+    "tick_time",
     "type_metadata",
 ]
 
 
-_NO_LOCATION = (CheckError, dg.DagsterError)
-"""What asking for the code location raises in a job that is run by itself."""
+_ABSENT = (CheckError, dg.DagsterError)
+"""What asking raises for the code location of a job that is run by itself, and for the time of no tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ def downstream_keys_of(
     """The same for any asset, for an op or asset that is none of those around it."""
     try:
         found = _children(context.repository_def.asset_graph, asset_key)
-    except _NO_LOCATION:
+    except _ABSENT:
         return None
     return None if found is None else (context.instance, found)
 
@@ -225,6 +226,14 @@ def is_silent(instance: dg.DagsterInstance, record: dg.RunRecord, longer_than: t
     return _now() - datetime.fromtimestamp(newest, UTC) > longer_than
 
 
+def tick_time(context: dg.ScheduleEvaluationContext) -> datetime:
+    """The time that a schedule is evaluated for; now, in a context that was built without one."""
+    try:
+        return context.scheduled_execution_time
+    except _ABSENT:
+        return _now()
+
+
 def observed_in(instance: dg.DagsterInstance, run_id: str) -> set[str]:
     """The assets of which a run has logged an observation, as keys with slashes."""
     found = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
@@ -274,7 +283,7 @@ def definition_metadata(
     try:
         repository = context.repository_def
         definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
-    except _NO_LOCATION:
+    except _ABSENT:
         return None
     return None if definition is None else definition.metadata_by_key.get(asset_key)
 

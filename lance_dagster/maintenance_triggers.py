@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 
+from lance_dagster._context import tick_time
 from lance_dagster.maintenance import ORDER_TAG, TABLES_KEY
 
 __all__ = ["build_maintenance_schedule", "config_for", "tables_of"]
@@ -47,7 +48,7 @@ def build_maintenance_schedule(
     zone = ZoneInfo(execution_timezone or "UTC")
 
     def requests(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        tick = context.scheduled_execution_time.astimezone(zone)
+        tick = tick_time(context).astimezone(zone)
         tags = {ORDER_TAG: tick.isoformat()}
         if jitter is None:
             yield dg.RunRequest(tags=tags)

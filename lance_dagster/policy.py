@@ -1,7 +1,8 @@
 """`LanceMaintenancePolicy`: the steps of upkeep, and the thresholds from which a table needs it.
 
 The policy of a job is changed for one asset by its metadata `lance/maintenance`, a mapping of fields of the policy (or
-False: the table is left alone), and for one run by the configuration of the run, in this order.
+a policy, which takes its place; or False: the table is left alone), and for one run by the configuration of the run, in
+this order.
 """
 
 from __future__ import annotations
@@ -160,10 +161,12 @@ def policy_of(
         return policy
     if value is False:
         return None
+    if isinstance(value, LanceMaintenancePolicy):
+        return value
     if not isinstance(value, Mapping):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {MAINTENANCE_KEY} must be a mapping of fields of a LanceMaintenancePolicy, or False, "
-            f"not {value!r}"
+            f"{where}: metadata {MAINTENANCE_KEY} must be a LanceMaintenancePolicy, a mapping of its fields, or "
+            f"False, not {value!r}"
         )
     return policy.changed(value, where=f"{where}: metadata {MAINTENANCE_KEY}")
 

@@ -214,6 +214,21 @@ class TestManyTables:
         assert set(failures(result)) == {report, "summarize"}
         assert "nyc/broken" in failures(result)["summarize"]
 
+    def test_a_whole_policy_takes_the_place_of_that_of_the_job(self, lake):
+        own = LanceMaintenancePolicy(target_rows_per_fragment=4, cleanup_older_than=None)
+
+        @dg.asset(key_prefix="nyc", metadata={"lance/maintenance": own})
+        def boats() -> pa.Table:
+            return pa.table({"n": [0, 1]})
+
+        lake.run(boats)
+        shutil.rmtree(lake.uri("nyc/boats"))
+        fill(lake, "nyc/boats")
+        job = build_maintenance_job([boats], LanceMaintenancePolicy(cleanup_older_than=NOW))
+        assert run(lake, job, assets=[boats]).success
+        assert [f.count_rows() for f in lake.table("nyc/boats").get_fragments()] == [4, 4, 4]
+        assert len(lake.table("nyc/boats").versions()) > 1
+
     def test_one_that_is_to_be_left_alone(self, lake):
         fill(lake, "boats")
         alone = dg.AssetSpec("boats", metadata={"lance/maintenance": False})
@@ -433,6 +448,7 @@ class TestSchedule:
         assert schedule.cron_schedule == "0 4 * * *"
         (request,) = self.evaluate(schedule, datetime(2026, 1, 1, 4, tzinfo=UTC)).run_requests
         assert request.run_config == {}
+        assert len(schedule.evaluate_tick(dg.build_schedule_context()).run_requests) == 1  # by hand
 
     def test_jitter_gives_each_table_a_minute_of_its_own(self):
         names = [f"nyc/t{i}" for i in range(20)]
