@@ -147,10 +147,9 @@ def output_name(context: dg.OutputContext) -> str:
 def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
     """The assets of the code location that depend on an output's asset, and the instance; None if nobody can tell."""
     step = _step(context)
-    graph: Any = getattr(getattr(getattr(step, "job_def", None), "asset_layer", None), "asset_graph", None)
+    graph = _asset_graph(getattr(step, "job_def", None))
     if step is None or graph is None:
         return None
-    graph = getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only
     found = _children(graph, context.asset_key)
     return None if found is None else (step.instance, found)
 
@@ -282,10 +281,19 @@ def definition_metadata(
     """The definition metadata of an asset of the code location; None where the location does not tell."""
     try:
         repository = context.repository_def
-        definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
     except _ABSENT:
-        return None
-    return None if definition is None else definition.metadata_by_key.get(asset_key)
+        repository = None
+    definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
+    if definition is not None:
+        return definition.metadata_by_key.get(asset_key)
+    graph = _asset_graph(getattr(context, "job_def", None))
+    return graph.get(asset_key).metadata if graph is not None and graph.has(asset_key) else None
+
+
+def _asset_graph(job: Any) -> Any:
+    """The assets of the code location that a job comes from; None if nobody can tell."""
+    graph: Any = getattr(getattr(job, "asset_layer", None), "asset_graph", None)
+    return getattr(graph, "source_asset_graph", graph)  # that of a job has the assets of the job only
 
 
 def run_partition_keys(

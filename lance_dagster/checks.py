@@ -50,25 +50,32 @@ def build_lance_health_checks(
         io_manager_key: The resource that knows where the tables are.
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
-    return [_health_check(ref, _own_policy(chosen, ref), severity, io_manager_key) for ref in table_refs(assets)]
+    refs = table_refs(assets)
+    for ref in refs:
+        _own_policy(chosen, ref)
+    return [_health_check(ref, chosen, severity, io_manager_key) for ref in refs]
 
 
 def _own_policy(policy: LanceMaintenancePolicy, ref: TableRef) -> LanceMaintenancePolicy:
     return policy_of(policy, ref.metadata, where=f"asset {ref.name}") or policy
 
 
-def _health_check(
-    ref: TableRef, policy: LanceMaintenancePolicy, severity: dg.AssetCheckSeverity, io_manager_key: str
-) -> dg.AssetChecksDefinition:
-    limits = {
+def _limits(policy: LanceMaintenancePolicy) -> dict[str, tuple[str, float, str]]:
+    """For each check the number that it looks at, what that may be at most, and what it counts."""
+    return {
         "lance_small_fragments": ("lance/small_fragments", policy.max_small_fragments, "small fragments"),
         "lance_deleted_fraction": ("lance/deleted_fraction", policy.materialize_deletions_threshold, "deleted rows"),
         "lance_versions": ("lance/versions_total", policy.max_versions, "versions"),
         "lance_uncovered_indices": ("lance/index_unindexed_fraction", 0, "rows that an index does not cover"),
     }
+
+
+def _health_check(
+    ref: TableRef, policy: LanceMaintenancePolicy, severity: dg.AssetCheckSeverity, io_manager_key: str
+) -> dg.AssetChecksDefinition:
     specs = [
         dg.AssetCheckSpec(name, asset=ref.key, description=f"Not too many {what} in the table.")
-        for name, (_, _, what) in limits.items()
+        for name, (_, _, what) in _limits(policy).items()
     ]
 
     @dg.multi_asset_check(
@@ -80,9 +87,10 @@ def _health_check(
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
 
-        found = measure(_open(context, ref, io_manager_key), policy)
+        own = _own_policy(policy, _known(context, ref))
+        found = measure(_open(context, ref, io_manager_key), own)
         numbers = found.metadata()
-        for name, (key, limit, what) in limits.items():
+        for name, (key, limit, what) in _limits(own).items():
             if dg.AssetCheckKey(ref.key, name) not in context.selected_asset_check_keys:
                 continue
             value = numbers.get(key, 0)

@@ -78,6 +78,15 @@ class TestHealth:
         checks = build_lance_health_checks([spec])
         assert check(lake, *checks, assets=(spec,))["lance_small_fragments"].passed
 
+    def test_they_count_where_only_its_key_is_given(self, lake):
+        fill(lake, "boats")
+        spec = dg.AssetSpec("boats", metadata={"lance/maintenance": {"max_small_fragments": 10}})
+        checks = build_lance_health_checks([spec.key])
+        job = dg.define_asset_job("looking", selection=dg.AssetSelection.checks(*checks))
+        defs = dg.Definitions([spec], asset_checks=checks, jobs=[job], resources={"io_manager": lake.manager()})
+        result = defs.resolve_job_def("looking").execute_in_process(instance=lake.instance)
+        assert {one.check_name: one.passed for one in result.get_asset_check_evaluations()}["lance_small_fragments"]
+
 
 class TestIntegrity:
     @pytest.fixture
