@@ -7,7 +7,7 @@ file descriptor, column metadata, offset tables, footer        (see `metadata` a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -181,6 +181,10 @@ class PageFile:
         else:
             self._sink.close_unnamed()
         return self.written(num_rows)
+
+    def close_early(self) -> Sequence[Callable[[], object]]:
+        """Make a file visible that is complete; see `ObjectWriter.close_early`."""
+        return self._sink.close_early()
 
     def written(self, num_rows: int) -> WrittenFile:
         """What a manifest needs to know about a file that is complete."""

@@ -8,6 +8,7 @@ metadata follows when the writer is finished (see `metadata`). Nothing is visibl
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
@@ -213,6 +214,15 @@ class DataFileWriter:
         """
         self._refuse_legacy("what is known before it is closed")
         return self._file.written(self._num_rows)
+
+    def close_early(self) -> Sequence[Callable[[], object]]:
+        """Make a file visible that is complete; what is returned makes it durable (`ObjectWriter.close_early`).
+
+        Raises:
+            UnsupportedError: It is a 0.1 file.
+        """
+        self._refuse_legacy("a name before it is durable")
+        return self._file.close_early()
 
     def close(self, *, durable_name: bool = True) -> WrittenFile:
         """Make a file visible that is complete. It may be called from another thread than the other methods.

@@ -16,7 +16,7 @@ OutcomeUnknownError where a write may or may not have happened, StoreError for e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
@@ -85,6 +85,15 @@ class ObjectWriter(Protocol):
     def close_unnamed(self) -> int:
         """The same, but the name of a file on a disk is durable only once its folder was synced (`sync_names`)."""
         return self.close()
+
+    def close_early(self) -> Sequence[Callable[[], object]]:
+        """Make visible an object that nothing refers to before it is durable.
+
+        Returns:
+            What makes it durable: calls that may run side by side, and have to.
+        """
+        self.close()
+        return ()
 
     def abort(self) -> None:
         """Drop what was written; does nothing after `close`."""

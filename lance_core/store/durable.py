@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Final, ParamSpec
 
@@ -30,6 +30,11 @@ class Settling:
     def add(self, work: Callable[_Arguments, object], /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
         """Begin to close or sync a file."""
         self._waiting.append(_pool.submit(work, *args, **kwargs))
+
+    def add_all(self, works: Iterable[Callable[[], object]]) -> None:
+        """Begin several."""
+        for work in works:
+            self.add(work)
 
     def take(self, other: Settling) -> None:
         """Wait for what another waits for, in its place."""
@@ -82,10 +87,16 @@ def put_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
     """Write an object that survives a power loss once this returns.
 
     Raises:
-        StoreError: The storage failed; nothing is left.
+        StoreError: The storage failed.
     """
-    with store.open_writer(key) as writer:
+    writer = store.open_writer(key)
+    try:
         writer.write(data)
+        for sync in writer.close_early():
+            sync()
+    except BaseException:
+        writer.abort()
+        raise
 
 
 def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:

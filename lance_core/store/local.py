@@ -1,7 +1,8 @@
 """The store of local and mounted file systems.
 
 Every write goes to a staging file beside its target, `<name>#<random>`, and is then renamed (put, open_writer) or
-hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. A link, unlike a rename,
+hard-linked (put_if_absent) to its name: a crash leaves a staging file, never half an object. Only files that nothing
+refers to before they are on disk get their name earlier (`LocalWriter.close_early`). A link, unlike a rename,
 fails if the name is taken, which makes it the atomic creation that commits need.
 
 Symbolic links are followed where a key or the folder of a prefix leads through them, and nowhere else: no listing goes

@@ -8,6 +8,7 @@ import contextlib
 import os
 import secrets
 import threading
+from collections.abc import Callable, Sequence
 
 from lance_core.errors import StoreError
 from lance_core.store.base import ObjectWriter, ReadableBuffer, bytes_view
@@ -105,6 +106,24 @@ class LocalWriter(ObjectWriter):
     def close_unnamed(self) -> int:
         """The same, without waiting for the folder."""
         return self._close(syncs_name=False)
+
+    def close_early(self) -> Sequence[Callable[[], object]]:
+        """Give the file its name before it is on disk: a file system writes both at once then."""
+        if not self._durable:
+            self.close()
+            return ()
+        try:
+            os.rename(self.staging, self._path)
+        except OSError as error:
+            self.abort()
+            raise store_error(self._path, error) from error
+        return self.flush, self._sync_name
+
+    def _sync_name(self) -> None:
+        try:
+            sync_directory(os.path.dirname(self._path))
+        except OSError as error:
+            raise store_error(self._path, error) from error
 
     def _close(self, *, syncs_name: bool) -> int:
         if self._fd >= 0:

@@ -19,7 +19,7 @@ from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
 from lance_core.verbs.files.conform import conform
 from lance_core.verbs.files.dictionaries import check_dictionaries
-from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, closed, data_file_record
+from lance_core.verbs.files.fragment_writer import CLOSING_AT_A_TIME, data_file_record
 from lance_core.verbs.scan.projection import with_types
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -112,7 +112,7 @@ def _finished(writer: DataFileWriter, version: FileVersion, files: Staged) -> Wr
     if files.settling is None or version is FileVersion.V0_1 or files.source.store.put_is_a_request:
         return writer.finish()
     writer.complete()
-    files.settling.add(closed, writer)
+    files.settling.add_all(writer.close_early())
     files.settling.wait(CLOSING_AT_A_TIME)
     return writer.written()
 

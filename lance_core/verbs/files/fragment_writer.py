@@ -34,7 +34,6 @@ __all__ = [
     "MAX_ROWS_PER_FILE",
     "FragmentWriter",
     "ReaderLike",
-    "closed",
     "data_file_record",
     "lance_schema",
     "to_batches",
@@ -224,7 +223,10 @@ class FragmentWriter:
             self._schema = known_dictionaries(self._schema, written.dictionaries)
         else:
             written = file.written()
-            self._settling.add(closed, file, durable_name=is_alone)
+            if is_alone:
+                self._settling.add_all(file.close_early())
+            else:
+                self._settling.add(_closed, file)
         self._file = None
         self._fragments.append(FragmentMetadata.from_record(_fragment(written, target)))
         if self._progress is not None and self._begun is not None:
@@ -236,10 +238,10 @@ class FragmentWriter:
         return self._targets[self._num_ended % len(self._targets)]
 
 
-def closed(file: DataFileWriter, *, durable_name: bool = True) -> None:
-    """Close a file that is complete, or leave nothing of it."""
+def _closed(file: DataFileWriter) -> None:
+    """Close a file that is complete, but for its name, or leave nothing of it."""
     try:
-        file.close(durable_name=durable_name)
+        file.close(durable_name=False)
     except BaseException:
         file.abort()
         raise

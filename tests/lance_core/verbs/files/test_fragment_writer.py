@@ -2,6 +2,7 @@ import itertools
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,37 @@ def test_a_file_that_does_not_reach_the_disk_fails_the_write_and_nothing_stays(t
     monkeypatch.undo()
     assert files_below(tmp_path) == before
     assert lance_core.dataset(tmp_path / "t").to_table() == TABLE
+
+
+@pytest.mark.parametrize("what", ["data file", "data folder", "manifest"])
+@pytest.mark.parametrize("verb", ["insert", "update", "delete", "add_columns"])
+def test_what_does_not_reach_the_disk_with_a_small_commit_fails_it_and_nothing_stays(tmp_path, monkeypatch, what, verb):
+    dataset = lance_core.write_dataset(TABLE, tmp_path / "t")
+    dataset.delete("id = 59")
+    table, before = dataset.to_table(), files_below(tmp_path)
+    folder = "_deletions" if verb == "delete" else "data"
+    real = os.fsync
+
+    def broken(fd):
+        path = str(Path(f"/proc/self/fd/{fd}").readlink())
+        inside = f"/t/{folder}/" in path
+        if {"data file": inside, "data folder": path.endswith(f"/t/{folder}"), "manifest": ".manifest#" in path}[what]:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    verbs = {
+        "insert": lambda: dataset.insert(TABLE),
+        "update": lambda: dataset.update({"text": "'new'"}, where="id < 9"),
+        "delete": lambda: dataset.delete("id < 9"),
+        "add_columns": lambda: dataset.add_columns({"more": "id + 1"}),
+    }
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StoreError, match="Input/output"):
+        verbs[verb]()
+    monkeypatch.undo()
+    assert files_below(tmp_path) == before
+    assert lance_core.dataset(tmp_path / "t").to_table() == table
+    verbs[verb]()
 
 
 def test_a_writer_that_fails_on_the_way_leaves_no_file_behind(tmp_path):
