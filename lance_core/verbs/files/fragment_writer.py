@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -109,10 +110,21 @@ class FragmentWriter:
         self._file: DataFileWriter | None = None
         self._begun: FragmentMetadata | None = None
         self._choices = Choices.of(self._schema, self._version.value)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget all files."""
         self._num_ended = 0
         self._settling = Settling()
         self._fragments: list[FragmentMetadata] = []
         self._keys: list[tuple[ObjectStore, str]] = []
+
+    def another(self) -> Self:
+        """A writer of other fragments like this one, which has written nothing: its schema is not looked at again."""
+        assert self._file is None, "a file that is open belongs to one writer"
+        found = copy.copy(self)
+        found._begin()  # noqa: SLF001 - of this class
+        return found
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
@@ -145,9 +157,9 @@ class FragmentWriter:
         self._sync_names()
         return self._fragments
 
-    def finish_soon(self, settling: Settling) -> list[FragmentMetadata]:
-        """The same, except that files on a disk are durable once they have settled."""
-        self._end_file(is_last=True, settles=not self._target().store.put_is_a_request)
+    def finish_soon(self, settling: Settling, *, requests: bool = False) -> list[FragmentMetadata]:
+        """The same, except that files on a disk, or with `requests` anywhere, are durable once they have settled."""
+        self._end_file(is_last=True, settles=requests or not self._target().store.put_is_a_request)
         settling.take(self._settling)
         if self._num_ended > 1:
             settling.wait()

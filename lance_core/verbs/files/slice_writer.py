@@ -1,28 +1,30 @@
 """Write rows into fragments that do not mix slices.
 
 batch --assign--> slice of each row --> one FragmentWriter per slice, several of them open at a time
+
+What the schema means for a file is worked out once for all writers. Files are encoded one after the other, by the
+thread that writes, and reach the storage side by side.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.threads import ThreadPool
+from lance_core.store import Settling
 from lance_core.verbs.files.fragment_writer import FragmentWriter
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.version.unneeded import remove_files
 
 __all__ = ["SliceWriter"]
 
-FINISHING_AT_A_TIME: Final = 4
-"""Writers that are finished side by side, since finishing one waits for the storage."""
+FINISHING_AT_A_TIME: Final = 8
+"""Files that are on their way to the storage, at most."""
 
 
 class SliceWriter:
@@ -49,9 +51,9 @@ class SliceWriter:
         self._max_open = max_open
         self._open: OrderedDict[int, FragmentWriter] = OrderedDict()
         self._all: list[FragmentWriter] = []
-        self._pool = ThreadPool(FINISHING_AT_A_TIME, thread_name_prefix="lance-finish")
-        self._finishing: deque[Future[list[FragmentMetadata]]] = deque()
+        self._settling = Settling()
         self._fragments: list[FragmentMetadata] = []
+        self._first: FragmentWriter | None = None
 
     @property
     def num_rows(self) -> int:
@@ -74,13 +76,12 @@ class SliceWriter:
         """Close all files, and return the fragments; all files are durable then."""
         for position in list(self._open):
             self._finish(position)
-        self._settle(0)
-        self._pool.shutdown()
+        self._settling.wait()
         return self._fragments
 
     def discard(self) -> None:
         """Delete all files that were written; while an interruption is handled, as far as that is quick."""
-        self._pool.shutdown(cancel_futures=True)
+        self._settling.stop()
         remove_files([file for writer in self._all for file in writer.abandon()])
 
     def _write_to(self, position: int, part: pa.RecordBatch | pa.Table) -> None:
@@ -90,7 +91,7 @@ class SliceWriter:
         if writer is None:
             if self._max_open is not None and len(self._open) >= self._max_open:
                 self._finish(next(iter(self._open)))
-            writer = self._open[position] = self._new_writer()
+            writer = self._open[position] = self._another()
             self._all.append(writer)
         self._open.move_to_end(position)
         # The bytes of a file are counted between batches.
@@ -98,14 +99,14 @@ class SliceWriter:
             writer.write(batch)
         self.rows[position] = self.rows.get(position, 0) + part.num_rows
 
-    def _finish(self, position: int) -> None:
-        self._finishing.append(self._pool.submit(self._open.pop(position).finish))
-        self._settle(FINISHING_AT_A_TIME)
+    def _another(self) -> FragmentWriter:
+        if self._first is None:
+            self._first = self._new_writer()
+        return self._first.another()
 
-    def _settle(self, most: int) -> None:
-        """Wait until at most `most` writers are being finished."""
-        while len(self._finishing) > most:
-            self._fragments += self._finishing.popleft().result()
+    def _finish(self, position: int) -> None:
+        self._fragments += self._open.pop(position).finish_soon(self._settling, requests=True)
+        self._settling.wait(FINISHING_AT_A_TIME)
 
 
 def _parts(batch: Any, positions: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, Any]]:

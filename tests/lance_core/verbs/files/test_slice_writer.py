@@ -1,11 +1,15 @@
 """Fragments that do not mix slices, from rows in any order."""
 
+import itertools
+import os
+import stat
+
 import pyarrow as pa
 import pytest
 
 import lance_core
 from lance_core import Equals, FragmentWriter, Slice, Slices, SliceWriter
-from lance_core.errors import SchemaError
+from lance_core.errors import SchemaError, StoreError
 
 SLICES = Slices([Slice(name=name, conditions={"k": Equals(name)}) for name in "abc"])
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -71,3 +75,32 @@ def test_nothing_is_left_of_what_is_discarded(tmp_path):
         work.write(pa.table({"k": ["c"]}))
     work.discard()
     assert [path for path in (tmp_path / "t").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("which", [0, 3])
+def test_a_file_that_does_not_reach_the_disk_is_an_error(tmp_path, monkeypatch, which):
+    real, numbers = os.fsync, itertools.count()
+
+    def broken(fd):
+        if stat.S_ISREG(os.fstat(fd).st_mode) and next(numbers) == which:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    work = writer(tmp_path / "t", max_open=1)
+    with pytest.raises(StoreError, match="Input/output"):  # noqa: PT012 - whichever waits for it
+        for text in ("abcab", "b"):
+            work.write(rows(text))
+        work.finish()
+    work.discard()
+    assert [path for path in (tmp_path / "t").rglob("*") if path.is_file()] == []
+
+
+def test_what_the_schema_means_is_worked_out_once(tmp_path, monkeypatch):
+    made = []
+    new = FragmentWriter.__init__
+    monkeypatch.setattr(FragmentWriter, "__init__", lambda self, *a, **k: made.append(1) or new(self, *a, **k))
+    work = writer(tmp_path / "t")
+    work.write(rows("abcabc"))
+    assert len(work.finish()) == 3
+    assert made == [1]
