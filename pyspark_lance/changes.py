@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import lance_core
 from lance_core import LanceDataset, WriteTry
@@ -44,6 +44,9 @@ __all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "se
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
 NotMatchedBySource = Literal["delete"]
+
+_TASK_ROWS: Final = 1 << 18
+"""Rows of a merge's source for each task and its file."""
 
 
 def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
@@ -119,20 +122,25 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
     if made is not None:
         return made
     dataset = known if known is not None else lance_core.dataset(uri, storage_options=storage_options)
-    # Rows of a key are in one task from here on, which can tell that there are two.
-    source = df.repartition(*map(quoted, keys)).persist()
     clauses = MergeFrames(
-        source=source,
+        source=df,
         keys=tuple(keys),
         matched={"update": UPDATE, "delete": DELETE, None: None}[when_matched],
         inserts=when_not_matched is not None,
         deletes_others=when_not_matched_by_source is not None,
         condition=condition,
     )
+    clauses.check(dataset)
+    kept = df.persist()
     try:
+        rows = kept.count()
+        tasks = -(-rows // _TASK_ROWS) or 1
+        # Rows of a key are in one task from here on, which can tell that there are two.
+        source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, keys))
+        clauses = replace(clauses, source=source, num_rows=rows, tasks=tasks)
         return _retrying(dataset, partial(_merged, clauses, options), options, None if known is not None else 0)
     finally:
-        source.unpersist()
+        kept.unpersist()
 
 
 def _check_source(df: DataFrame, keys: list[str]) -> None:

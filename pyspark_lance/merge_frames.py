@@ -14,13 +14,16 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from lance_core.errors import SchemaError
 from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.key_narrowing import narrowed_by_frame
 from pyspark_lance.names import quoted
+from pyspark_lance.plan import plan_write
 from pyspark_lance.read_plan import plan_read, table_schema
 from pyspark_lance.reader import read_frame
-from pyspark_lance.spark_types import spark_schema
+from pyspark_lance.spark_types import handed_over, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeFrames", "kind_of", "renamed", "row_columns", "rows_of"]
 
+_FEW_ROWS: Final = 200_000
+"""Keys and addresses of so many rows are sent to all tasks, and not shuffled."""
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
 
@@ -45,6 +50,8 @@ class MergeFrames:
         inserts: Whether rows only in the source are inserted.
         deletes_others: Whether rows only in the table are deleted.
         condition: Spark SQL over `source` and `target`: which rows in both are touched.
+        num_rows: Rows of the source, which is kept by Spark; None if it is not counted.
+        tasks: Tasks that write the rows; None as Spark has it.
     """
 
     source: DataFrame
@@ -53,11 +60,24 @@ class MergeFrames:
     inserts: bool
     deletes_others: bool = False
     condition: str | None = None
+    num_rows: int | None = None
+    tasks: int | None = None
 
     @property
     def writes(self) -> bool:
         """Whether rows are written, and not only deleted."""
         return self.inserts or self.matched == UPDATE
+
+    def check(self, base: LanceDataset) -> None:
+        """Make sure that the columns of the source fit those of a version; no job is run.
+
+        Raises:
+            SchemaError: One does not; the message names it.
+        """
+        if self.writes:
+            self._lacking(base)
+            fields = [base.schema.field(name) for name in self.source.columns]
+            plan_write(handed_over(self.source.schema), pa.schema(fields))
 
     def frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None) -> DataFrame:
         """The changes to a version, as `change_task` draws them.
@@ -69,12 +89,14 @@ class MergeFrames:
         old = self._lacking(base) if self.writes else []
         about = row_columns(base)
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
-        within = None if self.deletes_others else narrowed_by_frame(base, self.keys, self.source)
+        within = None if self.deletes_others else narrowed_by_frame(base, self.keys, self.source, self.num_rows)
         target = rows_of(self.source.sparkSession, base, list(dict.fromkeys(columns)), within, storage_options)
         frames = []
         if self.inserts or self.matched is not None:
             pairs = self._pairs(target, old, about)
-            frames.append(self._found(pairs, base, old, about) if self.writes else _going(pairs, about))
+            found = self._found(pairs, base, old, about) if self.writes else _going(pairs, about)
+            # A join that shuffles leaves as many partitions as the session has it, and each would become a file.
+            frames.append(found if self.tasks is None else found.coalesce(self.tasks))
         if self.deletes_others:
             frames.append(self._others(target, names, frames, base, about))
         return reduce(lambda one, other: one.unionByName(other), frames)
@@ -108,6 +130,9 @@ class MergeFrames:
         from pyspark.sql import functions
 
         same = [_is_same(f"source.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)]
+        if not old and self.num_rows is not None and self.num_rows <= _FEW_ROWS:
+            # Spark's own estimate of a join is the product of its sides.
+            pairs = functions.broadcast(pairs)
         joined = self.source.alias("source").join(pairs, reduce(and_, same), "left" if self.inserts else "inner")
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         values: list[Column] = []

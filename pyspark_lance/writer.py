@@ -8,9 +8,9 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from lance_core import Slices, WriteResult, WriteTry
-from lance_core.errors import InvalidInputError
+from lance_core.errors import DatasetExistsError, InvalidInputError
 from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
-from pyspark_lance.modes import Empty, Mode, Outside, PartitionOverwrite, SchemaMode
+from pyspark_lance.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.transports import Transport, run_on_partitions
 from pyspark_lance.write_job import already_done, prepare_write
@@ -26,7 +26,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     df: DataFrame,
     uri: str | PathLike[str],
     *,
-    mode: Mode = "append",
+    mode: SaveMode = "append",
     slices: Slices | None = None,
     cluster: bool = True,
     outside: Outside = "error",
@@ -59,8 +59,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     Args:
         df: What to write.
         uri: The table: a path or a URI.
-        mode: "append"; "overwrite" replaces all rows; "create", or "error" as Spark calls it, requires that there is no
-            table; "replace" replaces the rows of `slices`. All but the last but one also create the table.
+        mode: "append"; "overwrite" replaces all rows; "create", or "error" and "errorifexists" as Spark calls it,
+            requires that there is no table; "ignore" writes nothing if there is one; "replace" replaces the rows of
+            `slices`. All create the table.
         slices: The slices that the rows lie in. No data file then holds rows of two of them.
         cluster: Whether to bring the rows of a slice together first, by a shuffle. Without it each task keeps a file
             open for each slice that it meets, and writes one for each.
@@ -95,7 +96,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_overwrite: "dynamic": mode "overwrite" replaces the partitions that have rows, and no others.
 
     Returns:
-        The result; None only with `empty="skip"` if there was no row.
+        The result; None only with `empty="skip"` if there was no row, and with mode "ignore" if there was a table.
 
     Raises:
         SchemaError: The schema cannot be stored, or does not fit the table's; the message names the column. No task
@@ -107,7 +108,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         OutcomeUnknownError: It is not known whether the commit took effect.
     """
     options = WriteOptions(
-        mode=mode,
+        mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
         slices=slices,
         cluster=cluster,
         outside=outside,
@@ -128,7 +129,13 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
-    return write_with(df, uri, replace(options, read_version=read_version, identity=identity))
+    options = replace(options, read_version=read_version, identity=identity)
+    try:
+        return write_with(df, uri, options)
+    except DatasetExistsError:
+        if mode != "ignore":
+            raise
+        return None
 
 
 def write_with(

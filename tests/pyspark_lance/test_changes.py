@@ -14,7 +14,7 @@ from lance_core.errors import (
     SchemaError,
     SupersededError,
 )
-from pyspark_lance import change_job, changes, key_narrowing, reader
+from pyspark_lance import change_job, changes, key_narrowing, merge_frames, reader
 
 
 def files(uri):
@@ -295,3 +295,23 @@ def test_an_index_narrows_the_side_of_the_table(spark, table, lance, monkeypatch
     assert pyspark_lance.delete(table, spark.sql("select explode(array(1L, 3L, 29L)) as id"), on="id").rows_deleted == 3
     assert {piece.fragment_id for task in pieces[0] for piece in task} & {0, 1, 2, 3} == {0}  # new ones are not indexed
     assert lance.dataset(table).count_rows() == 102
+
+
+def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark, table, lance, monkeypatch):
+    conditions = []
+    rows_of = merge_frames.rows_of
+    monkeypatch.setattr(merge_frames, "rows_of", lambda *given: conditions.append(given[3]) or rows_of(*given))
+    before = files(table)
+    merged = pyspark_lance.merge(source(spark).repartition(7), table, on="id")
+    assert (merged.rows_inserted, merged.rows_updated) == (5, 5)
+    assert [condition is not None for condition in conditions] == [True]
+    kinds = (
+        2 if lance.dataset(table).has_stable_row_ids else 1
+    )  # rows that moved and new ones lie in files of their own
+    assert len(files(table)) - len(before) == kinds
+    base = lance_core.dataset(table)
+    narrowed = [
+        key_narrowing.narrowed_by_frame(base, ["s"], spark.sql(f"select {text} as s"), 1) is not None
+        for text in ("'a'", "'a' collate UTF8_LCASE")
+    ]
+    assert narrowed == [True, False]

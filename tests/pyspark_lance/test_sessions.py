@@ -101,7 +101,9 @@ def test_modes(spark, uri, lance):
     assert pyspark_lance.write(one, uri, mode="append").version == 2
     assert pyspark_lance.write(spark.range(3), uri, mode="overwrite").version == 3
     assert lance.dataset(uri).count_rows() == 3
-    for mode in ("create", "error"):
+    assert pyspark_lance.write(one, uri, mode="ignore") is None
+    assert pyspark_lance.write(one, f"{uri}-ignore", mode="ignore").rows_written == 10
+    for mode in ("create", "error", "errorifexists"):
         with pytest.raises(DatasetExistsError):
             pyspark_lance.write(one, uri, mode=mode)
         assert pyspark_lance.write(one, f"{uri}-{mode}", mode=mode).version == 1
