@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import lance_core
 from lance_core import LanceDataset, WriteTry
@@ -44,9 +44,6 @@ __all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "se
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
 NotMatchedBySource = Literal["delete"]
-
-_TASK_ROWS: Final = 1 << 18
-"""Rows of a merge's source for each task and its file."""
 
 
 def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
@@ -131,16 +128,8 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         condition=condition,
     )
     clauses.check(dataset)
-    kept = df.persist()
-    try:
-        rows = kept.count()
-        tasks = -(-rows // _TASK_ROWS) or 1
-        # Rows of a key are in one task from here on, which can tell that there are two.
-        source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, keys))
-        clauses = replace(clauses, source=source, num_rows=rows, tasks=tasks)
-        return _retrying(dataset, partial(_merged, clauses, options), options, None if known is not None else 0)
-    finally:
-        kept.unpersist()
+    with clauses.kept() as counted:
+        return _retrying(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
 
 
 def _check_source(df: DataFrame, keys: list[str]) -> None:

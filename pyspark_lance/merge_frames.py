@@ -8,8 +8,9 @@ others  = target anti join source                       rows that only the table
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeFrames", "kind_of", "renamed", "row_columns", "rows_of"]
 
+_TASK_ROWS: Final = 1 << 18
+"""Rows of a merge's source for each task and its file."""
 _FEW_ROWS: Final = 200_000
 """Keys and addresses of so many rows are sent to all tasks, and not shuffled."""
 _OLD: Final = "__lance_old_"
@@ -67,6 +70,19 @@ class MergeFrames:
     def writes(self) -> bool:
         """Whether rows are written, and not only deleted."""
         return self.inserts or self.matched == UPDATE
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[MergeFrames]:
+        """The same with the source computed once and kept by Spark, its rows counted and shared out to tasks."""
+        kept = self.source.persist()
+        try:
+            rows = kept.count()
+            tasks = -(-rows // _TASK_ROWS) or 1
+            # Rows of a key are in one task from here on, which can tell that there are two.
+            source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, self.keys))
+            yield replace(self, source=source, num_rows=rows, tasks=tasks)
+        finally:
+            kept.unpersist()
 
     def check(self, base: LanceDataset) -> None:
         """Make sure that the columns of the source fit those of a version; no job is run.

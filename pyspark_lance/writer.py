@@ -129,13 +129,16 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         partition_by=None if partition_by is None else tuple(partition_by),
         partition_overwrite=partition_overwrite,
     )
-    options = replace(options, read_version=read_version, identity=identity)
+    return _write_as(mode, df, uri, replace(options, read_version=read_version, identity=identity))
+
+
+def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteOptions) -> WriteResult | None:
     try:
         return write_with(df, uri, options)
     except DatasetExistsError:
-        if mode != "ignore":
-            raise
-        return None
+        if mode == "ignore":
+            return None
+        raise
 
 
 def write_with(
