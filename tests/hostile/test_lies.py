@@ -80,6 +80,19 @@ def test_an_index_of_another_time(tmp_path):
         lance.dataset(tmp_path / "t").list_indices()
 
 
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
+def test_an_index_on_a_field_that_has_none(tmp_path, kind):
+    table(tmp_path / "t", pa.table({"a": range(6), "c": [[1]] * 6})).create_scalar_index("a", kind)
+
+    def changed(manifest):
+        list_id = manifest.schema.fields[1].id
+        return replace(manifest, indices=tuple(replace(index, fields=(list_id,)) for index in manifest.indices))
+
+    forge(tmp_path / "t", changed)
+    with pytest.raises(CorruptFileError, match=r"a_idx.* is on c, whose type list.* has none"):
+        lance.dataset(tmp_path / "t").optimize.optimize_indices()
+
+
 def test_a_tag_of_another_time(tmp_path):
     dataset = table(tmp_path / "t")
     dataset.tags.create("first", 1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core.errors import IndexNotFoundError, InvalidInputError, UnsupportedError
+from lance_core.errors import CorruptFileError, IndexNotFoundError, InvalidInputError, UnsupportedError
 from lance_core.index.kinds import KINDS, Kind
 from lance_core.index.moved import Replaced, moved_zones
 from lance_core.index.rows import U64s, View
@@ -134,6 +134,11 @@ class _Optimizer:
     def run(self, num_merged: int, *, retrain: bool) -> tuple[list[IndexMetadata], list[IndexMetadata]]:
         """Write new segments; returns them, and those that go."""
         source, segments = self.files.source, self.segments
+        if not self._kind.accepts(self._field.type):
+            raise CorruptFileError(
+                f"{source.store.root}: the manifest says that {segments[0].name!r}, a {self._kind.name} index, is on "
+                f"{self._field.path}, whose type {self._field.type} has none"
+            )
         live = BitMap(source.manifest.fragments.ids)
         if retrain:
             return [self._segment([], live)], list(segments)
