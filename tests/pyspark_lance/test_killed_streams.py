@@ -1,0 +1,55 @@
+"""A query that is killed at each step of a batch goes on from its checkpoint, and every row is there once."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+
+pytestmark = pytest.mark.slow
+
+DRIVER = Path(__file__).with_name("stream_driver.py")
+ROWS = 10
+
+
+def drop(folder, number):
+    """A file of rows, which makes a batch."""
+    lines = [json.dumps({"id": one, "kind": one % 3}) for one in range(number * ROWS, (number + 1) * ROWS)]
+    target = folder / "arrivals" / f"{number}.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("\n".join(lines))
+
+
+def expected(batches):
+    return [(one, one % 3) for one in range(batches * ROWS)]
+
+
+def test_each_batch_is_there_once(tmp_path):
+    import lance  # after other tests have started their sessions
+
+    uri = tmp_path / "table.lance"
+
+    def found():
+        table = lance.dataset(uri)
+        rows = sorted(tuple(row.values()) for row in table.to_table().to_pylist())
+        batches = [
+            table.checkout_version(one["version"]).read_transaction(one["version"]).transaction_properties
+            for one in table.versions()
+        ]
+        return rows, [one["spark.streaming.batch"] for one in batches]
+
+    # Killed in batch 0, 1 and 2; what each run finds in the table afterwards.
+    for number, (step, there) in enumerate([("begins", 0), ("written", 1), ("committed", 3)]):
+        drop(tmp_path, number)
+        command = [sys.executable, str(DRIVER), str(tmp_path), str(number), step]
+        done = processes.run(command)
+        assert done.returncode != 0, "it was not killed"
+        if there:
+            assert found() == (expected(there), [str(batch) for batch in range(there)]), done.stderr[-3000:]
+        else:
+            assert not (uri / "_versions").exists()
+    drop(tmp_path, 3)
+    processes.run([sys.executable, str(DRIVER), str(tmp_path)], check=True)
+    assert found() == (expected(4), ["0", "1", "2", "3"])
