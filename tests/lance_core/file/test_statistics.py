@@ -7,7 +7,8 @@ import math
 import pyarrow as pa
 import pytest
 
-from lance_core.file.statistics import PREFIX_BYTES, bounds, has_statistics
+from lance_core.file.statistics import PREFIX_BYTES, StatisticsCollector, bounds, has_statistics
+from lance_core.schema import schema_from_arrow
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,19 @@ def test_types_without_order_have_none():
     assert not has_statistics(pa.list_(pa.int32()))
     assert not has_statistics(pa.timestamp("us"))
     assert has_statistics(pa.large_binary())
+
+
+def test_fields_of_structs_have_statistics():
+    table = pa.table({"s": [{"a": 3, "t": {"b": "x"}}, {"a": 1, "t": {"b": "w"}}], "i": [7, 8]})
+    schema = schema_from_arrow(table.schema)
+    collector = StatisticsCollector(schema)
+    batch = table.to_batches()[0]
+    for field in schema.fields:
+        collector.add(field, batch.column(field.name))
+    struct, alone = schema.fields
+    leaves = [struct.children[0], struct.children[1].children[0], alone]
+    told = collector.schema()
+    assert [field.name for field in told.fields] == [str(leaf.id) for leaf in leaves]
+    pages = collector.pages(told)
+    assert len(pages) == 9, "null count, minimum and maximum of three fields"
+    assert [bytes(page.data)[:8] for page in pages[7:]] == [n.to_bytes(8, "little") for n in (7, 8)]
