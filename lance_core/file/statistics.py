@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.encoding.legacy.encoder import EncodedFieldPage, encode_page
+from lance_core.errors import CorruptFileError
 from lance_core.schema import Field, Schema, arrow_type_of, schema_from_arrow
 
 __all__ = ["PREFIX_BYTES", "PageBounds", "StatisticsCollector"]
@@ -66,9 +67,15 @@ class PageBounds:
 
 
 class StatisticsCollector:
-    """Collects the statistics of a file, batch by batch."""
+    """Collects the statistics of a file, batch by batch.
+
+    Raises:
+        CorruptFileError: Two fields of the schema have one id, by which statistics are found.
+    """
 
     def __init__(self, schema: Schema) -> None:
+        if len(schema.by_id()) < sum(1 for _ in schema.walk()):
+            raise CorruptFileError(f"two columns have one id, of {[(f.name, f.id) for f, _ in schema.walk()][:20]}")
         self._fields: list[Field] = []
         for field in schema.fields:
             self._add(field)

@@ -3,12 +3,14 @@
 import datetime as dt
 import decimal
 import math
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from lance_core.errors import CorruptFileError
 from lance_core.file.statistics import PREFIX_BYTES, StatisticsCollector, bounds, has_statistics
-from lance_core.schema import schema_from_arrow
+from lance_core.schema import Schema, schema_from_arrow
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,9 @@ def test_fields_of_structs_have_statistics():
     pages = collector.pages(told)
     assert len(pages) == 9, "null count, minimum and maximum of three fields"
     assert [bytes(page.data)[:8] for page in pages[7:]] == [n.to_bytes(8, "little") for n in (7, 8)]
+
+
+def test_fields_with_one_id_are_refused():
+    fields = schema_from_arrow(pa.schema({"a": pa.int64(), "v": pa.list_(pa.float32(), 3)})).fields
+    with pytest.raises(CorruptFileError, match=r"two columns have one id.*'a', 0.*'v', 0"):
+        StatisticsCollector(Schema(fields=(fields[0], replace(fields[1], id=0))))
