@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Final, ParamSpec
 
 from lance_core.store.base import ObjectStore, ReadableBuffer
+from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool
 
@@ -73,12 +74,13 @@ def make_durable(store: ObjectStore, keys: Sequence[str], settling: Settling | N
     Raises:
         StoreError: The disk failed.
     """
-    if not isinstance(store, LocalStore) or not keys:
+    disk = _disk(store)
+    if disk is None or not keys:
         return
     own = Settling() if settling is None else settling
     for key in keys:
-        own.add(store.sync, key)
-    own.add(store.sync_folders, keys)
+        own.add(disk.sync, key)
+    own.add(disk.sync_folders, keys)
     if settling is None:
         own.wait()
 
@@ -117,5 +119,12 @@ def sync_names(store: ObjectStore, keys: Sequence[str]) -> None:
     Raises:
         StoreError: The disk failed.
     """
-    if isinstance(store, LocalStore):
-        store.sync_folders(keys)
+    disk = _disk(store)
+    if disk is not None:
+        disk.sync_folders(keys)
+
+
+def _disk(store: ObjectStore) -> LocalStore | None:
+    """The files of this machine where a store's objects are; None if they are elsewhere."""
+    objects = store.objects if isinstance(store, ExternallyCommittedStore) else store
+    return objects if isinstance(objects, LocalStore) else None

@@ -123,6 +123,11 @@ class ExternallyCommittedStore:
         return self._store.options
 
     @property
+    def objects(self) -> ObjectStore:
+        """The store of the objects."""
+        return self._store
+
+    @property
     def index(self) -> ManifestIndex:
         """The rows that decide about versions."""
         return self._index
@@ -184,7 +189,10 @@ class ExternallyCommittedStore:
             self._check_for_manifests(*latest)
         if (latest is not None and latest[0] >= version) or self._exists(key):
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")
-        self._store.put(staging, data)
+        if self._store.is_local:
+            self._store.put_if_absent(staging, data, durable=durable)  # the index may be durable at once
+        else:
+            self._store.put(staging, data)
         if not self._index.add(version, staging, size):
             self._store.delete(staging)
             raise AlreadyExistsError(f"{self._root}/{key}: exists already")

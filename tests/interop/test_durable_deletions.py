@@ -9,6 +9,7 @@ import pytest
 
 import lance_core
 from lance_core import LanceDataset
+from lance_core.store.external import SqliteIndex
 
 ROWS = pa.table({"id": range(100), "x": range(100)})
 
@@ -108,4 +109,26 @@ def test_deletions_of_a_promotion_are_on_disk_before_the_version(
     disk = Disk(monkeypatch, tmp_path / "t")
     dataset.branches.promote("b")
     assert lance_core.dataset(tmp_path / "t").count_rows() == 101
+    assert disk.unsynced == []
+
+
+@pytest.mark.parametrize("name", ["delete", "update", "several files"])
+def test_an_index_of_manifests_names_what_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/index.db"}
+    dataset = lance_core.write_dataset(ROWS, tmp_path / "t", storage_options=options)
+    disk = Disk(monkeypatch, tmp_path / "t")
+    add = SqliteIndex.add
+    named = []
+
+    def note(index: SqliteIndex, version: int, path: str, size: int) -> bool:
+        disk.check(tmp_path / "t")
+        manifest = tmp_path / "t" / path
+        named.append([one.stat().st_ino in disk.synced for one in (manifest, manifest.parent)])
+        return add(index, version, path, size)
+
+    monkeypatch.setattr(SqliteIndex, "add", note)
+    {**CHANGES, **DATA}[name](dataset)
+    assert named == [[True, True]]
     assert disk.unsynced == []
