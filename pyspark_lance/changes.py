@@ -30,7 +30,7 @@ from lance_core.errors import (
 from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
 from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.merge_frames import MergeFrames, kind_of, renamed, row_columns, rows_of
-from pyspark_lance.names import quoted
+from pyspark_lance.names import check_spellings, quoted
 from pyspark_lance.opened import opened
 from pyspark_lance.plan import plan_write
 from pyspark_lance.spark_types import handed_over, spark_schema
@@ -138,6 +138,7 @@ def _check_source(df: DataFrame, keys: list[str]) -> None:
     if missing:
         raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
     handed_over(df.schema)
+    check_spellings(df, df.columns)
 
 
 def _merged(clauses: MergeFrames, options: ChangeOptions, base: LanceDataset) -> Change:
@@ -253,6 +254,7 @@ def update(
 
         names = base.schema.names
         rows = rows_of(session, base, [*names, *row_columns(base)], where, storage_options)
+        check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         values = [
             functions.expr(set[name]).cast(kinds[name]).alias(name) if name in set else functions.col(quoted(name))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lance_core import Between, Equals, Slices
+from pyspark_lance.names import check_spellings, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,10 +35,11 @@ def cluster_by_slice(frame: DataFrame, slices: Slices) -> DataFrame:
 
     if len(slices.names) == 1:
         return frame
+    check_spellings(frame, frame.columns)
     keys: dict[str, Column] = {}
     sort: list[Any] = []
     for position, name in enumerate(slices.columns):
-        column = functions.col(f"`{name}`")
+        column = functions.col(quoted(name))
         conditions = [one.conditions[name] for one in slices.slices]
         if all(isinstance(condition, Equals) for condition in conditions):
             key = column
@@ -56,7 +58,8 @@ def cluster_by_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """The same rows, those of one value of the columns in as few tasks as makes sense, one after the other in each."""
     from pyspark.sql import functions
 
-    keys = [functions.col(f"`{name}`") for name in columns]
+    check_spellings(frame, frame.columns)
+    keys = [functions.col(quoted(name)) for name in columns]
     return frame.hint("rebalance", *keys).sortWithinPartitions(*keys)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_core.errors import SchemaError
 from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.key_narrowing import narrowed_by_frame
-from pyspark_lance.names import quoted
+from pyspark_lance.names import check_spellings, quoted
 from pyspark_lance.plan import plan_write
 from pyspark_lance.read_plan import plan_read, table_schema
 from pyspark_lance.reader import read_frame
@@ -103,6 +103,7 @@ class MergeFrames:
         """
         names: list[str] = base.schema.names if self.writes else []
         old = self._lacking(base) if self.writes else []
+        check_spellings(self.source, base.schema.names)
         about = row_columns(base)
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
         within = None if self.deletes_others else narrowed_by_frame(base, self.keys, self.source, self.num_rows)

@@ -25,7 +25,7 @@ from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.batch_convert import converter
 from pyspark_lance.modes import Mode, SchemaMode
-from pyspark_lance.spark_types import check_names, spark_view, stored_field, vector_width
+from pyspark_lance.spark_types import spark_view, stored_field, vector_width
 
 __all__ = ["WritePlan", "plan_write"]
 
@@ -156,16 +156,19 @@ def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:
         old = children.get(child.name)
         name = f"{path}.{child.name}"
         children[child.name] = stored_field(child, path=path) if old is None else _grown(old, child, name)
-    check_names(children, within=path, reads=True)
+    missing = [child.name for child in stored.type if given.type.get_field_index(child.name) < 0]
+    new = [child.name for child in given.type if stored.type.get_field_index(child.name) < 0]
+    _check_case(missing, new, f"{path}.")
     return stored.with_type(pa.struct(list(children.values())))
 
 
-def _check_case(missing: list[str], new: list[str]) -> None:
+def _check_case(missing: list[str], new: list[str], path: str = "") -> None:
     """A new column must not be a missing one in another spelling."""
     by_lower = {name.lower(): name for name in missing}
     for name in new:
         twin = by_lower.get(name.lower())
         if twin is not None:
+            name, twin = path + name, path + twin  # noqa: PLW2901 - by their paths
             raise SchemaError(f"column {name!r} is called {twin!r} in the table: names must agree in case")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -61,7 +62,8 @@ def push(text: str, schema: pa.Schema) -> Pushed | None:
         tree: Any = sqlglot.parse_one(text, read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError):
         return None
-    columns = {field.name.lower(): field for field in schema}
+    twins = Counter(name.lower() for name in schema.names)
+    columns = {field.name.lower(): field for field in schema if twins[field.name.lower()] == 1}
     known, rest = [], 0
     for part in _conjuncts(tree):
         try:

@@ -55,7 +55,7 @@ def handed_over(schema: StructType) -> pa.Schema:
     """The Arrow schema of the batches that Spark makes of a DataFrame, with UTC as the session's zone.
 
     Raises:
-        SchemaError: A name is used twice, also in another case, or cannot be a column's.
+        SchemaError: A name is used twice, or cannot be a column's.
         UnsupportedError: A type has no place in Arrow or in Lance; the message names the column.
     """
     from pyspark.errors import PySparkTypeError
@@ -75,7 +75,10 @@ def handed_over(schema: StructType) -> pa.Schema:
 
 
 def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:
-    """Make sure that Spark, Lance and the reference library all accept these names of columns as distinct.
+    """Make sure that Lance and the reference library accept these names of columns as distinct.
+
+    Top-level columns have the narrower rules. Names that differ in case are two columns, of which Spark knows one from
+    the other by position, or by name with `spark.sql.caseSensitive`.
 
     Args:
         names: The names of the columns, or of the fields of a struct.
@@ -83,21 +86,18 @@ def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) 
         reads: Whether they are a table's, which may have names that cannot be written, and columns about rows.
 
     Raises:
-        SchemaError: One is empty, reserved, used twice or used in two spellings of upper and lower case.
+        SchemaError: One is used twice, or is a column's and empty or reserved.
     """
     where = f"struct {within!r}: field" if within else "column"
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for name in names:
-        if not name:
+        if not name and not within:
             raise SchemaError(f"{where} without a name")
         if not within and not reads and (name in _RESERVED or "." in name or "`" in name):
             raise SchemaError(f"{where} {name!r}: the name is reserved or holds one of the characters . `")
-        twin = seen.get(name.lower())
-        if twin == name:
+        if name in seen:
             raise SchemaError(f"{where} {name!r} occurs twice")
-        if twin is not None:
-            raise SchemaError(f"{where}s {twin!r} and {name!r} differ only in case, which Spark cannot tell apart")
-        seen[name.lower()] = name
+        seen.add(name)
 
 
 def _check_type(kind: DataType, path: str) -> None:
@@ -289,7 +289,7 @@ def spark_schema(stored: pa.Schema) -> StructType:
     """The Spark schema of a Lance table: every column nullable, vectors marked.
 
     Raises:
-        SchemaError: Two names differ only in case.
+        SchemaError: A column has no name.
         UnsupportedError: Spark has no type for a column; the message names it.
     """
     check_names(stored.names, reads=True)

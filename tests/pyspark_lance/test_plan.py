@@ -121,9 +121,9 @@ def test_metadata_of_columns_is_kept_as_texts():
     ("schema", "message"),
     [
         (t.StructType().add("a", t.LongType()).add("a", t.LongType()), "column 'a' occurs twice"),
-        (t.StructType().add("a", t.LongType()).add("A", t.LongType()), "'a' and 'A' differ only in case"),
-        (t.StructType().add("s", t.StructType().add("x", t.LongType()).add("X", t.LongType())), "struct 's': .*'x' and 'X'"),
+        (t.StructType().add("s", t.StructType().add("x", t.LongType()).add("x", t.LongType())), "struct 's': .*'x' occurs twice"),
         (t.StructType().add("a.b", t.LongType()), "'a.b'"),
+        (t.StructType().add("a`b", t.LongType()), "'a`b'"),
         (t.StructType().add("_rowid", t.LongType()), "'_rowid'"),
         (t.StructType().add("", t.LongType()), "without a name"),
         (t.StructType().add("c", t.CharType(3)), "column 'c'"),
@@ -313,9 +313,9 @@ def test_structs_get_the_fields_that_are_new():
         plan_write(frame(id=t.LongType(), s=given), table)
     with pytest.raises(SchemaError, match=r"lacks the field 's\.a' of the table"):
         plan_write(frame(id=t.LongType(), s=struct(b=t.LongType())), table, schema_mode="add_columns")
-    clashing = frame(id=t.LongType(), s=struct(A=t.LongType(), t=struct(x=t.LongType())))
-    with pytest.raises(SchemaError, match="fields 'a' and 'A' differ only in case"):
-        plan_write(clashing, table, schema_mode="add_columns")
+    other_case = frame(id=t.LongType(), s=struct(A=t.LongType(), t=struct(x=t.LongType())))
+    with pytest.raises(SchemaError, match=r"'s\.A' is called 's\.a' in the table: names must agree in case"):
+        plan_write(other_case, table, schema_mode="add_columns")
 
 
 @pytest.mark.parametrize(

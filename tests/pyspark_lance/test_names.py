@@ -1,0 +1,98 @@
+"""Odd names of columns and of fields: what the reference library can hold is written, and read back."""
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+import pyspark_lance
+from lance_core.errors import SchemaError
+
+
+@pytest.fixture(params=["function", "source"])
+def write(request, uri):
+    """Writes a frame to the table, by either way."""
+
+    def by_source(frame):
+        frame.write.format("lance").mode("overwrite").save(uri)
+
+    return by_source if request.param == "source" else lambda frame: pyspark_lance.write(frame, uri, mode="overwrite")
+
+
+@pytest.fixture
+def telling_case_apart(spark):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    yield
+    spark.conf.set("spark.sql.caseSensitive", "false")
+
+
+def test_fields_of_structs(spark, uri, write, lance):
+    parts = {"a.b": 1, "a`b": 2, "": 3, "x y": 4, "é,;{}()\n\t=": 5}
+    table = pa.table({"id": [1], "s": [parts], "list": [[parts]]})
+    write(spark.createDataFrame(table))
+    assert lance.dataset(uri).to_table().to_pylist() == table.to_pylist()
+    assert lance_core.dataset(uri).to_table().to_pylist() == table.to_pylist()
+    for frame in (pyspark_lance.read(spark, uri), spark.read.format("lance").load(uri)):
+        assert frame.collect()[0].s.asDict() == parts
+        assert frame.select("s.`a.b`", "s.`a``b`").collect() == [(1, 2)]
+
+
+def test_names_that_differ_in_case(spark, uri, lance):
+    table = pa.table({"id": [1, 2], "a": [3, 4], "A": [5, 6], "s": [{"x": 1, "X": 2}] * 2})
+    frame = spark.createDataFrame(table)
+    pyspark_lance.write(frame, uri)
+    assert lance.dataset(uri).to_table().to_pylist() == table.to_pylist()
+    read = pyspark_lance.read(spark, uri)
+    assert sorted(read.collect()) == sorted(frame.collect())
+    assert pyspark_lance.read(spark, uri, columns=["A"]).where("A > 5").collect() == [(6,)]
+    for change in (
+        lambda: pyspark_lance.write(frame, uri, partition_by=["a"]),
+        lambda: pyspark_lance.merge(frame, uri, on="id"),
+        lambda: pyspark_lance.update(uri, {"a": "1"}, spark=spark),
+    ):
+        with pytest.raises(SchemaError, match=r"'a' and 'A' differ only in case: Spark.*caseSensitive"):
+            change()
+    assert lance.dataset(uri).version == 1
+
+
+def test_names_that_the_session_tells_apart(spark, uri, write, lance, telling_case_apart):
+    table = pa.table({"id": [1, 2], "a": [3, 4], "A": [5, 6]})
+    frame = spark.createDataFrame(table)
+    write(frame)
+    assert lance.dataset(uri).to_table().to_pylist() == table.to_pylist()
+    for read in (pyspark_lance.read(spark, uri), spark.read.format("lance").load(uri)):
+        assert read.select("A").where("A > 5").collect() == [(6,)]
+        assert read.where("a > 3").select("A", "a").collect() == [(6, 4)]
+    pyspark_lance.merge(frame.where("id = 2").selectExpr("id", "a + 10 as a", "A + 20 as A"), uri, on="id")
+    pyspark_lance.update(uri, {"A": "a + A"}, "id = 1", spark=spark)
+    rows = lance.dataset(uri).to_table().sort_by("id").to_pylist()
+    assert rows == [{"id": 1, "a": 3, "A": 8}, {"id": 2, "a": 14, "A": 26}]
+    pyspark_lance.write(frame, uri, mode="overwrite", partition_by=["A"])
+    assert lance.dataset(uri).count_rows("A = 5 AND a = 3") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a.b", r"^column 'a\.b': the name"), ("a`b", "^column 'a`b': the name"), ("", "^column without a name")],
+)
+def test_names_that_no_column_can_have(spark, uri, name, told):
+    frame = spark.range(3).withColumnRenamed("id", name)
+    with pytest.raises(SchemaError, match=told):
+        pyspark_lance.write(frame, uri)
+    with pytest.raises(Exception, match=told.removeprefix("^")) as raised:
+        frame.write.format("lance").mode("append").save(uri)
+    assert len(str(raised.value).splitlines()) < 45
+    with pytest.raises(SchemaError, match=told):
+        pyspark_lance.merge(frame, uri, on=name)
+
+
+def test_names_of_columns(spark, uri, lance):
+    names = ["x y", "é,;{}()\n\t=", "select", "1", "x'y", 'x"y', "#", "-"]
+    table = pa.table({name: [number, number + 10] for number, name in enumerate(names)})
+    frame = spark.createDataFrame(table)
+    pyspark_lance.write(frame, uri, partition_by=names)
+    pyspark_lance.merge(frame.where("`x y` = 10"), uri, on=names)
+    assert lance.dataset(uri).to_table().sort_by("x y").to_pylist() == table.to_pylist()
+    assert len(lance.dataset(uri).get_fragments()) == 2
+    read = pyspark_lance.read(spark, uri)
+    for number, name in enumerate(names):
+        assert read.select(name).where(f"`{name}` = {number}").collect() == [(number,)]
