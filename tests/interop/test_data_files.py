@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader, LanceFileWriter
 
+import lance_core
 from lance_core.errors import UnsupportedError
 from lance_core.file import DataFileReader, DataFileWriter, FileVersion
 from lance_core.schema import schema_from_arrow
@@ -511,3 +512,16 @@ def test_we_read_blobs_of_2_2(tmp_path):
     assert [None if value is None else value["size"] for value in found] == [
         None if value is None else len(value) for value in BLOBS
     ]
+
+
+def test_truths_of_which_one_differs(tmp_path):
+    for count in (8, 9, 16, 17, 63, 72):
+        columns = {
+            f"{odd}{base}": [bool(base) ^ (row == odd) for row in range(count)]
+            for odd in range(count)
+            for base in (0, 1)
+        }
+        table = pa.table({name: pa.array(column, pa.bool_()) for name, column in columns.items()})
+        uri = str(tmp_path / f"{count}")
+        lance_core.write_dataset(table, uri)
+        assert lance_core.dataset(uri).to_table() == lance.dataset(uri).to_table() == table

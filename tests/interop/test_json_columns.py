@@ -179,3 +179,10 @@ def test_damaged_values():
         with contextlib.suppress(CorruptFileError, UnsupportedError):
             decoded(cut)
     assert json_texts(jsonb_array(pa.array(['{"b":1,"a":2}', None]), "d")).to_pylist() == ['{"a":2,"b":1}', None]
+
+
+def test_values_are_nested_as_deep_as_they_are_read():
+    text = "[" * 201 + "]" * 201
+    assert json_texts(jsonb_array(pa.array([text]), "d")).to_pylist() == [text]
+    with pytest.raises(InvalidInputError, match="nested more than 200 deep"):
+        jsonb_array(pa.array([f"[{text}]"]), "d")

@@ -142,3 +142,31 @@ def floats(tmp_path_factory):
     columns = {f"f{bits}": pa.array(values).cast(f"float{bits}" if bits > 16 else "halffloat") for bits in (16, 32, 64)}
     lance.write_dataset(pa.table({"id": range(len(values)), **columns}), uri)
     return lance_core.dataset(uri), lance.dataset(uri)
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory):
+    uri = str(tmp_path_factory.mktemp("more"))
+    columns = {
+        "id": range(6),
+        "s": ["a%b", "axb", "a%bzz", "a\\", "A_c", "a%"],
+        "pattern": ["a\\%b%", "a\\%b%", "a\\%b%", "a\\\\", "A\\_%", "a\\%"],
+        "seconds": pa.array([1, 2, None, 4, 5, 6], pa.duration("s")),
+        "micros": pa.array([1_000_000, 5, 6, 4_000_000, 1, 2], pa.duration("us")),
+    }
+    lance.write_dataset(pa.table(columns), uri)
+    return lance_core.dataset(uri), lance.dataset(uri)
+
+
+@pytest.mark.parametrize(
+    ("filter_sql", "found"),
+    [
+        ("s LIKE pattern", [0, 2, 3, 4, 5]),
+        ("s NOT LIKE pattern", [1]),
+        ("seconds = micros", [0, 3]),
+        ("seconds > micros", [1, 4, 5]),
+    ],
+)
+def test_patterns_and_durations_of_columns(filter_sql, found, more):
+    for dataset in more:
+        assert dataset.to_table(columns=["id"], filter=filter_sql)["id"].to_pylist() == found

@@ -388,6 +388,11 @@ class TestBranches:
         assert ask("discard", table, "other") == {"branch": "other", "discarded": False}
         assert "nope" in call("promote", table, "nope", "--json", code=1)
 
+    def test_promoted_and_thrown_away_at_once(self, table, branch):
+        ask("promote", table, "other", "--discard")
+        assert "other" not in {one["branch"] for one in ask("branches", table)}
+        assert lance.dataset(table).count_rows() == 0
+
     def test_idle_ones(self, table, branch):
         assert ask("discard", table, "--older-than", "1d", "--dry-run")["stale"] == []
         call("discard", table, code=2)

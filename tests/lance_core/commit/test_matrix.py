@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import uuid
 
 import lance
 import pyarrow as pa
@@ -12,7 +13,9 @@ from lance_core.commit.conflict import VERDICTS
 from lance_core.errors import CommitConflictError, LanceError
 from lance_core.store import open_store
 from lance_core.table import SLICES_KEY, Manifest, Transaction
-from lance_core.table.operations import OPERATIONS, Append, UnknownOperation, Update
+from lance_core.table.index import IndexMetadata
+from lance_core.table.operations import OPERATIONS, Append, CreateIndex, UnknownOperation, Update, UpdateMemWalState
+from lance_core.table.operations.update import CompactedSsTable
 
 Op = lance.LanceOperation
 
@@ -246,3 +249,40 @@ def test_slices_in_common_are_retried(mine, theirs, verdict):
         return Transaction(read_version=1, operation=Update(), properties=properties)
 
     assert judge(transaction(mine), transaction(theirs)) is verdict
+
+
+MADE = IndexMetadata(uuid=uuid.UUID(int=1), name="i", fields=(0,), dataset_version=1)
+OLD = IndexMetadata(uuid=uuid.UUID(int=2), name="i", fields=(0,), dataset_version=1)
+OTHER = IndexMetadata(uuid=uuid.UUID(int=3), name="j", fields=(0,), dataset_version=1)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "verdict"),
+    [
+        (CreateIndex(new_indices=(MADE,)), CreateIndex(new_indices=(OTHER,)), Verdict.COMPATIBLE),
+        (CreateIndex(new_indices=(MADE,)), CreateIndex(new_indices=(OLD,)), Verdict.RETRYABLE),
+        (CreateIndex(new_indices=(MADE,)), CreateIndex(removed_indices=(OLD,)), Verdict.RETRYABLE),
+        (CreateIndex(removed_indices=(OLD,)), CreateIndex(new_indices=(MADE,)), Verdict.RETRYABLE),
+        (CreateIndex(removed_indices=(OLD,)), CreateIndex(removed_indices=(OLD,)), Verdict.RETRYABLE),
+        (CreateIndex(removed_indices=(OLD,)), CreateIndex(new_indices=(OTHER,)), Verdict.COMPATIBLE),
+    ],
+)
+def test_changes_of_one_index_are_retried(mine, theirs, verdict):
+    assert judge(Transaction(read_version=1, operation=mine), Transaction(read_version=1, operation=theirs)) is verdict
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "verdict"),
+    [
+        ((1, 5), (1, 5), Verdict.INCOMPATIBLE),
+        ((1, 5), (1, 6), Verdict.INCOMPATIBLE),
+        ((1, 5), (1, 4), Verdict.RETRYABLE),
+        ((1, 5), (2, 6), Verdict.COMPATIBLE),
+    ],
+)
+def test_levels_of_one_shard_are_merged_in_order(mine, theirs, verdict):
+    def transaction(shard, generation):
+        level = CompactedSsTable(shard_id=uuid.UUID(int=shard), generation=generation)
+        return Transaction(read_version=1, operation=UpdateMemWalState(compacted_sstables=(level,)))
+
+    assert judge(transaction(*mine), transaction(*theirs)) is verdict
