@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.encoding.paths import is_blob_v2
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
 from lance_core.verbs.expressions.arrow import check_filter
@@ -30,6 +31,7 @@ Filter: TypeAlias = str | pc.Expression | Mapping[str, Any] | None
 _BATCH_SIZE_VARIABLE: Final = "LANCE_DEFAULT_BATCH_SIZE"
 
 _BLOB_KEY: Final = "lance-encoding:blob"
+_AS_BYTES: Final = "all_binary"
 _BLOB_HANDLINGS: Final = ("all_binary", "all_descriptions", "blobs_descriptions")
 
 
@@ -89,7 +91,7 @@ class ScanArguments(TypedDict, total=False):
         prefilter: Whether the filter says what `nearest` searches, instead of what is kept of what it found.
         disable_scoring_autoprojection: True leaves the column `_distance` of `nearest` out if columns are named.
         fast_search: Only False is offered.
-        blob_handling: Taken where no column holds blobs.
+        blob_handling: Taken where no column holds blobs; `all_binary` is what is done, but for blob arrays.
         nearest: Search for the rows whose vectors are nearest to one: a mapping with `column`, `q`, `k` (10), `metric`
             ("l2", "cosine" or "dot") and `distance_range`. All vectors are looked at, whatever indices there are, so
             that the result is exact; keys about indices are taken without effect. Datasets only, not fragments.
@@ -310,6 +312,10 @@ def _check_others(schema: Schema, others: dict[str, Any]) -> None:
     if handling is not None:
         if handling not in _BLOB_HANDLINGS:
             raise InvalidInputError(f"Invalid blob_handling: {handling}. Expected one of: {', '.join(_BLOB_HANDLINGS)}")
-        if any(_BLOB_KEY in node.metadata for node, _ in schema.walk()):
-            raise UnsupportedError("blob_handling: columns of blobs")
+        plain = any(_BLOB_KEY in node.metadata for node, _ in schema.walk())
+        if any(is_blob_v2(node) for node, _ in schema.walk()) or (plain and handling != _AS_BYTES):
+            raise UnsupportedError(
+                f"blob_handling={handling!r}: blobs are read as bytes, those of blob arrays with their URIs; "
+                "`read_blobs` and `take_blobs` read some, or parts"
+            )
     refuse("scanner", others)

@@ -24,7 +24,13 @@ from lance_core.encoding.compression import (
     encode_per_value,
 )
 from lance_core.encoding.compression.variable import variable_encoding
-from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, array_to_block, block_to_array
+from lance_core.encoding.datablock import (
+    FixedSizeListBlock,
+    FixedWidthBlock,
+    VariableBlock,
+    array_to_block,
+    block_to_array,
+)
 from lance_core.errors import CorruptFileError, UnsupportedError
 
 REFUSED = (CorruptFileError, UnsupportedError)
@@ -251,3 +257,10 @@ def test_endless_nesting() -> None:
         inner = inner.general.values
     with pytest.raises(CorruptFileError, match="nest"):
         decode_block(encoding, np.zeros(8, np.uint8), 1)
+
+
+def test_lists_that_a_schema_calls_structs() -> None:
+    items = FixedWidthBlock(data=np.zeros(16, np.uint8), bits_per_value=64, num_values=2)
+    block = FixedSizeListBlock(items=items, dimension=2, validity=None, num_values=1)
+    with pytest.raises(CorruptFileError, match="FixedSizeListBlock cannot be read as struct"):
+        block_to_array(block, pa.struct([("a", pa.int64()), ("b", pa.int64())]))
