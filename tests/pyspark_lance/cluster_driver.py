@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -78,6 +79,77 @@ def killed(master: str, folder: Path) -> None:
     spark.stop()
 
 
+def waits_once(batches):
+    """Rows as they are; the first attempt of one task does not end by itself."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    for batch in batches:
+        yield batch
+        if context.partitionId() == 1 and context.attemptNumber() == 0:
+            time.sleep(600)
+
+
+def speculated(master: str, folder: Path) -> None:
+    """A task is slow, and another attempt of it on the other worker comes first: its rows are there once."""
+    import pyspark_lance
+
+    settings = {"": "true", ".interval": "100ms", ".quantile": "0.5", ".multiplier": "1.1", ".minTaskRuntime": "100ms"}
+    spark = session(master, **{f"spark.speculation{key}": value for key, value in settings.items()})
+    uri = str(folder / "speculated.lance")
+    frame = spark.range(0, 100_000, 1, 4)
+    result = pyspark_lance.write(frame.mapInArrow(waits_once, "id long"), uri)
+    assert any("-1-1-" in file.path for one in result.dataset.get_fragments() for file in one.metadata.files)
+    check(uri, result.version, range(100_000))
+    assert result.version == 1
+    spark.stop()
+
+
+def cancelled(master: str, folder: Path) -> None:
+    """Somebody cancels the job of a write while it writes: nothing is committed, and the next write is whole."""
+    import pyspark_lance
+
+    spark = session(master)
+    uri = str(folder / "cancelled.lance")
+    pyspark_lance.write(spark.range(10), uri)
+    before = len(list(Path(uri, "data").iterdir()))
+
+    def cancel() -> None:
+        while len(list(Path(uri, "data").iterdir())) == before:
+            time.sleep(0.1)
+        spark.sparkContext.cancelAllJobs()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with pytest.raises(Exception, match="cancel"):
+        pyspark_lance.write(spark.range(0, 100_000, 1, 4).mapInArrow(waits_once, "id long"), uri)
+    canceller.join()
+    check(uri, 1, range(10))
+    check(uri, pyspark_lance.write(spark.range(10, 20), uri).version, range(20))
+    spark.stop()
+
+
+def connected(remote: str, folder: Path) -> None:
+    """Over a Connect server beside the cluster: the library is shipped, an executor is killed, a merge follows."""
+    from pyspark.sql import SparkSession
+
+    import pyspark_lance
+
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    spark.addArtifacts(archive(folder), pyfile=True)
+    pyspark_lance.register(spark)
+    uri = str(folder / "connected.lance")
+    frame = spark.range(0, 100_000, 1, 4)
+    result = pyspark_lance.write(frame.mapInArrow(kills_its_executor, "id long"), uri)
+    check(uri, result.version, range(100_000))
+    merged = pyspark_lance.merge(spark.range(99_990, 100_010), uri, on="id")
+    assert (merged.rows_inserted, merged.rows_updated, merged.version) == (10, 10, 2)
+    spark.range(100_010, 100_020).write.format("lance").mode("append").save(uri)
+    assert spark.read.format("lance").load(uri).count() == pyspark_lance.read(spark, uri).count() == 100_020
+    check(uri, 3, range(100_020))
+    spark.stop()
+
+
 def shipped(master: str, folder: Path) -> None:
     """Executors that have no such package get it from the driver."""
     import lance_core
@@ -120,5 +192,6 @@ def check(uri: str, version: int, expected) -> None:
 
 if __name__ == "__main__":
     what, place, path = sys.argv[1:]
-    {"killed": killed, "shipped": shipped}[what](place, Path(path))
+    ways = (killed, speculated, cancelled, connected, shipped)
+    {way.__name__: way for way in ways}[what](place, Path(path))
     print("done")

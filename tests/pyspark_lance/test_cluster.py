@@ -105,16 +105,41 @@ def data_files(uri):
 
 
 @pytest.mark.parametrize("python", ["installed"], indirect=True)
-@pytest.mark.parametrize("what", ["killed"])
+@pytest.mark.parametrize("what", ["killed", "speculated", "cancelled"])
 def test_one_commit_or_none(cluster, tmp_path, what):
     drive(what, *cluster, tmp_path)
-    # What a killed executor leaves after the driver has cleaned up is listed, and nothing else; a clean-up takes it.
-    uri = str(tmp_path / f"{what}.lance")
+    check_leftovers(str(tmp_path / f"{what}.lance"))
+
+
+def check_leftovers(uri):
+    """What a killed executor leaves after the driver has cleaned up is listed, and nothing else; a clean-up takes it."""
     table = lance_core.dataset(uri)
     used = {file.path for one in table.get_fragments() for file in one.metadata.files}
     assert orphans(uri) == data_files(uri) - used
     table.cleanup_old_versions(older_than=dt.timedelta(days=1), delete_unverified=True)
     assert data_files(uri) == used
+
+
+@pytest.mark.parametrize("python", ["bare"], indirect=True)
+def test_a_connect_server_beside_it(cluster, tmp_path):
+    url, env = cluster
+    port, log = free_port(), tmp_path / "connect.log"
+    settings = {
+        "spark.connect.grpc.binding.port": port,
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    start = [SPARK_CLASS, "org.apache.spark.deploy.SparkSubmit", "--master", url]
+    start += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    start += [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
+    command = [str(one) for one in [*start, "spark-internal"]]
+    with processes.running(command, env={**env, "SPARK_DAEMON_MEMORY": "700m"}, cwd=tmp_path, log=log) as server:
+        await_port(port, server, log)
+        drive("connected", f"sc://127.0.0.1:{port}", env, tmp_path)
+    check_leftovers(str(tmp_path / "connected.lance"))
 
 
 @pytest.mark.parametrize("python", ["bare"], indirect=True)
