@@ -197,7 +197,8 @@ def test_running_out_of_memory_says_nothing_about_the_file(tmp_path, monkeypatch
         raise pa.ArrowMemoryError("malloc of size 64 failed")
         yield
 
-    monkeypatch.setattr(column, "decode_pages", too_little)
+    for way in ("decode_pages", "read_points"):
+        monkeypatch.setattr(column, way, too_little)
     for verb in (dataset.to_table, lambda: list(dataset.to_batches()), lambda: dataset.delete("a > 2")):
         with pytest.raises(MemoryError, match=r"\.lance") as caught:
             verb()

@@ -328,7 +328,10 @@ class TestWhenTheLocationLoads:
                 "asset events: metadata lance/schema must be a pyarrow schema, or a mapping",
             ),
             (stored(**{"lance/schema": {"id": "int"}}), "metadata lance/schema must be a pyarrow schema, or a mapping"),
-            (stored(**{"lance/maintenance": 5}), "metadata lance/maintenance must be a mapping of fields"),
+            (
+                stored(**{"lance/maintenance": 5}),
+                "metadata lance/maintenance must be a LanceMaintenancePolicy, a mapping",
+            ),
             (stored(**{"lance/maintenance": {"retain": 5}}), "'retain' is no field of a LanceMaintenancePolicy"),
             (stored(**{"lance/column_lineage": 5}), "metadata lance/column_lineage must map columns"),
             (stored(**{"lance/vector_columns": 5}), "lance/vector_columns must be a mapping from columns to widths"),

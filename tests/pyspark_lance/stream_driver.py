@@ -24,8 +24,6 @@ from pyspark_lance.datasource import LanceDataSource
 from pyspark_lance.source_streams import StreamWriter
 from pyspark_lance.spark_types import handed_over
 
-FOLDER, BATCH, STEP = Path(sys.argv[1]), *(sys.argv[2:] or ["", ""])
-
 
 def die() -> None:
     """End Spark's driver, which is the JVM above this worker, at once."""
@@ -63,24 +61,26 @@ class Dying(StreamWriter):
 class Source(LanceDataSource):
     """The data source with such a writer."""
 
-    end = (BATCH, STEP)
+    end = ("", "")
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         batch, step = self.end
         return Dying(self._options, handed_over(schema), overwrite=overwrite, batch=batch, step=step)
 
 
-def main() -> None:
+def main(folder: Path, *end: str) -> None:
     """Run the query."""
+    if end:
+        Source.end = end
     spark = local_session("local[2]", config={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
     spark.dataSource.register(Source)
     stream = (
-        spark.readStream.schema("id long, kind long").option("maxFilesPerTrigger", 1).json(str(FOLDER / "arrivals"))
+        spark.readStream.schema("id long, kind long").option("maxFilesPerTrigger", 1).json(str(folder / "arrivals"))
     )
-    writer = stream.writeStream.format("lance").option("checkpointLocation", str(FOLDER / "check"))
-    writer.trigger(availableNow=True).start(str(FOLDER / "table.lance")).awaitTermination()
+    writer = stream.writeStream.format("lance").option("checkpointLocation", str(folder / "check"))
+    writer.trigger(availableNow=True).start(str(folder / "table.lance")).awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), *sys.argv[2:])
