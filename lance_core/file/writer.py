@@ -201,7 +201,8 @@ class DataFileWriter:
         if self._legacy is not None:
             self._legacy.finish()
             return
-        for collected in self._collected:
+        # Threads encode the large pages while the small ones are encoded here.
+        for collected in sorted(self._collected, key=lambda one: one.num_bytes < _INLINE_BYTES):
             self._flush(collected)
         self._drain(0)
         self._file.complete(self._num_rows)
@@ -281,7 +282,7 @@ class DataFileWriter:
         if plan.is_blob:
             self._flush_blobs(plan, concatenate(arrays))
             return
-        if num_bytes < _INLINE_BYTES and not self._pending:
+        if num_bytes < _INLINE_BYTES and all(one.first_column != plan.first_column for one in self._pending):
             arrays = [concatenate(arrays)]
             if plan.leaf is None or num_bytes > _SMALL_BYTES or not self._write_small(plan, plan.leaf, arrays[0]):
                 pages = _encode(plan, arrays, self._limits, self._version, self._choices)
