@@ -56,7 +56,8 @@ def live_batches(
         end = start + batch.num_rows
         mask = live[start:end]
         table = pa.Table.from_batches([with_types(batch, typed)])
-        addresses = (np.uint64(fragment.id) << np.uint64(32)) | np.arange(start, end, dtype=np.uint64)
+        if with_row_id or with_row_address:
+            addresses = (np.uint64(fragment.id) << np.uint64(32)) | np.arange(start, end, dtype=np.uint64)
         if with_row_id:
             table = table.append_column(ROW_ID, pa.array(addresses if ids is None else ids[start:end], pa.uint64()))
         if with_row_address:
