@@ -293,3 +293,21 @@ def test_blobs_come_as_bytes(dataset, tmp_path, version):
     for handling in ["blobs_descriptions", "all_descriptions", *(["all_binary"] if version == "2.2" else [])]:
         with pytest.raises(UnsupportedError, match=f"blob_handling='{handling}'.*read_blobs"):
             blobs.scanner(blob_handling=handling)
+
+
+@pytest.mark.parametrize("directions", [(True, False), (False, True), (False, False)])
+def test_the_first_rows_by_two_columns(dataset, directions):
+    orders = [ColumnOrdering(name, ascending=up) for name, up in zip(("x", "id"), directions, strict=True)]
+    found = dataset.scanner(columns=["x", "id"], order_by=orders, limit=20).to_table().to_pylist()
+    signs = [1 if up else -1 for up in directions]
+    rows = [row for row in dataset.to_table(columns=["x", "id"]).to_pylist() if row["x"] is not None]
+    assert found == sorted(rows, key=lambda row: (signs[0] * row["x"], signs[1] * row["id"]))[:20]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 10])
+def test_the_history_of_a_handle(tmp_path, ahead):
+    for number in range(5):
+        lance_core.write_dataset(pa.table({"a": [number]}), tmp_path, mode="append" if number else "create")
+    handle = lance_core.dataset(tmp_path, version=4)
+    told = [(one.version, one.count_rows(), record.operation.name) for one, record in handle.history(ahead=ahead)]
+    assert told == [(4, 4, "Append"), (3, 3, "Append"), (2, 2, "Append"), (1, 1, "Overwrite")]
