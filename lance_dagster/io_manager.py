@@ -44,7 +44,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         ```python
         defs = dg.Definitions(
             assets=[events],
-            resources={"io_manager": LanceIOManager(root_uri="s3://lake", spark=LazyPySparkResource())},
+            resources={"io_manager": LanceIOManager(root_uri="s3://lake", spark=LanceSparkResource())},
         )
         ```
     """
