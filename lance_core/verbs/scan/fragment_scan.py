@@ -231,9 +231,11 @@ class FragmentScan:
         own, entries = reads.own, set[str]()
         if self.known is None and len(rows) >= ENTRY_ROWS:
             own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
+        # What is told of rows without a look at them is worked out for those that match.
+        is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
         found: Iterable[_Found] = (
             (batch, where, self._matches(expression, batch, where, entries))
-            for batch, where in scan._read(own, rows, keep, live)  # noqa: SLF001 - the same class
+            for batch, where in scan._read(own, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
         )
         if stages is not None:
             found = self._staged(stages, own, rows, keep, live, entries)
@@ -241,9 +243,14 @@ class FragmentScan:
             out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
             yield from self._two_steps(reads.own.names, reads.late, found, out_of, live, most)
             return
-        for batch, _, mask in found:
+        columns = self._row_columns(live).values() if is_bare else ()
+        hidden = live if self.options.include_deleted_rows else None
+        for batch, where, mask in found:
             if mask.true_count:
-                yield self._select(chosen(batch, mask), self.options.schema)
+                rest = chosen(batch, mask)
+                if columns:
+                    rest = _with_columns(rest, columns, _where_true(where, mask), hidden)
+                yield self._select(rest, self.options.schema)
 
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
         """For each of some rows whether it matches; `entries` are the columns that were read as dictionaries."""
@@ -331,7 +338,9 @@ class FragmentScan:
         more = (*self.options.more_row_columns, *row_names)
         return replace(self, options=replace(self.options, more_row_columns=more))
 
-    def _read(self, schema: Schema, rows: Rows, keep: _Mask, live: _Mask) -> Iterator[tuple[pa.RecordBatch, Rows]]:
+    def _read(
+        self, schema: Schema, rows: Rows, keep: _Mask, live: _Mask, *, is_bare: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, Rows]]:
         """Yield rows with the row columns that the options ask for, and where in the fragment they are.
 
         Args:
@@ -339,9 +348,10 @@ class FragmentScan:
             rows: Physical rows.
             keep: Which of all physical rows to yield; None for all.
             live: Which of all physical rows are alive; None for all.
+            is_bare: Whether to leave the row columns out.
         """
         position = 0
-        columns = self._row_columns(live).values()
+        columns = () if is_bare else self._row_columns(live).values()
         hidden = live if self.options.include_deleted_rows else None
         # With a filter batches are cut to size after it; before it, larger ones cost less.
         batch_rows = self.options.batch_size if self.options.filter is None else None
@@ -420,6 +430,14 @@ def _with_columns(
 
 def _at(mask: npt.NDArray[np.bool_], where: Rows) -> npt.NDArray[np.bool_]:
     return mask[where.start : where.stop] if isinstance(where, range) else mask[where]
+
+
+def _where_true(where: Rows, mask: pa.Array) -> Rows:
+    """Where in the fragment the rows are for which the mask is true."""
+    if mask.true_count == len(mask):
+        return where
+    places = true_places(mask)
+    return where.start + places if isinstance(where, range) else where[places]
 
 
 def _windows(rows: range) -> Iterator[range]:
