@@ -1,4 +1,4 @@
-"""What `test_killed_streams.py` runs: `python stream_driver.py <folder> <batch> <step>`; the query ends there.
+"""What `test_killed_streams.py` runs: `python stream_driver.py <folder> <mode> <batch> <step>`; the query ends there.
 
     begins       a task of the batch starts                   no file yet
     written      all tasks have reported, before the commit   files that no version uses
@@ -68,7 +68,7 @@ class Source(LanceDataSource):
         return Dying(self._options, handed_over(schema), overwrite=overwrite, batch=batch, step=step)
 
 
-def main(folder: Path, *end: str) -> None:
+def main(folder: Path, mode: str, *end: str) -> None:
     """Run the query."""
     if end:
         Source.end = end
@@ -77,7 +77,9 @@ def main(folder: Path, *end: str) -> None:
     stream = (
         spark.readStream.schema("id long, kind long").option("maxFilesPerTrigger", 1).json(str(folder / "arrivals"))
     )
-    writer = stream.writeStream.format("lance").option("checkpointLocation", str(folder / "check"))
+    if mode == "complete":
+        stream = stream.groupBy("kind").count()
+    writer = stream.writeStream.format("lance").outputMode(mode).option("checkpointLocation", str(folder / "check"))
     writer.trigger(availableNow=True).start(str(folder / "table.lance")).awaitTermination()
     spark.stop()
 

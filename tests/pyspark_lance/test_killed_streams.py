@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,13 @@ def drop(folder, number):
     target.write_text("\n".join(lines))
 
 
-def expected(batches):
-    return [(one, one % 3) for one in range(batches * ROWS)]
+def expected(mode, batches):
+    kinds = [(one, one % 3) for one in range(batches * ROWS)]
+    return kinds if mode == "append" else sorted(Counter(kind for _, kind in kinds).items())
 
 
-def test_each_batch_is_there_once(tmp_path):
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_each_batch_is_there_once(tmp_path, mode):
     import lance  # after other tests have started their sessions
 
     uri = tmp_path / "table.lance"
@@ -43,13 +46,13 @@ def test_each_batch_is_there_once(tmp_path):
     # Killed in batch 0, 1 and 2; what each run finds in the table afterwards.
     for number, (step, there) in enumerate([("begins", 0), ("written", 1), ("committed", 3)]):
         drop(tmp_path, number)
-        command = [sys.executable, str(DRIVER), str(tmp_path), str(number), step]
+        command = [sys.executable, str(DRIVER), str(tmp_path), mode, str(number), step]
         done = processes.run(command)
         assert done.returncode != 0, "it was not killed"
         if there:
-            assert found() == (expected(there), [str(batch) for batch in range(there)]), done.stderr[-3000:]
+            assert found() == (expected(mode, there), [str(batch) for batch in range(there)]), done.stderr[-3000:]
         else:
             assert not (uri / "_versions").exists()
     drop(tmp_path, 3)
-    processes.run([sys.executable, str(DRIVER), str(tmp_path)], check=True)
-    assert found() == (expected(4), ["0", "1", "2", "3"])
+    processes.run([sys.executable, str(DRIVER), str(tmp_path), mode], check=True)
+    assert found() == (expected(mode, 4), ["0", "1", "2", "3"])
