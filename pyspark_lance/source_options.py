@@ -68,6 +68,10 @@ _PUSHDOWN: Final = (
     "option pushdown is not offered: Spark keeps one read plan per frame, so that a filter of one use of the frame"
     " would remove rows from the others. option('filter', 'id = 5') fixes a filter when the frame is made"
 )
+_NO_PATH: Final = (
+    "no path was given. Spark passes on that of load(path), save(path) and option path, and none of a table of its"
+    " catalogue: say SELECT ... FROM t WITH (path = '...'), or CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')"
+)
 
 
 class SourceOptions:
@@ -103,7 +107,7 @@ class SourceOptions:
         """
         path = self._given.get("path")
         if not path:
-            raise InvalidInputError("no path was given: Spark passes it on for load(path), save(path) and option path")
+            raise InvalidInputError(_NO_PATH)
         branch = self.text("branch")
         if branch is None or branch == "main":
             return path

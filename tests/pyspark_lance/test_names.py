@@ -1,4 +1,4 @@
-"""Odd names of columns and of fields: what the reference library can hold is written, and read back."""
+"""Names: odd ones of columns and of fields, which the reference library can hold, and tables that SQL names."""
 
 import pyarrow as pa
 import pytest
@@ -96,3 +96,16 @@ def test_names_of_columns(spark, uri, lance):
     read = pyspark_lance.read(spark, uri)
     for number, name in enumerate(names):
         assert read.select(name).where(f"`{name}` = {number}").collect() == [(number,)]
+
+
+def test_tables_of_the_catalogue_need_the_path(spark, uri):
+    pyspark_lance.write(spark.range(3), uri)
+    spark.sql(f"CREATE TABLE listed USING lance OPTIONS (path '{uri}')")
+    try:
+        with pytest.raises(Exception, match=r"say SELECT \.\.\. FROM t WITH \(path = '\.\.\.'\)"):
+            spark.sql("SELECT * FROM listed").collect()
+        assert spark.sql(f"SELECT * FROM listed WITH (path = '{uri}')").count() == 3
+        spark.sql(f"INSERT INTO listed WITH (path = '{uri}') SELECT 3L")
+    finally:
+        spark.sql("DROP TABLE listed")
+    assert lance_core.dataset(uri).count_rows() == 4
