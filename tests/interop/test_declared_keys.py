@@ -229,3 +229,16 @@ def test_a_nullable_column_of_the_key_is_refused_later_too(tmp_path):
             dataset.alter_columns({"path": "a", "nullable": True})
         with pytest.raises((OSError, LanceError), match="must not be nullable"):
             dataset.add_columns(pa.field("n", pa.int32(), metadata={PRIMARY: "true"}))
+
+
+@pytest.mark.parametrize(("on", "guarded"), [("a", True), ("b", False), (["a", "b"], False)])
+def test_new_keys_are_recorded_only_where_the_primary_key_is_merged_on(tmp_path, on, guarded):
+    """By them a concurrent merge of the same new key is noticed."""
+    changed = table({PRIMARY: "true"}).set_column(0, "a", pa.array([2, 7], pa.int32()))
+    new = changed.set_column(1, "b", pa.array([4, 9], pa.int32())).cast(table().schema)
+    for library in (lance_core, lance):
+        uri = str(tmp_path / library.__name__)
+        dataset = library.write_dataset(table({PRIMARY: "true"}), uri)
+        dataset.merge_insert(on).when_matched_update_all().when_not_matched_insert_all().execute(new)
+        assert library.dataset(uri).count_rows() == 3
+        assert latest_transaction(uri).update.HasField("inserted_rows") is guarded, library.__name__
