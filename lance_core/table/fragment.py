@@ -26,6 +26,7 @@ __all__ = ["TOMBSTONE", "BasePath", "DataFile", "Fragment", "FragmentList", "dat
 
 TOMBSTONE = -2
 """Stands in a data file's fields for a column that a later file replaces."""
+_ID_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +231,11 @@ class Fragment:
         """Read the message of the wire.
 
         Raises:
+            CorruptFileError: Its id has more than the 32 bits that row addresses have for it.
             UnsupportedError: The fragment has overlays, or row ids or versions of rows outside of the manifest.
         """
+        if message.id >> _ID_BITS:
+            raise CorruptFileError(f"fragment {message.id}: ids have {_ID_BITS} bits")
         if message.overlays:
             raise UnsupportedError(f"fragment {message.id}: overlay files are not read")
         for name in _ELSEWHERE:

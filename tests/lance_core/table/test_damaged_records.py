@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core._proto import rowids_pb2, transaction_pb2
+from lance_core._proto import rowids_pb2, table_pb2, transaction_pb2
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError
 from lance_core.optimize import Compaction
 from lance_core.table.deletion import DeletionFile, DeletionFileType, DeletionVector
-from lance_core.table.fragment import FragmentList
+from lance_core.table.fragment import Fragment, FragmentList
 from lance_core.table.index import IndexMetadata
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.table.rowids import decode_row_ids, decode_versions, encode_row_ids, encode_versions
@@ -194,3 +194,9 @@ def test_manifests_that_miscount(tmp_path):
         ):
             with pytest.raises(CorruptFileError):
                 read()
+
+
+def test_fragment_ids_fit_row_addresses():
+    assert Fragment.from_protobuf(table_pb2.DataFragment(id=2**32 - 1)).id == 2**32 - 1
+    with pytest.raises(CorruptFileError, match="fragment 4294967296: ids have 32 bits"):
+        Fragment.from_protobuf(table_pb2.DataFragment(id=2**32))
