@@ -43,6 +43,7 @@ from lance_core.store.base import (
     ReadableBuffer,
     bytes_view,
 )
+from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
 
 __all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex", "manifest_index"]
@@ -199,6 +200,8 @@ class ExternallyCommittedStore:
         e_tag = None
         try:
             e_tag = self._store.put(key, data)
+            if durable:
+                self._make_durable(key)
             self._index.finalize(version, key, size)
             self._store.delete(staging)
         except StoreError as error:
@@ -282,8 +285,15 @@ class ExternallyCommittedStore:
                         "versions can be opened by their numbers"
                     ) from None
                 return  # there is no dataset any more whose commit could be finished
+        self._make_durable(final)
         self._index.finalize(version, final, self._store.head(final).size)
         self._store.delete(current)
+
+    def _make_durable(self, key: str) -> None:
+        """Bring a manifest to the disk, if it is on one, before the index names it and its staging object goes."""
+        if isinstance(self._store, LocalStore):
+            self._store.sync(key)
+            self._store.sync_folders([key])
 
     def _exists(self, key: str) -> bool:
         try:

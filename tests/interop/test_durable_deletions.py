@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -51,19 +52,6 @@ CHANGES: dict[str, Callable[[LanceDataset], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("rows_per_file", [100, 10])
-def test_deletions_are_on_disk_before_the_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_file: int
-) -> None:
-    dataset = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=rows_per_file)
-    disk = Disk(monkeypatch, tmp_path / "t")
-    CHANGES[name](dataset)
-    disk.check(tmp_path / "t")
-    assert any((tmp_path / "t" / "_deletions").iterdir())
-    assert disk.unsynced == []
-
-
 DATA: dict[str, Callable[[LanceDataset], object]] = {
     "insert": lambda ds: ds.insert(ROWS),
     "overwrite": lambda ds: ds.insert(ROWS, mode="overwrite"),
@@ -76,16 +64,19 @@ DATA: dict[str, Callable[[LanceDataset], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", DATA)
+CASES = [*(("_deletions", name) for name in CHANGES), *(("data", name) for name in DATA)]
+
+
+@pytest.mark.parametrize(("folder", "name"), CASES)
 @pytest.mark.parametrize("rows_per_file", [100, 10])
-def test_data_files_are_on_disk_before_the_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows_per_file: int
+def test_files_are_on_disk_before_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str, rows_per_file: int
 ) -> None:
     dataset = lance_core.write_dataset(ROWS, tmp_path / "t", max_rows_per_file=rows_per_file)
     disk = Disk(monkeypatch, tmp_path / "t")
-    DATA[name](dataset)
+    {"_deletions": CHANGES, "data": DATA}[folder][name](dataset)
     disk.check(tmp_path / "t")
-    assert {one.name for one in (tmp_path / "t" / "data").iterdir()} > disk.before
+    assert {one.name for one in (tmp_path / "t" / folder).iterdir()} - disk.before
     assert disk.unsynced == []
 
 
@@ -119,16 +110,20 @@ def test_an_index_of_manifests_names_what_is_on_disk(
     options = {"manifest_store": f"sqlite:///{tmp_path}/index.db"}
     dataset = lance_core.write_dataset(ROWS, tmp_path / "t", storage_options=options)
     disk = Disk(monkeypatch, tmp_path / "t")
-    add = SqliteIndex.add
     named = []
 
-    def note(index: SqliteIndex, version: int, path: str, size: int) -> bool:
-        disk.check(tmp_path / "t")
-        manifest = tmp_path / "t" / path
-        named.append([one.stat().st_ino in disk.synced for one in (manifest, manifest.parent)])
-        return add(index, version, path, size)
+    def noting(tell: Callable[..., Any]) -> Callable[..., Any]:
+        def note(index: SqliteIndex, version: int, path: str, size: int) -> Any:
+            disk.check(tmp_path / "t")
+            manifest = tmp_path / "t" / path
+            named.append([one.stat().st_ino in disk.synced for one in (manifest, manifest.parent)])
+            disk.synced.discard(manifest.parent.stat().st_ino)  # names that come later are not there yet
+            return tell(index, version, path, size)
 
-    monkeypatch.setattr(SqliteIndex, "add", note)
+        return note
+
+    for name_of in ("add", "finalize"):
+        monkeypatch.setattr(SqliteIndex, name_of, noting(getattr(SqliteIndex, name_of)))
     {**CHANGES, **DATA}[name](dataset)
-    assert named == [[True, True]]
+    assert named == [[True, True], [True, True]], "the staged manifest, and the one that takes its place"
     assert disk.unsynced == []
