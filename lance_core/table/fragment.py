@@ -234,8 +234,7 @@ class Fragment:
             CorruptFileError: Its id has more than the 32 bits that row addresses have for it.
             UnsupportedError: The fragment has overlays, or row ids or versions of rows outside of the manifest.
         """
-        if message.id >> _ID_BITS:
-            raise CorruptFileError(f"fragment {message.id}: ids have {_ID_BITS} bits")
+        _check_id(message.id)
         if message.overlays:
             raise UnsupportedError(f"fragment {message.id}: overlay files are not read")
         for name in _ELSEWHERE:
@@ -339,6 +338,7 @@ class FragmentList(Sequence[Fragment]):
         """The fragment ids, in order of the list."""
         if self._ids is None:
             self._ids = [_id_of(raw) for raw in self._raw]
+            _check_id(max(self._ids, default=0))
         return self._ids
 
     @property
@@ -361,6 +361,7 @@ class FragmentList(Sequence[Fragment]):
         """The ids, and the physical rows of each; 0 where the manifest does not tell them."""
         if self._sizes is None:
             self._sizes = fragment_sizes(self._raw)
+            _check_id(int(self._sizes[0].max(initial=0)))
         return self._sizes
 
     def check_row_ids(self) -> None:
@@ -475,9 +476,16 @@ _FILE_VERSIONS = {
 
 def _parsed(raw: bytes) -> table_pb2.DataFragment:
     try:
-        return table_pb2.DataFragment.FromString(raw)
+        message = table_pb2.DataFragment.FromString(raw)
     except DecodeError as error:
         raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
+    _check_id(message.id)
+    return message
+
+
+def _check_id(number: int) -> None:
+    if number >> _ID_BITS:
+        raise CorruptFileError(f"fragment {number}: ids have {_ID_BITS} bits")
 
 
 def _live_count(message: table_pb2.DataFragment) -> int | None:

@@ -198,5 +198,14 @@ def test_manifests_that_miscount(tmp_path):
 
 def test_fragment_ids_fit_row_addresses():
     assert Fragment.from_protobuf(table_pb2.DataFragment(id=2**32 - 1)).id == 2**32 - 1
-    with pytest.raises(CorruptFileError, match="fragment 4294967296: ids have 32 bits"):
-        Fragment.from_protobuf(table_pb2.DataFragment(id=2**32))
+    message = table_pb2.DataFragment(id=2**32, physical_rows=1)
+    listed = FragmentList([message.SerializeToString()])
+    for ask in (
+        lambda: Fragment.from_protobuf(message),
+        lambda: listed[0],
+        lambda: listed.ids,
+        listed.sizes,
+        lambda: list(listed.messages()),
+    ):
+        with pytest.raises(CorruptFileError, match="fragment 4294967296: ids have 32 bits"):
+            ask()
