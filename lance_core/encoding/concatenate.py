@@ -8,16 +8,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lance_core.errors import InvalidInputError
+
 __all__ = ["concatenate", "without_null_values"]
 
 
 def concatenate(arrays: Sequence[Any]) -> pa.Array:
-    """One array of several, at least one; dictionaries are unified first."""
+    """One array of several, at least one; dictionaries are unified first.
+
+    Raises:
+        InvalidInputError: The dictionaries have together more values than their indices can count.
+    """
     if len(arrays) == 1:
         return arrays[0]
     if pa.types.is_dictionary(arrays[0].type):
         arrays = [without_null_values(array) for array in arrays]
-        return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
+        try:
+            return pa.chunked_array(arrays).unify_dictionaries().combine_chunks()
+        except pa.ArrowInvalid as error:
+            kind = arrays[0].type
+            raise InvalidInputError(
+                f"the dictionaries of several batches have together more values than {kind.index_type} can count: "
+                "cast the column to a dictionary with wider indices, or to its values"
+            ) from error
     return pa.concat_arrays(arrays)
 
 

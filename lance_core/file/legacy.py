@@ -333,11 +333,7 @@ class LegacyFileReader:
         fields = [f for f in schema_from_protobuf(found.schema, {}).fields if f.name in wanted]
         arrays = run_steps(lock_step([read_field(field, table, 0, 0, num_batches) for field in fields]), fetch)
         return [
-            PageBounds(
-                field_id=wanted[field.name],
-                offsets=self.batch_offsets,
-                **{name: array.field(part) for name, part in _BOUNDS if array.type.get_field_index(part) >= 0},
-            )
+            PageBounds(field_id=wanted[field.name], offsets=self.batch_offsets, **_bounds_in(field.name, array))
             for field, array in zip(fields, arrays, strict=True)
         ]
 
@@ -435,3 +431,11 @@ class _Source:
             return kind.FromString(bytes(self.get(position + 4, position + 4 + length)))
         except DecodeError as error:
             raise CorruptFileError(f"the {kind.__name__} message cannot be parsed") from error
+
+
+def _bounds_in(name: str, statistics: pa.Array) -> dict[str, pa.Array]:
+    """The parts of the statistics of a field, as `PageBounds` has them."""
+    missing = [part for _, part in _BOUNDS if statistics.type.get_field_index(part) < 0]
+    if missing:
+        raise CorruptFileError(f"statistics of field {name} without {missing}")
+    return {own: statistics.field(part) for own, part in _BOUNDS}
