@@ -173,6 +173,7 @@ class TestStories:
     def test_the_schedule(self, story):
         """It is stopped until somebody starts it; a tick runs all tables, in an order of its own."""
         story.stop_sensor()
+        story.site.until("the end of all runs", lambda: all(run.is_finished for run in story.runs()))
         story.fill()
         known = {run.run_id for run in story.runs()}
         story.start_schedule()
