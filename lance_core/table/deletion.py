@@ -158,7 +158,9 @@ class DeletionVector:
             return self._rows.serialize(), file_type
         batch = pa.record_batch([pa.array(self.to_array(), pa.uint32())], schema=_SCHEMA)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        # One column in another thread would only be waited for.
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
             writer.write_batch(batch)
         return sink.getvalue().to_pybytes(), file_type
 

@@ -60,10 +60,7 @@ _WITHOUT_MEANING: Final = (
 )
 
 
-_CLOCK: Final = re.compile("now|current", re.IGNORECASE)
 _AND: Final = re.compile("and", re.IGNORECASE)
-_MOST_COMPILED: Final = 64
-_compiled: dict[tuple[str, int], tuple[Schema, tuple[pc.Expression | None, tuple[pc.Expression, ...]]]] = {}
 
 
 class ScanArguments(TypedDict, total=False):
@@ -277,27 +274,14 @@ def _default_batch_size() -> int | None:
 
 
 def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, tuple[pc.Expression, ...]]:
-    """A filter as one expression, and as conditions that AND joins if it is a text.
-
-    Texts over the schema of an open handle are compiled once, unless they may ask for the time.
-    """
-    if not isinstance(filter_, str):
-        return check_filter(filter_, with_row_fields(schema)), ()
-    key = filter_, id(schema)
-    known = _compiled.get(key)
-    if known is not None and known[0] is schema:
-        return known[1]
-    from lance_core.verbs.expressions.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
-
+    """A filter as one expression, and as conditions that AND joins if it is a text."""
     columns = with_row_fields(schema)
     whole = check_filter(filter_, columns)
-    assert whole is not None
-    found = whole, parse_conjuncts(filter_, columns) if _AND.search(filter_) else (whole,)
-    if not _CLOCK.search(filter_):
-        if len(_compiled) >= _MOST_COMPILED:
-            _compiled.clear()
-        _compiled[key] = schema, found
-    return found
+    if whole is None or not isinstance(filter_, str):
+        return whole, ()
+    from lance_core.verbs.expressions.sql import parse_conjuncts  # noqa: PLC0415 - it imports the SQL parser
+
+    return whole, parse_conjuncts(filter_, columns) if _AND.search(filter_) else (whole,)
 
 
 def _check_others(schema: Schema, others: dict[str, Any]) -> None:

@@ -200,8 +200,12 @@ def rows_without_columns(num_rows: int) -> pa.RecordBatch:
 
 def with_row_fields(schema: Schema) -> pa.Schema:
     """The columns that an expression can refer to: the dataset's, in storage types, and the row columns."""
-    stored = schema_to_arrow(schema)
-    return pa.schema([*stored, *(row_field(name) for name in ROW_COLUMNS if name not in stored.names)])
+    found: pa.Schema | None = schema.memo.get("with row fields")
+    if found is None:
+        stored = schema_to_arrow(schema)
+        rows = [row_field(name) for name in ROW_COLUMNS if name not in stored.names]
+        found = schema.memo["with row fields"] = pa.schema([*stored, *rows])
+    return found
 
 
 def with_types(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

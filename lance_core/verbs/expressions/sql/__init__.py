@@ -4,13 +4,18 @@
 
 Semantics are DataFusion's as pylance uses it; pylance's documentation lists the functions. Unknown constructs are
 refused with their name and position in the text. sqlglot is imported with this package, so import it on use.
+
+A text is compiled once for the same columns, unless it may ask for the time: parsing costs what reading 100,000 values
+does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +27,11 @@ from lance_core.verbs.expressions.sql.compile import TextCompiler
 from lance_core.verbs.expressions.sql.typed import Typed
 
 __all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "parse_filter", "parse_value"]
+
+_CLOCK: Final = re.compile("now|current", re.IGNORECASE)
+_MOST_KNOWN: Final = 256
+_Made = TypeVar("_Made")
+_known: dict[tuple[str, Callable[..., Any]], tuple[pa.Schema, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +88,13 @@ def parse_filter(text: str, schema: pa.Schema | Schema) -> pc.Expression:
         InvalidInputError: It is no condition.
     """
     with _user_input():
-        compiled = TextCompiler(text, _storage_schema(schema)).compile(as_filter=True)
-        if not pa.types.is_boolean(compiled.type):
-            raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
+        return _once(text, schema, _filter)
+
+
+def _filter(text: str, columns: pa.Schema) -> pc.Expression:
+    compiled = TextCompiler(text, columns).compile(as_filter=True)
+    if not pa.types.is_boolean(compiled.type):
+        raise InvalidInputError(f"the filter {text!r} does not return a boolean but {compiled.type}")
     return compiled.expression
 
 
@@ -90,7 +104,11 @@ def parse_conjuncts(text: str, schema: pa.Schema | Schema) -> tuple[pc.Expressio
     Arguments and errors as `parse_filter`.
     """
     with _user_input():
-        return tuple(part.expression for part in TextCompiler(text, _storage_schema(schema)).conjuncts())
+        return _once(text, schema, _conjuncts)
+
+
+def _conjuncts(text: str, columns: pa.Schema) -> tuple[pc.Expression, ...]:
+    return tuple(part.expression for part in TextCompiler(text, columns).conjuncts())
 
 
 @contextmanager
@@ -103,14 +121,27 @@ def _user_input() -> Iterator[None]:
 
 
 def _compiled(text: str, schema: pa.Schema | Schema) -> Typed:
-    columns = _storage_schema(schema)
+    return _once(text, schema, _value)
+
+
+def _value(text: str, columns: pa.Schema) -> Typed:
     if text in columns.names:
         # A name that is no SQL, such as `odd name`, still names its column.
         return Typed(pc.field(text), columns.field(text).type)
     return TextCompiler(text, columns).compile(as_filter=False)
 
 
-def _storage_schema(schema: pa.Schema | Schema) -> pa.Schema:
-    if isinstance(schema, Schema):
-        return schema_to_arrow(schema)
-    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in schema])
+def _once(text: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema], _Made]) -> _Made:
+    """What is made of a text over columns in storage types."""
+    columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
+    known = _known.get((text, make))
+    if known is not None and known[0] == columns:
+        made: _Made = known[1]
+        return made
+    stored = pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
+    made = make(text, stored)
+    if not _CLOCK.search(text):
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[text, make] = columns, made
+    return made
