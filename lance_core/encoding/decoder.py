@@ -23,15 +23,15 @@ __all__ = ["decode_pages", "group_key", "parse_layers"]
 _MAX_LAYERS: Final = 128
 
 
-def group_key(page: PageInfo, field: Field) -> bytes | None:
-    """Consecutive pages with the same key are read as a group; None for a page that is read by itself."""
+def group_key(page: PageInfo, field: Field, *, is_whole: bool) -> bytes | None:
+    """Consecutive pages with the same key, all whole or none, are read as a group; None for a page that is not."""
     layout = page.encoding
     if not isinstance(layout, PageLayout) or field.logical_type.startswith("dict:"):
         return None
     name = layout.WhichOneof("layout")
     if name == "mini_block_layout":
         return miniblock.group_key(layout.mini_block_layout)
-    return fullzip.group_key(page, layout.full_zip_layout) if name == "full_zip_layout" else None
+    return fullzip.group_key(page, layout.full_zip_layout, is_whole=is_whole) if name == "full_zip_layout" else None
 
 
 def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns) -> Steps[pa.Array]:

@@ -284,7 +284,7 @@ class ColumnPlan:
             if rows.starts.size:
                 with located(f"{self._name}, page {index}"):
                     page = self._pages.page(index, start, end - start)
-                    key = group_key(page, self._path[-1])
+                    key = group_key(page, self._path[-1], is_whole=rows.covers(page.num_rows))
                 yield _Wanted(index, page, rows, key)
                 index += 1
             else:

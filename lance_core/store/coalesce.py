@@ -10,7 +10,7 @@ The ranges may be asked in any order; each comes back as a view of the read that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lance_core.errors import InvalidInputError
 from lance_core.store.base import ByteRange, BytesLike
@@ -18,8 +18,7 @@ from lance_core.store.base import ByteRange, BytesLike
 __all__ = ["MergedRange", "merge_ranges", "split_merged"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedRange:
+class MergedRange(NamedTuple):
     """One read, and which of the asked ranges it serves.
 
     Attributes:
@@ -62,10 +61,10 @@ def merge_ranges(ranges: Sequence[ByteRange], *, max_gap: int, max_size: int) ->
             high = max(high, end)
             continue
         if members:
-            merged.append(MergedRange(start=low, end=high, members=tuple(members)))
+            merged.append(MergedRange(low, high, tuple(members)))
         members, low, high = [i], start, end
     if members:
-        merged.append(MergedRange(start=low, end=high, members=tuple(members)))
+        merged.append(MergedRange(low, high, tuple(members)))
     return merged
 
 

@@ -88,7 +88,7 @@ class _Decompressor:
         prefix = self._scheme.prefix
         if data.size < prefix:
             raise CorruptFileError(f"compressed data of {data.size} bytes does not tell its size")
-        size = int(data[:prefix].view(f"<u{prefix}")[0])
+        size = int.from_bytes(data[:prefix], "little")
         limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
         if size > limit:
             raise CorruptFileError(f"{data.size} bytes cannot hold {size} bytes, compressed with {self._scheme.name}")

@@ -203,10 +203,14 @@ class _Zip:
         return _control_bytes(self.bits_rep, self.bits_def)
 
 
-def group_key(page: PageInfo, layout: FullZipLayout) -> bytes | None:
-    """Small pages whose descriptions have the same key are decoded together; None for a page that is not."""
+def group_key(page: PageInfo, layout: FullZipLayout, *, is_whole: bool) -> bytes | None:
+    """Pages whose descriptions have the same key are decoded together; None for a page that is not.
+
+    Rows are cut out of pages of any size, but large whole ones are left where they are.
+    """
     start, end = page.buffer(0)
-    if end - start > _SMALL_PAGE or layout.bits_rep or layout.WhichOneof("details") != "bits_per_value":
+    is_large = is_whole and end - start > _SMALL_PAGE
+    if is_large or layout.bits_rep or layout.WhichOneof("details") != "bits_per_value":
         return None
     shared = FullZipLayout()
     shared.CopyFrom(layout)

@@ -9,8 +9,9 @@ all others          all values are decoded, and the wanted ones cut out before l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -128,6 +129,7 @@ def _from_compressed(
     )
     places = positions - np.repeat(ends[chunks] - counts[chunks], wanted)
     bounds = pairwise([*first.tolist(), int(positions.size)])
+    neighbours = Struct("<2q" if width == 8 else "<2i")
     values: list[bytes] = []
     for chunk, count, (start, end) in zip(chunks.tolist(), counts[chunks].tolist(), bounds, strict=True):
         some = places[start:end]
@@ -135,7 +137,7 @@ def _from_compressed(
         if (count + (name == "variable")) * width > data.size:
             raise CorruptFileError("a chunk is too short for the values it should hold")
         if name == "variable":
-            values += _texts(data, some, width)
+            values += _texts(memoryview(data), some.tolist(), neighbours)
         elif name == "flat":
             values.append(data[: count * width].reshape(count, width)[some].tobytes())
         else:
@@ -147,13 +149,11 @@ def _from_compressed(
     return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
 
 
-def _texts(data: Bytes, some: _Positions, width: int) -> list[bytes]:
+def _texts(data: memoryview, some: Sequence[int], neighbours: Struct) -> Iterator[bytes]:
     """Copies of some values of varying length out of one chunk, mostly of one or two: the chunk's memory is let go."""
-    offsets = data[: data.size // width * width].view(f"<i{width}")
-    size = int(data.size)
-    found = []
-    for start, end in zip(offsets[some].tolist(), offsets[some + 1].tolist(), strict=True):
+    width, size = neighbours.size // 2, len(data)
+    for place in some:
+        start, end = neighbours.unpack_from(data, place * width)
         if not 0 <= start <= end <= size:
             raise CorruptFileError("the offsets of a chunk point outside of it")
-        found.append(data[start:end].tobytes())
-    return found
+        yield data[start:end].tobytes()
