@@ -23,7 +23,7 @@ from lance_core.encoding.compression.chunks import Counts, check_chunks
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.compression.general import decompressor
 from lance_core.encoding.compression.variable import offset_bits
-from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, VariableBlock, offsets_of
+from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock, offsets_of
 from lance_core.encoding.structural.decoded import expand_runs
 from lance_core.errors import CorruptFileError
 

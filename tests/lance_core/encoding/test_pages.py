@@ -134,6 +134,19 @@ def test_vectors_are_read_without_an_index():
     assert source.requests == [[(7 * 512, 8 * 512), (900 * 512, 901 * 512)]]
 
 
+def test_rows_of_large_pages_are_cut_out_together_and_whole_pages_are_not():
+    values = np.random.default_rng(0).standard_normal(3 * 1000 * 128).astype("f4")
+    array = pa.FixedSizeListArray.from_arrays(pa.array(values), 128)
+    field = field_of(array)
+    source = Bytes()
+    infos = [source.add(encode(array.slice(start, 1000))[1]) for start in (0, 1000, 2000)]
+    assert [group_key(info, field, is_whole=True) for info in infos] == [None] * 3
+    assert len({group_key(info, field, is_whole=False) for info in infos} - {None}) == 1
+    for rows in (np.array([0, 999, 1000, 2999]), np.arange(3, 3000, 7), np.array([1500])):
+        decoded = run_steps(decode_pages(infos, _path(field), RowRuns.of_rows(rows)), source.fetch)
+        assert decoded.equals(array.take(pa.array(rows)))
+
+
 def test_raw_values_are_not_copied():
     values = np.random.default_rng(0).standard_normal(10_000)
     _, page = encode(pa.array(values))

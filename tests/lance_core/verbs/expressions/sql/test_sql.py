@@ -203,6 +203,18 @@ def test_schemas_of_either_kind():
         assert parse_column("u", schema).type == pa.binary(16)
 
 
+def test_a_text_is_compiled_once_for_the_same_columns():
+    numbers, others = pa.schema([("a", pa.int64())]), pa.schema([("a", pa.float32())])
+    first = parse_expression("a + 1", numbers)
+    assert parse_expression("a + 1", pa.schema([("a", pa.int64())])) is first
+    assert parse_column("a + 1", others).type == pa.float32()
+    assert parse_column("a + 1", numbers).type == pa.int64()
+    with pytest.raises(SchemaError, match="'a'"):
+        parse_expression("a + 1", pa.schema([("b", pa.int64())]))
+    for sql in ("now() > timestamp '2020-01-01'", "CURRENT_DATE > date '2020-01-01'"):
+        assert parse_filter(sql, numbers) is not parse_filter(sql, numbers)
+
+
 def test_the_parser_is_sqlglots_own():
     # A compiled one (sqlglot[c]) cannot have subclasses.
     assert type(dialect._Lance().parser()).__module__.startswith("sqlglot.")
