@@ -137,7 +137,7 @@ def _from_compressed(
         if (count + (name == "variable")) * width > data.size:
             raise CorruptFileError("a chunk is too short for the values it should hold")
         if name == "variable":
-            values += _texts(memoryview(data), some.tolist(), neighbours)
+            values += _texts(data.data, some.tolist(), neighbours)
         elif name == "flat":
             values.append(data[: count * width].reshape(count, width)[some].tobytes())
         else:
