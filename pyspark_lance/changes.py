@@ -29,6 +29,7 @@ from lance_core.errors import (
 )
 from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
 from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
+from pyspark_lance.failures import short_errors
 from pyspark_lance.merge_frames import MergeFrames, kind_of, renamed, row_columns, rows_of
 from pyspark_lance.names import check_spellings, quoted
 from pyspark_lance.opened import opened
@@ -256,12 +257,13 @@ def update(
         rows = rows_of(session, base, [*names, *row_columns(base)], where, storage_options)
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
-        values = [
-            functions.expr(set[name]).cast(kinds[name]).alias(name) if name in set else functions.col(quoted(name))
-            for name in names
-        ]
-        frame = rows.select(*values, *[renamed(*pair) for pair in row_columns(base).items()], kind_of(UPDATE))
-        return _writing(base, frame, (), options)
+        with short_errors(f"update: set {dict(set)}"):
+            values = [
+                functions.expr(set[name]).cast(kinds[name]).alias(name) if name in set else functions.col(quoted(name))
+                for name in names
+            ]
+            frame = rows.select(*values, *[renamed(*pair) for pair in row_columns(base).items()], kind_of(UPDATE))
+            return _writing(base, frame, (), options)
 
     return _retrying(dataset, change, options)
 
@@ -311,8 +313,10 @@ def _created(
             max_rows_per_file=options.max_rows_per_file,
             max_bytes_per_file=options.max_bytes_per_file,
         )
-    except DatasetExistsError:  # another writer came first
-        return None
+    except DatasetExistsError:
+        if opened(uri, None, options.storage_options) is None:
+            raise  # only an external manifest store knows of one
+        return None  # another writer came first
     assert made is not None, "without a row a version is made as well"
     facts = {one.name: getattr(made, one.name) for one in fields(made)}
     return ChangeResult(**facts | {"rows_inserted": made.rows_written, "rows_updated": 0, "rows_deleted": 0})

@@ -6,15 +6,15 @@
     Delta table       Spark's own reader where its jar is there, else the files that `deltalake` names
     Iceberg table     Spark's own reader where its jar is there, else the files that `pyiceberg` names
 
-Files are converted in groups, one commit for each, which carries a digest of the group: groups that are converted
-already are skipped. In the end rows are counted, and hashes of all columns summed up, on both sides.
+Files are converted in groups, one commit for each, which says which files: those are passed over by a later run
+(`conversion_history`). In the end rows are counted, and hashes of all columns summed up, on both sides.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from pyarrow import fs
 
 import lance_core
-from lance_core import LanceDataset
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, LanceError
+from lance_core import LanceDataset, WriteResult
+from lance_core.errors import InvalidInputError, LanceError, SchemaError
 from pyspark_lance.changes import session_of
+from pyspark_lance.conversion_history import ONCE, ConversionHistory
+from pyspark_lance.failures import short_errors
 from pyspark_lance.foreign_tables import BY_ID, SourceFiles, filesystem_of, foreign_files
 from pyspark_lance.names import quoted
 from pyspark_lance.reader import read
@@ -38,7 +40,6 @@ __all__ = ["ConvertMode", "ConvertResult", "convert", "to_parquet"]
 ConvertMode = Literal["create", "append", "overwrite"]
 SourceFormat = Literal["parquet", "delta", "iceberg"]
 
-_DIGEST: Final = "pyspark_lance.convert"
 _GROUP_BYTES: Final = 32 << 30
 """Bytes of source files per commit: at most so much is converted again after an interruption."""
 
@@ -52,7 +53,7 @@ class ConvertResult:
         version: Its version.
         rows: Rows of the source, all of which the table has.
         commits: Commits that this run made.
-        skipped: Groups of files that an earlier run had converted.
+        skipped: Commits of earlier runs, whose files were passed over.
     """
 
     dataset: LanceDataset
@@ -77,14 +78,18 @@ def convert(
 ) -> ConvertResult:
     """Convert a Parquet folder, a Delta table or an Iceberg table.
 
-    An interrupted conversion continues when it is called again with the same arguments.
+    An interrupted conversion continues when it is called again with the same arguments, as long as the files of the
+    source that it has converted are as they were; files that are new are converted, too.
+
+    The columns are those of all files together: where a file lacks one, it is null.
 
     Args:
         source: The folder of the source, or of an Iceberg table its metadata file.
         uri: The Lance table.
         partition_expr: Columns of which no data file shall hold two values, Hive partitions for example.
-        mode: "create" wants no table to be there, but for one that this conversion has begun; "append" adds to one;
-            "overwrite" replaces its rows, with the first commit.
+        mode: "create" wants no table to be there, but for one that this conversion has begun; "append" adds to one
+            the files that were not added before; "overwrite" replaces its rows, with the first commit, unless the
+            latest version is one of this conversion.
         source_format: The format of the source; None detects it.
         spark: The session; None for the active one.
         vector_columns: Array columns to store as vectors of so many items.
@@ -95,42 +100,52 @@ def convert(
     Raises:
         DatasetExistsError: The mode is "create", and there is another table.
         UnsupportedError: Neither Spark nor an installed library can read the source.
-        LanceError: The table differs from the source.
+        InvalidInputError: The files of the source do not go together, or have changed since the conversion was begun.
+        LanceError: The table differs from the source, or a file cannot be read.
     """
-    if mode not in get_args(ConvertMode):
-        raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(ConvertMode))}")
-    if max_bytes_per_commit < 1:
-        raise InvalidInputError(f"max_bytes_per_commit must be positive, as {max_bytes_per_commit} is not")
+    _check(mode, max_bytes_per_commit)
     session = session_of(spark)
-    with _columns_by_id(session):
-        groups = list(_groups(session, str(source), source_format, max_bytes_per_commit))
-        done = _done(uri, storage_options)
-        if mode == "create" and done is not None and not done & {group.token for group in groups}:
-            raise DatasetExistsError(f"there is a table at {uri} already, and not one of a conversion of {source}")
-        commits = rows = 0
-        for number, group in enumerate(groups):
-            if done is not None and group.token in done:
-                continue
-            begins = mode == "overwrite" and number == 0
-            made = write(
-                group.frame,
+    with _columns_by_id(session), short_errors(str(source)):
+        found = _source(session, str(source), source_format)
+        history = ConversionHistory.of(uri, str(source), storage_options)
+        left, begins = history.left(found.files, str(source), mode)
+        run = history.runs + begins
+        made: list[WriteResult] = []
+        for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit)):
+            first = begins and number == 0
+            done = write(
+                found.frame(names),
                 uri,
-                mode="overwrite" if begins else "append",
-                schema_mode="overwrite" if begins else "strict",
+                mode=mode if first else "append",
+                schema_mode="strict" if first and mode != "overwrite" else "overwrite" if first else "add_columns",
                 partition_by=[partition_expr] if isinstance(partition_expr, str) else partition_expr,
                 vector_columns=vector_columns,
-                once=(_DIGEST, group.token),
+                once=(ONCE, history.token(found.files, names, run=run)),
+                transaction_properties=history.properties(found.files, names, begins=first),
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
-            assert made is not None, "without a row a version is made as well"
-            commits, rows = commits + 1, rows + made.rows_written
+            assert done is not None, "without a row a version is made as well"
+            made.append(done)
         dataset = lance_core.dataset(uri, storage_options=storage_options)
+        rows = sum(one.rows_written for one in made)
         if verify and mode != "append":
-            rows = _compare(groups, read(session, uri, storage_options=storage_options), f"{uri} and {source}")
+            whole = found.frame(found.files.sizes)
+            rows = _compare(whole, read(session, uri, storage_options=storage_options), f"{uri} and {source}")
     return ConvertResult(
-        dataset=dataset, version=dataset.version, rows=rows, commits=commits, skipped=len(groups) - commits
+        dataset=dataset,
+        version=dataset.version,
+        rows=rows,
+        commits=sum(not one.deduplicated for one in made),
+        skipped=0 if begins else history.commits,
     )
+
+
+def _check(mode: ConvertMode, most: int) -> None:
+    if mode not in get_args(ConvertMode):
+        raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(ConvertMode))}")
+    if most < 1:
+        raise InvalidInputError(f"max_bytes_per_commit must be positive, as {most} is not")
 
 
 @contextlib.contextmanager
@@ -176,70 +191,74 @@ def to_parquet(
     Raises:
         LanceError: The folder differs from the table.
     """
+    if mode not in ("error", "overwrite", "append"):
+        raise InvalidInputError(f"mode {mode!r} is none of error, overwrite, append")
     session = session_of(spark)
     frame = read(session, uri, version=version, storage_options=storage_options)
+    missing = [name for name in partition_by if name not in frame.columns]
+    if missing or len(set(partition_by)) == len(frame.columns):
+        raise SchemaError(
+            f"partition_by {list(partition_by)}: some columns of {frame.columns}, and not all, are needed"
+        )
+    for name in partition_by:
+        if frame.schema[name].dataType.simpleString() == "string" and not frame.where(f"{quoted(name)} = ''").isEmpty():
+            raise InvalidInputError(f"partition_by {name!r}: a Hive partition cannot tell an empty text from null")
     frame.write.mode(mode).partitionBy(*partition_by).parquet(str(target))
     if not verify or mode == "append":
         return frame.count()
-    written = session.read.parquet(str(target))
-    # Types of Hive partitions are inferred from their texts.
-    casts = [f"cast({quoted(f.name)} as {f.dataType.simpleString()}) as {quoted(f.name)}" for f in frame.schema]
-    return _compare([_Group("", frame)], written.selectExpr(*casts), f"{target} and {uri}")
+    # By the table's types: those of Hive partitions would be inferred from their texts.
+    return _compare(frame, session.read.schema(frame.schema).parquet(_literal(str(target))), f"{target} and {uri}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Files of one commit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The files of a source, and what reads some of them."""
 
-    token: str
-    frame: DataFrame
-
-
-def _done(uri: str | PathLike[str], storage_options: Mapping[str, str] | None) -> set[str] | None:
-    """The groups that the table's history names; None if there is no table."""
-    try:
-        dataset = lance_core.dataset(uri, storage_options=storage_options)
-    except DatasetNotFoundError:
-        return None
-    found = set()
-    for one in dataset.versions():
-        transaction = dataset.read_transaction(one["version"])
-        token = ((transaction and transaction.transaction_properties) or {}).get(_DIGEST)
-        if token is not None:
-            found.add(token)
-    return found
+    files: SourceFiles
+    frame: Callable[[Iterable[str]], DataFrame]
 
 
-def _groups(spark: SparkSession, source: str, form: SourceFormat | None, most: int) -> Iterator[_Group]:
-    """The files of a source, some for each commit; one group where Spark's own reader decides about files."""
+def _source(spark: SparkSession, source: str, form: SourceFormat | None) -> _Source:
     form = form or _format_of(source)
     if form not in get_args(SourceFormat):
         raise InvalidInputError(f"source_format {form!r} is none of {', '.join(get_args(SourceFormat))}")
     if form != "parquet" and _spark_reads(spark, form):
-        yield _Group(_digest([form, source]), spark.read.format(form).load(source))
-        return
+        whole = spark.read.format(form).load(source)  # it decides about files
+        return _Source(files=SourceFiles(base=None, sizes={source: 0}), frame=lambda _: whole)
     files = _listed(source) if form == "parquet" else foreign_files(source, form)
     if not files.sizes:
         raise InvalidInputError(f"{source}: there is no Parquet file")
     reader = spark.read if files.base is None else spark.read.option("basePath", files.base)
-    schema = files.schema or reader.parquet(*files.sizes).schema
-    for names in _batched(files.sizes, most):
-        frame = reader.schema(schema).parquet(*names)
-        if files.schema is not None:
-            for name in schema.names:
-                frame = frame.withMetadata(name, {})  # ids of another format mean nothing here
-        yield _Group(_digest(names), frame)
+    if files.schema is None:
+        # Each file may have columns that the others lack.
+        schema = reader.option("mergeSchema", True).parquet(*map(_literal, files.sizes)).schema
+    else:
+        schema = files.schema
+
+    def frame(names: Iterable[str]) -> DataFrame:
+        found = reader.option("mergeSchema", False).schema(schema).parquet(*map(_literal, names))
+        for name in schema.names if files.schema is not None else ():
+            found = found.withMetadata(name, {})  # ids of another format mean nothing here
+        return found
+
+    return _Source(files=files, frame=frame)
 
 
-def _batched(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
+def _literal(name: str) -> str:
+    """A path as Spark takes it for one, and not for a pattern."""
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", name)
+
+
+def _batched(names: Iterable[str], sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
     """Names of files in groups of so many bytes, at least one in each."""
     pending: list[str] = []
-    for name, size in sizes.items():
-        if pending and sum(sizes[one] for one in pending) + size > most:
+    for name in names:
+        if pending and sum(sizes[one] for one in pending) + sizes[name] > most:
             yield pending
             pending = []
         pending.append(name)
-    yield pending
+    if pending:
+        yield pending
 
 
 def _format_of(source: str) -> SourceFormat:
@@ -262,14 +281,22 @@ def _listed(source: str) -> SourceFiles:
     if info.type == fs.FileType.NotFound:
         raise InvalidInputError(f"there is nothing at {source}")
     if info.type == fs.FileType.File:
-        return SourceFiles(base=uri.rpartition("/")[0], sizes={uri: info.size})
+        return SourceFiles(base=uri.rpartition("/")[0], sizes={uri: info.size}, times={uri: info.mtime_ns})
     found = {}
     for one in filesystem.get_file_info(fs.FileSelector(place, recursive=True)):
         below = one.path.removeprefix(place)
-        hidden = any(part.startswith(("_", ".")) for part in below.split("/"))
-        if one.type == fs.FileType.File and not hidden:
-            found[uri + below] = one.size
-    return SourceFiles(base=uri, sizes=dict(sorted(found.items())))
+        if one.type == fs.FileType.File and not any(map(_is_hidden, below.split("/"))):
+            found[uri + below] = one
+    return SourceFiles(
+        base=uri,
+        sizes={name: found[name].size for name in sorted(found)},
+        times={name: one.mtime_ns for name, one in found.items()},
+    )
+
+
+def _is_hidden(part: str) -> bool:
+    """Whether Spark passes over files and folders of this name; `_day=1` is a partition."""
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
 def _spark_reads(spark: SparkSession, form: str) -> bool:
@@ -281,24 +308,17 @@ def _spark_reads(spark: SparkSession, form: str) -> bool:
     return True
 
 
-def _digest(names: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
-
-
-def _compare(groups: Sequence[_Group], other: DataFrame, what: str) -> int:
+def _compare(ours: DataFrame, theirs: DataFrame, what: str) -> int:
     """Compare counts and sums of hashes of both sides; gives the number of rows.
 
     Raises:
         LanceError: They differ; the message names the column.
     """
-    first = groups[0].frame
-    wholes = [_sums(group.frame, first) for group in groups]
-    ours = {name: sum(found[name] for found in wholes) for name in wholes[0]}
-    theirs = _sums(other, first)
-    wrong = [name for name, value in ours.items() if value != theirs[name]]
+    here, there = _sums(ours, ours), _sums(theirs, ours)
+    wrong = [name for name, value in here.items() if value != there[name]]
     if wrong:
-        raise LanceError(f"{what} differ: {', '.join(f'{n}: {theirs[n]} and {ours[n]}' for n in wrong)}")
-    return int(ours["rows"])
+        raise LanceError(f"{what} differ: {', '.join(f'{n}: {there[n]} and {here[n]}' for n in wrong)}")
+    return int(here["rows"])
 
 
 def _sums(frame: DataFrame, like: DataFrame) -> dict[str, int]:

@@ -20,7 +20,7 @@ from typing import Final
 from lance_core import errors
 from lance_core.errors import LanceError
 
-__all__ = ["own_error", "plain_errors"]
+__all__ = ["own_error", "plain_errors", "short_errors"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -42,6 +42,31 @@ def plain_errors() -> Iterator[None]:
             # The process does nothing after this: Spark reports what is raised, and ends it.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
+
+
+_SPARKS: Final = re.compile(r"\[[A-Z][A-Z_.0-9]+\][^\n]*")
+"""Spark's own account of an error, without the plan or the Java stack below it."""
+
+
+@contextlib.contextmanager
+def short_errors(what: str) -> Iterator[None]:
+    """Have an error of Spark in one line.
+
+    Args:
+        what: What the user gave that may be wrong.
+
+    Raises:
+        InvalidInputError: Spark raised something that has one of its codes.
+    """
+    try:
+        yield
+    except LanceError:
+        raise
+    except Exception as error:
+        said = _SPARKS.search(str(error))
+        if said is None:
+            raise
+        raise errors.InvalidInputError(f"{what}: {said.group()}") from error
 
 
 def own_error(error: BaseException) -> BaseException:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
@@ -44,12 +44,18 @@ class SourceFiles:
     Attributes:
         base: The folder below which folders tell partitions; None if they tell nothing.
         sizes: Bytes of the files, by name.
+        times: When they were written, by name, where that may change.
         schema: The columns, with ids where files are read by these; None if the files tell.
     """
 
     base: str | None
     sizes: Mapping[str, int]
+    times: Mapping[str, int] = field(default_factory=dict)
     schema: StructType | None = None
+
+    def state(self, name: str) -> str:
+        """Size and time of a file, by which a change of it shows."""
+        return f"{self.sizes[name]} {self.times.get(name, '')}"
 
 
 def foreign_files(source: str, form: Literal["delta", "iceberg"]) -> SourceFiles:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lance_core.errors import SchemaError
 from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
+from pyspark_lance.failures import short_errors
 from pyspark_lance.key_narrowing import narrowed_by_frame
 from pyspark_lance.names import check_spellings, quoted
 from pyspark_lance.plan import plan_write
@@ -89,7 +90,13 @@ class MergeFrames:
 
         Raises:
             SchemaError: One does not; the message names it.
+            InvalidInputError: The condition does not fit.
         """
+        if self.condition is not None:
+            target = self.source.sparkSession.createDataFrame([], spark_schema(base.schema))
+            both = self.source.alias("source").join(target.alias("target"), how="cross")
+            with short_errors(f"condition {self.condition!r}"):
+                both.where(self.condition).schema  # noqa: B018 - Spark looks at the condition
         if self.writes:
             self._lacking(base)
             fields = [base.schema.field(name) for name in self.source.columns]

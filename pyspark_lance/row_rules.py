@@ -8,6 +8,7 @@ keys           each key must be there once                     merge_on, where t
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -71,16 +72,18 @@ class PartitionValues:
 
     def assign(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """The position of each row's values."""
-        codes, found = np.zeros(batch.num_rows, np.int64), []
+        codes, columns = np.zeros(batch.num_rows, np.int64), []
         for name in self.columns:
-            encoded = batch.column(name)
-            encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode("encode")
-            found.append(encoded.dictionary)
-            codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-        self._types = [one.type for one in found]
-        unique, inverse = np.unique(codes, return_inverse=True)
-        places = np.array([self._position(int(code), found) for code in unique], np.int32)
-        return places[inverse] if len(places) else codes.astype(np.int32)
+            column = batch.column(name)
+            column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            columns.append(column)
+            encoded = column.dictionary_encode("encode")
+            codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
+            # As few codes as there are values so far, so that those of many columns do not outgrow the integer.
+            _, rows, codes = np.unique(codes, return_index=True, return_inverse=True)
+        self._types = [column.type for column in columns]
+        found = zip(*(column.take(pa.array(rows)).to_pylist() for column in columns), strict=True)
+        return np.array([self._position(values) for values in found], np.int32)[codes]
 
     def table(self) -> pa.Table:
         """The values, in order of their positions."""
@@ -88,12 +91,10 @@ class PartitionValues:
         types = self._types or [pa.null() for _ in self.columns]
         return pa.table([pa.array(v, t) for v, t in zip(columns, types, strict=True)], names=list(self.columns))
 
-    def _position(self, code: int, dictionaries: list[pa.Array]) -> int:
-        values = []
-        for dictionary in reversed(dictionaries):
-            code, place = divmod(code, len(dictionary))
-            values.append(dictionary[place].as_py())
-        return self._positions.setdefault(tuple(reversed(values)), len(self._positions))
+    def _position(self, values: tuple[Any, ...]) -> int:
+        # A NaN equals no other, and would be another value in each batch.
+        known = tuple(math.nan if value != value else value for value in values)  # noqa: PLR0124 - so a NaN is known
+        return self._positions.setdefault(known, len(self._positions))
 
 
 def slices_of(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Slices | None:

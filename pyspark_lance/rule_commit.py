@@ -41,6 +41,11 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
         missing = [name for name in names or () if stored.get_field_index(name) < 0]
         if missing or names == ():
             raise SchemaError(f"{what}: there are no columns {missing}; the columns are {stored.names}")
+        for kind in (stored.field(name) for name in names or ()):
+            if pa.types.is_nested(kind.type):
+                raise SchemaError(
+                    f"{what}: the values of column {kind.name!r} of type {kind.type} cannot be told apart"
+                )
     condition = None
     if options.replace_where is not None:
         # An empty table in memory parses SQL over such columns.

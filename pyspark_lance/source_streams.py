@@ -176,7 +176,13 @@ class StreamReader(DataSourceStreamReader):
             return {"version": 0}
         if self._starting == "latest":
             return {"version": self._latest()}
-        return {"version": max(0, int(self._starting) - 1)}
+        first, latest = max(1, int(self._starting)), self._latest()
+        if first > latest:
+            raise VersionNotFoundError(
+                f"option startingVersion: {self._options.uri} has no version {first} yet, its latest one is {latest};"
+                " 'latest' begins with what comes after that"
+            )
+        return {"version": first - 1}
 
     @plain_errors()
     def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - the same

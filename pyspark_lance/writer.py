@@ -11,6 +11,7 @@ from lance_core import Slices, WriteResult, WriteTry
 from lance_core.errors import DatasetExistsError, InvalidInputError
 from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
+from pyspark_lance.opened import opened
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.transports import Transport, run_on_partitions
 from pyspark_lance.write_job import already_done, prepare_write
@@ -136,7 +137,8 @@ def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: 
     try:
         return write_with(df, uri, options)
     except DatasetExistsError:
-        if mode == "ignore":
+        # An external manifest store may still know a table of which nothing else is left: that is none to be ignored.
+        if mode == "ignore" and opened(uri, None, options.storage_options) is not None:
             return None
         raise
 

@@ -152,6 +152,16 @@ def test_what_does_not_fit_is_refused_before_anything_runs(spark, table):
         pyspark_lance.merge(boom, table, on="id", when_matched=None, when_not_matched=None)
     with pytest.raises(SchemaError, match="column 's'"):
         pyspark_lance.merge(spark.sql("select id, array(id) as s from range(3)"), table, on="id")
+    for change in (
+        lambda: pyspark_lance.merge(boom, table, on="id", condition="source.nope > 1"),
+        lambda: pyspark_lance.merge(boom, table, on="id", condition="x > 1"),
+        lambda: pyspark_lance.merge(boom, table, on="id", condition="source.id"),
+        lambda: pyspark_lance.update(table, {"x": "nope + 1"}, spark=spark),
+        lambda: pyspark_lance.update(table, {"x": "1 +"}, spark=spark),
+    ):
+        with pytest.raises(InvalidInputError, match=r"^(condition|update: set) .*: \[[A-Z_.]+\]") as raised:
+            change()
+        assert len(str(raised.value).splitlines()) == 1
 
 
 def test_delete(spark, table, lance):

@@ -110,6 +110,18 @@ def test_modes(spark, uri, lance):
     assert lance.dataset(uri).version == 3
 
 
+def test_only_a_table_that_is_there_is_ignored(spark, uri, tmp_path):
+    options = {"manifest_store": f"sqlite:///{tmp_path}/versions.db"}
+    pyspark_lance.write(spark.range(3), uri, storage_options=options)
+    shutil.rmtree(uri)
+    for write in (
+        lambda: pyspark_lance.write(spark.range(3), uri, mode="ignore", storage_options=options),
+        lambda: pyspark_lance.merge(spark.range(3), uri, on="id", storage_options=options),
+    ):
+        with pytest.raises(DatasetExistsError, match="their manifests are gone"):
+            write()
+
+
 def test_the_commit_carries_message_and_properties(spark, uri, lance):
     result = pyspark_lance.write(spark.range(3), uri, transaction_properties={"run": "7"}, commit_message="hello")
     properties = lance.dataset(uri).read_transaction(result.version).transaction_properties

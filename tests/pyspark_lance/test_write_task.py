@@ -1,6 +1,7 @@
 """What a task does with its batches, without Spark: slices, files, reports, and errors that leave nothing behind."""
 
 import itertools
+import math
 import os
 import stat
 import sys
@@ -17,6 +18,7 @@ from lance_core.errors import IncompatibleConflictError, InvalidInputError, Lanc
 from lance_core.file import LanceFileReader
 from pyspark_lance import write_task
 from pyspark_lance.key_merge import KeyMergeJob
+from pyspark_lance.row_rules import PartitionValues
 from pyspark_lance.transports import rows_per_batch
 from pyspark_lance.write_job import WriteOptions, prepare_write
 from pyspark_lance.write_task import TaskReport, WriteTask
@@ -159,6 +161,18 @@ def test_reports_survive_their_bytes_and_unknown_errors_stay_errors():
     assert TaskReport.from_bytes(report.to_bytes()) == report
     with pytest.raises(LanceError, match="text"):
         TaskReport.from_bytes(TaskReport(error=("never-heard", "text")).to_bytes())
+
+
+def test_values_of_partitions():
+    values = PartitionValues(["k", "x"])
+    keys = pa.array(["a", None, "a", "b"]).dictionary_encode()
+    batch = pa.record_batch({"k": keys, "x": pa.array([1.0, math.nan, 1.0, math.nan])})
+    assert [values.assign(batch).tolist() for _ in range(2)] == [[0, 1, 0, 2]] * 2
+    assert [row["k"] for row in values.table().to_pylist()] == ["a", None, "b"]
+    assert values.assign(batch.slice(0, 0)).tolist() == []
+    # As many values that an integer for each combination of them would not do.
+    columns = {f"c{number}": np.arange(1 << 13) for number in range(5)}
+    assert len(set(PartitionValues(columns).assign(pa.record_batch(columns)).tolist())) == 1 << 13
 
 
 def test_options_are_not_shown():
