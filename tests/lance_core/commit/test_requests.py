@@ -228,3 +228,21 @@ def test_requests_for_one_partition_do_not_grow_with_the_table(s3, requests):
         "put_object _versions",
         "put_object data",
     ]
+
+
+def test_a_partition_of_many_is_replaced_and_read_with_few_requests(place, requests):
+    uri, options = place
+    dataset = lance_core.dataset(uri, storage_options=options)
+    one_per_file = [one for i in range(30) for one in lance_core.write_fragments(rows(100 + i), dataset)]
+    dataset = lance_core.commit_fragments(dataset, one_per_file, dataset.schema).dataset
+    dataset.create_scalar_index("a", "ZONEMAP", rows_per_zone=2**20)
+    requests()
+    for number in (105, 106, 105):
+        dataset = lance_core.dataset(uri, storage_options=options)
+        made = lance_core.write_fragments(rows(number), dataset)
+        one = lance_core.Slice(name="a", conditions={"a": lance_core.Equals(number)})
+        lance_core.commit_fragments(dataset, made, dataset.schema, mode="replace", slices=lance_core.Slices([one]))
+        assert len(requests()) <= 8
+    dataset = lance_core.dataset(uri, storage_options=options)
+    assert dataset.to_table(filter="a = 110").num_rows == 1
+    assert len(requests()) <= 2 + 1 + 1 + 3  # the table, its zone map, a file, and those that it does not cover
