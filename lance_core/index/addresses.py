@@ -111,7 +111,7 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
         by_id: Whether it has row ids, which are looked for in the covered fragments only.
 
     Raises:
-        CorruptFileError: A row lies beyond the end of its fragment.
+        CorruptFileError: A row lies beyond the end of its fragment, or never was.
     """
     state = np.where(covered, NONE, ALL).astype(np.uint8)
     own = _by_id(rows, view, covered) if by_id else _by_address(rows, view, covered)
@@ -128,6 +128,7 @@ def located(rows: RowSet, view: View, covered: Bools, *, by_id: bool) -> Candida
 
 def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
     uppers = np.fromiter(rows, np.int64, len(rows))
+    view.check_fragments(uppers)
     places = view.places(uppers).tolist()
     return {
         place: rows[upper]
@@ -138,6 +139,7 @@ def _by_address(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
 
 def _by_id(rows: RowSet, view: View, covered: Bools) -> dict[int, BitMap]:
     wanted = numbers_of(rows)
+    view.check_row_ids(wanted)
     found: dict[int, BitMap] = {}
     if not len(wanted):
         return found

@@ -59,12 +59,16 @@ class View:
         physical_rows: Rows in the files of each, deleted ones included; 0 if that is not known.
         row_ids: Gives the stable ids of all rows of a fragment, by its place; None where rows have none.
         live_counts: Gives the rows of each that are not deleted; None for one of which that is not known.
+        max_fragment_id: The highest id that a fragment ever had; None if that is not known.
+        next_row_id: The stable row id that the next new row gets.
     """
 
     ids: Ints
     physical_rows: Ints
     row_ids: Callable[[int], U64s | None] | None = None
     live_counts: Callable[[], Sequence[int | None]] | None = None
+    max_fragment_id: int | None = None
+    next_row_id: int = 0
 
     @property
     def has_row_ids(self) -> bool:
@@ -81,6 +85,26 @@ class View:
         if found is None:
             raise CorruptFileError(f"fragment {self.ids[place]} has no row ids")
         return found
+
+    def check_fragments(self, fragment_ids: Ints) -> None:
+        """Make sure that an index names only fragments that there are, or have been.
+
+        Raises:
+            CorruptFileError: It names one that there never was.
+        """
+        if self.max_fragment_id is not None and len(fragment_ids) and int(fragment_ids.max()) > self.max_fragment_id:
+            raise CorruptFileError(
+                f"it names fragment {fragment_ids.max()}, and the last one was {self.max_fragment_id}"
+            )
+
+    def check_row_ids(self, row_ids: U64s) -> None:
+        """Make sure that an index names only rows that there are, or have been.
+
+        Raises:
+            CorruptFileError: It names one that there never was.
+        """
+        if self.next_row_id and len(row_ids) and int(row_ids.max()) >= self.next_row_id:
+            raise CorruptFileError(f"it names row id {row_ids.max()}, and the next one is {self.next_row_id}")
 
     def check_entries(self, chosen: Bools, num_entries: int) -> None:
         """Make sure that an index which has an entry for each row of some fragments can have them all.

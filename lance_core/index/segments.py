@@ -39,12 +39,14 @@ class IndexCache:
 
     Attributes:
         warned: Segments that a warning was given for.
+        distrusted: Segments that are wrong.
         answers: The latest answers, by test.
         max_bytes: About how many bytes are kept.
         num_bytes: About how many are.
     """
 
     warned: set[uuid.UUID] = field(default_factory=set)
+    distrusted: set[uuid.UUID] = field(default_factory=set)
     answers: dict[object, object] = field(default_factory=dict)
     max_bytes: int = INDEX_CACHE_BYTES
     num_bytes: int = 0
@@ -82,6 +84,13 @@ class IndexCache:
             self.warned.add(index.uuid)
         text = f"index {index.name!r} (segment {index.uuid}) is left aside, and rows are read instead: {reason}"
         warnings.warn(text, stacklevel=2)
+
+    def distrust(self, index: IndexMetadata, reason: str) -> None:
+        """Warn once that a segment is wrong, and leave it aside from now on."""
+        self.warn(index, reason)
+        with self._lock:
+            self.distrusted.add(index.uuid)
+            self.answers = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,9 @@ class IndexReader:
         return found
 
     def try_read(self, index: IndexMetadata, kind: pa.DataType) -> Content | None:
-        """Read a segment; None, and a warning, if that is not possible."""
+        """Read a segment; None, and a warning, if that is not possible, or it is known to be wrong."""
+        if index.uuid in self.cache.distrusted:
+            return None
         try:
             return self.read(index, kind)
         except (LanceError, pa.ArrowException, OverflowError) as error:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import LanceError
+from lance_core.index.claims import Claim
 from lance_core.index.conditions import (
     All,
     AnyOf,
@@ -34,9 +35,10 @@ from lance_core.index.conditions import (
     condition_of,
     tests_of,
 )
-from lance_core.index.rows import NONE, SOME, Candidates, View
+from lance_core.index.rows import ALL, NONE, SOME, Bools, Candidates, View
 from lance_core.index.segments import IndexReader, Segment, names_of, type_of, usable_segments
 from lance_core.schema import Field, Schema
+from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.rowids import row_ids_of
 
@@ -59,16 +61,22 @@ class Selection:
         view: The fragments of the version.
         candidates: The rows that can match.
         indices: The indices that were asked.
+        claims: What those say which name exactly the rows that match.
     """
 
     view: View
     candidates: Candidates
     indices: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
 
     @property
     def num_ruled_out(self) -> int:
         """Fragments without a row that can match."""
         return int((self.candidates.state == NONE).sum())
+
+    def claims_of(self, fragment_id: int) -> tuple[Claim, ...]:
+        """What is said of the rows of a fragment that can match."""
+        return tuple(claim for claim in self.claims if fragment_id in claim.fragments)
 
     def parts(self) -> Iterator[tuple[int, BitMap | None]]:
         """The place of each fragment that can match, and the rows of it that can; None for all."""
@@ -97,10 +105,26 @@ def select(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -
     if question is None:
         return None
     condition, asked = question
-    found = _possible(condition, True, asked)
+    parts, found, claims = list(_conjuncts(condition)), Candidates.every(asked.view), []
+    for part in parts:
+        asked.begin()
+        own = _possible(part, True, asked)
+        found = found & own
+        claimed = frozenset(asked.view.ids[np.flatnonzero(asked.sure & (own.state == SOME))].tolist())
+        if claimed:
+            claims.append(Claim(part if len(parts) > 1 else None, claimed, dict(asked.claiming), reader.cache))
     if not asked.names:
         return None
-    return Selection(asked.view, found, tuple(sorted(asked.names)))
+    return Selection(asked.view, found, tuple(sorted(asked.names)), tuple(claims))
+
+
+def _conjuncts(condition: Condition) -> Iterator[Condition]:
+    """The conditions all of which have to be true."""
+    if isinstance(condition, All):
+        for part in condition.parts:
+            yield from _conjuncts(part)
+    else:
+        yield condition
 
 
 def ask(expression: pc.Expression, manifest: Manifest, reader: IndexReader) -> tuple[Condition, Asked] | None:
@@ -117,7 +141,14 @@ def view_of(manifest: Manifest) -> View:
     ids, physical_rows = manifest.fragments.sizes()
     fragments = manifest.fragments
     row_ids = (lambda i: row_ids_of(fragments[i])) if manifest.uses_stable_row_ids else None
-    return View(ids, physical_rows, row_ids, fragments.live_counts)
+    return View(
+        ids,
+        physical_rows,
+        row_ids,
+        fragments.live_counts,
+        max_fragment_id=manifest.max_fragment_id,
+        next_row_id=manifest.next_row_id,
+    )
 
 
 def fields_of(schema: Schema, path: Path) -> Field | None:
@@ -142,12 +173,15 @@ class Asked:
         manifest: The version.
         reader: Reads its indices.
         names: Those that answered.
+        claiming: Those of one condition that name exactly the rows that match, by the ids of their segments.
     """
 
     manifest: Manifest
     reader: IndexReader
     names: set[str] = field(default_factory=set)
+    claiming: dict[object, IndexMetadata] = field(default_factory=dict)
     _view: View | None = None
+    _sure: Bools | None = None
 
     @property
     def view(self) -> View:
@@ -155,6 +189,18 @@ class Asked:
         if self._view is None:
             self._view = view_of(self.manifest)
         return self._view
+
+    @property
+    def sure(self) -> Bools:
+        """The fragments of which all answers so far name exactly the rows that match."""
+        if self._sure is None:
+            self._sure = np.ones(len(self.view.ids), np.bool_)
+        return self._sure
+
+    def begin(self) -> None:
+        """Begin with a condition."""
+        self._sure = None
+        self.claiming = {}
 
     def has_index(self, test: Test) -> bool:
         """Whether there is an index on the field of a test."""
@@ -164,13 +210,18 @@ class Asked:
         """The rows for which a test can be true, or false."""
         result = Candidates.every(self.view)
         node = fields_of(self.manifest.schema, test.path)
+        exact = np.zeros(len(self.view.ids), np.bool_)
         for segments in sorted(self.indices(test), key=lambda segments: _ORDER.index(segments[0].index.kind)):
             assert node is not None
-            names = len(self.names)
-            result = result & self._of_index(segments, node, test, wanted)
-            is_exact = segments[0].index.kind in _EXACT and len(self.names) > names
+            own, known = self._of_index(segments, node, test, wanted)
+            result = result & own
+            is_exact = segments[0].index.kind in _EXACT and bool(known.any())
+            if is_exact:
+                exact |= known & (own.state != ALL)
+                self.claiming.update((segment.index.uuid, segment.index) for segment in segments)
             if is_exact or self.view.physical_rows[result.state != NONE].sum() <= _FEW_ROWS:
                 break  # another index costs more than reading the rows
+        self._sure = self.sure & exact
         return result
 
     def indices(self, test: Test) -> Iterator[list[Segment]]:
@@ -181,8 +232,12 @@ class Asked:
             return
         yield from usable_segments(self.manifest, node, self.reader.cache)
 
-    def _of_index(self, segments: list[Segment], node: Field, test: Test, wanted: bool) -> Candidates:
-        """The combined answer of an index's segments, each about the fragments that it covers."""
+    def unsure(self) -> None:
+        """Take note of a condition that no index knows."""
+        self._sure = np.zeros(len(self.view.ids), np.bool_)
+
+    def _of_index(self, segments: list[Segment], node: Field, test: Test, wanted: bool) -> tuple[Candidates, Bools]:
+        """The combined answer of an index's segments, and the fragments that they cover."""
         everything = Candidates.every(self.view)
         result, known = everything, np.zeros(len(self.view.ids), np.bool_)
         for segment in segments:
@@ -205,7 +260,7 @@ class Asked:
             merged = own.where(first, result)
             result = (own | result).where(again, merged) if again.any() else merged
             known |= covered
-        return result
+        return result, known
 
 
 def _possible(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
@@ -226,5 +281,6 @@ def _possible(condition: Condition, wanted: bool, asked: Asked) -> Candidates:
     if isinstance(condition, Constant):
         return Candidates.every(asked.view) if condition.value is wanted else Candidates.no(asked.view)
     if isinstance(condition, Unknown):
+        asked.unsure()
         return Candidates.every(asked.view)
     return asked.answer(condition, wanted)

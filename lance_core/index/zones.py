@@ -64,8 +64,9 @@ class Zones:
             whether its zones span all of its rows, none twice.
 
         Raises:
-            CorruptFileError: A zone ends after its fragment.
+            CorruptFileError: A zone ends after its fragment, or there never was such a fragment.
         """
+        view.check_fragments(self.fragment_ids)
         places = view.places(self.fragment_ids)
         own = np.flatnonzero((places >= 0) & covered[places])
         order = own[np.lexsort((self.starts[own], places[own]))]

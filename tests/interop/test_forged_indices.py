@@ -64,6 +64,20 @@ def test_a_record_that_claims_a_fragment_too_many(tmp_path, kind, library, stabl
     check(uri, column, warned=True)
 
 
+def forge(uri: str, name: str, change, metadata: dict[str, str]) -> None:
+    """Write a file of the only index anew, and commit its size."""
+    (path,) = Path(uri).glob(f"_indices/*/{name}")
+    found = LanceFileReader(str(path)).read_all().to_table()
+    with LanceFileWriter(f"{uri}_forged") as writer:
+        writer.write_batch(change(found))
+        for key, value in metadata.items():
+            writer.add_schema_metadata(key, value)
+    Path(f"{uri}_forged").replace(path)
+    (one,) = lance_core.dataset(uri).read_transaction(2).operation.new_indices
+    files = [dataclasses.replace(file, size_bytes=(path.parent / file.path).stat().st_size) for file in one.files]
+    replaced(uri, files=files)
+
+
 def turned(table: pa.Table) -> pa.Table:
     return table.take(list(range(len(table)))[::-1])
 
@@ -116,17 +130,99 @@ def test_a_btree_that_contradicts_itself(tmp_path, name, change, stable):
     dataset = lance_core.write_dataset(rows(0, 600), uri, max_rows_per_file=200, enable_stable_row_ids=stable)
     dataset.create_scalar_index("p", "BTREE", zone_size=64)
     check(uri, "p", warned=False)
-    (path,) = (tmp_path / "t").glob(f"_indices/*/{name}")
-    found = LanceFileReader(str(path)).read_all().to_table()
-    with LanceFileWriter(str(tmp_path / "forged")) as writer:
-        writer.write_batch((DATA if name == "page_data.lance" else LOOKUP)[change](found))
-        for key, value in {"batch_size": "64", "range_partitioned": "false"}.items():
-            writer.add_schema_metadata(key, value)
-    (tmp_path / "forged").replace(path)
-    (one,) = lance_core.dataset(uri).read_transaction(2).operation.new_indices
-    files = [dataclasses.replace(file, size_bytes=Path(path.parent / file.path).stat().st_size) for file in one.files]
-    replaced(uri, files=files)
+    change = (DATA if name == "page_data.lance" else LOOKUP)[change]
+    forge(uri, name, change, {"batch_size": "64", "range_partitioned": "false"})
     check(uri, "p", warned=True)
+
+
+def next_ones(values: list) -> list:
+    """Each in the place of the one before it."""
+    return values[1:] + values[:1]
+
+
+NUM_ROWS = 600
+NEVER = 1000 << 32
+LIES = {
+    "BITMAP": ("bitmap_page_lookup.lance", column_of("keys", next_ones)),
+    "LABEL_LIST": ("bitmap_page_lookup.lance", column_of("keys", next_ones)),
+    "BTREE": ("page_data.lance", column_of("ids", next_ones)),
+    "BTREE of no fragments": ("page_data.lance", column_of("ids", lambda ids: [NEVER + one for one in ids])),
+    "ZONEMAP of no fragments": ("zonemap.lance", column_of("fragment_id", lambda ids: [ids[0], 1000, ids[2]])),
+}
+MORE_FILTERS = ("p = 'd3' AND n > 300", "p = 'd3' OR p = 'd5'", "p IN ('d3', 'd5') AND n % 2 = 0", "NOT p < 'd5'")
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable ids"])
+def lying(request, tmp_path):
+    """Makes a table with an index whose rows are those of other values."""
+
+    def make(lie: str) -> str:
+        uri, kind = str(tmp_path / "t"), lie.partition(" ")[0]
+        dataset = lance_core.write_dataset(
+            rows(0, NUM_ROWS), uri, max_rows_per_file=200, enable_stable_row_ids=request.param
+        )
+        dataset.create_scalar_index("tags" if kind == "LABEL_LIST" else "p", kind)
+        forge(uri, *LIES[lie], {})
+        return uri
+
+    return make
+
+
+READS = {
+    "table": lambda dataset, text: dataset.to_table(filter=text),
+    "batches": lambda dataset, text: pa.Table.from_batches(dataset.to_batches(filter=text)),
+    "count": lambda dataset, text: dataset.count_rows(filter=text),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_rows_that_do_not_match_give_an_index_away(lying, lie):
+    uri = lying(lie)
+    for text in FILTERS["tags"] if lie == "LABEL_LIST" else (*FILTERS["p"], *MORE_FILTERS):
+        plain = lance_core.dataset(uri).scanner(filter=text, use_scalar_index=False).to_table()
+        for name, read in READS.items():
+            if (name, lie) == ("count", "BITMAP"):
+                continue  # of which counts are taken as they are
+            dataset = lance_core.dataset(uri)
+            with warnings.catch_warnings(record=True) as given:
+                warnings.simplefilter("always")
+                found = read(dataset, text)
+                assert dataset.to_table(filter=text) == plain
+            assert found == (plain.num_rows if name == "count" else plain), text
+            assert len(given) <= 1
+
+
+NEW = pa.table({"p": ["d3"], "n": [-1], "tags": [["new"]]})
+
+
+def replace_d3(dataset: lance_core.LanceDataset) -> None:
+    one = lance_core.Slice(name="d3", conditions={"p": lance_core.Equals("d3")})
+    made = lance_core.write_fragments(NEW, dataset)
+    lance_core.commit_fragments(dataset, made, NEW.schema, mode="replace", slices=lance_core.Slices([one]))
+
+
+VERBS = {
+    "delete": lambda dataset: dataset.delete("p = 'd3'"),
+    "update": lambda dataset: dataset.update({"n": "-1"}, "p = 'd3'"),
+    "merge": lambda dataset: (
+        dataset.merge_insert("p").when_matched_update_all().when_not_matched_insert_all().execute(NEW)
+    ),
+    "replace": replace_d3,
+}
+
+
+@pytest.mark.parametrize("lie", ["BITMAP", "BTREE", "BTREE of no fragments"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_verbs_do_not_follow_a_wrong_index(lying, lie, verb):
+    uri = lying(lie)
+    dataset = lance_core.dataset(uri)
+    plain = dataset.scanner(use_scalar_index=False).to_table()
+    others = plain.filter(pa.compute.fill_null(pa.compute.not_equal(plain["p"], "d3"), True))["n"].to_pylist()
+    with pytest.warns(UserWarning, match="p_idx"):
+        VERBS[verb](dataset)
+    found = lance_core.dataset(uri).scanner(use_scalar_index=False).to_table()
+    more = {"delete": 0, "replace": 1}.get(verb, NUM_ROWS - len(others))
+    assert sorted(found["n"].to_pylist()) == sorted([*others, *[-1] * more])
 
 
 ZONE = datetime(2024, 1, 2, tzinfo=UTC)

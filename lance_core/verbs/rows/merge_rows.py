@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInputError
+from lance_core.index.claims import Claim, until_consistent
+from lance_core.index.selection import Selection
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
@@ -135,11 +137,14 @@ class _Merge:
     def _join(self, index: KeyIndex) -> list[_Match]:
         """Look up the keys of live rows, several fragments at a time; an index may rule fragments out."""
 
-        def look(part: tuple[Fragment, BitMap | None]) -> _Match:
+        def look(part: tuple[Fragment, BitMap | None], claim: Claim | None) -> _Match:
             fragment, possible = part
             offsets, codes, others = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], BitMap()
             for batch, places in live_rows(self.base, fragment, self.clauses.on, possible):
                 rows, numbers = index.look_up(pa.Table.from_batches([batch]))
+                if claim is not None and len(rows) < len(places):
+                    strange = np.setdiff1d(np.arange(len(places)), rows)
+                    claim.refuse(fragment.id, int(places[strange[0]]))
                 offsets.append(rows + places.start if isinstance(places, range) else places[rows])
                 codes.append(numbers)
                 if self.clauses.deletes_others:
@@ -151,20 +156,34 @@ class _Merge:
                 others &= matching_rows(self.base, fragment, condition)
             return _Match(fragment, found, index.first[np.concatenate(codes)], others)
 
-        parts = self._possible(index)
-        if len(parts) == 1:
-            return [look(parts[0])]
-        with ThreadPool(READ_AHEAD) as pool:
-            return list(pool.map(look, parts))
+        def join() -> list[_Match]:
+            selection = self._possible(index)
+            parts = selected(self.base, self.base.manifest.fragments, selection)
+            claims = [self._claim(selection, fragment) for fragment, _ in parts]
+            if len(parts) == 1:
+                return [look(parts[0], claims[0])]
+            with ThreadPool(READ_AHEAD) as pool:
+                return list(pool.map(look, parts, claims))
 
-    def _possible(self, index: KeyIndex) -> Sequence[tuple[Fragment, BitMap | None]]:
-        """The fragments that can have a key of the source, each with the rows that can; None for all."""
-        fragments, clauses = self.base.manifest.fragments, self.clauses
+        return until_consistent(join)
+
+    def _claim(self, selection: Selection | None, fragment: Fragment) -> Claim | None:
+        """What says that rows of a fragment have a key of the source; None if nothing does.
+
+        Of several columns each can have a value of the source without its row being a key; zeros may be two values.
+        """
+        claims = selection.claims_of(fragment.id) if selection is not None and len(self.clauses.on) == 1 else ()
+        is_float = pa.types.is_floating(self.rows.table.schema.field(self.clauses.on[0]).type)
+        return claims[0] if claims and not is_float else None
+
+    def _possible(self, index: KeyIndex) -> Selection | None:
+        """The rows that can have a key of the source; None if any can."""
+        clauses = self.clauses
         keys = index.values() if clauses.use_index and not clauses.deletes_others else None
         if keys is None or not self.base.manifest.indices:
-            return selected(self.base, fragments, None)
+            return None
         expression = reduce(and_, (pc.field(name).isin(values) for name, values in keys.items()))
-        return selected(self.base, fragments, self.base.select(expression))
+        return self.base.select(expression)
 
     def _check(self, index: KeyIndex, matches: Sequence[_Match]) -> None:
         """Refuse matches that the clauses forbid, and rows that match several source rows."""

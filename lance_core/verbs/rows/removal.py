@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from lance_core.index.claims import until_consistent
 from lance_core.schema import Schema
 from lance_core.store import make_durable, put_durably
 from lance_core.table.deletion import DeletionFile, DeletionVector, new_deletion_file_id
@@ -76,7 +77,7 @@ def each_fragment(
     source: Source,
     options: ScanOptions,
     look: Callable[[FragmentScan], BitMap],
-    chosen: Chosen | None = None,
+    choice: Callable[[], Chosen] | None = None,
 ) -> Iterator[tuple[Fragment, BitMap]]:
     """Look at the fragments, small ones together and others side by side.
 
@@ -84,15 +85,20 @@ def each_fragment(
         source: The version.
         options: The columns to read.
         look: Gives offsets of rows, by a scan with these options.
-        chosen: Which of them; those that can match the filter of the options if it is None.
+        choice: Says which of them; None for those that can match the filter of the options.
 
     Yields:
         The fragments that give a row, in order.
     """
-    if chosen is None:
-        chosen = choose(source, source.manifest.fragments, options)
-    places = {fragment.id: place for place, (fragment, _) in enumerate(chosen.parts)}
-    yield from heapq.merge(_whole(source, chosen), _looked_at(chosen, look), key=lambda pair: places[pair[0].id])
+
+    def found() -> Iterable[tuple[Fragment, BitMap]]:
+        chosen = choose(source, source.manifest.fragments, options) if choice is None else choice()
+        places = {fragment.id: place for place, (fragment, _) in enumerate(chosen.parts)}
+        pairs = heapq.merge(_whole(source, chosen), _looked_at(chosen, look), key=lambda pair: places[pair[0].id])
+        # Rows that an index names are few; only when all of them are seen is it known to be right.
+        return pairs if chosen.selection is None or not chosen.selection.claims else list(pairs)
+
+    yield from until_consistent(found)
 
 
 def _looked_at(chosen: Chosen, look: Callable[[FragmentScan], BitMap]) -> Iterator[tuple[Fragment, BitMap]]:

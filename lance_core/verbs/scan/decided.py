@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,7 @@ def _decide(source: Source, expression: pc.Expression) -> Decided:
     state[places[~matches]] = NONE
     ruled_out = selection.candidates & Candidates(state)
     whole = frozenset(selection.view.ids[places[matches]].tolist())
-    return Decided(Selection(selection.view, ruled_out, selection.indices), whole)
+    return Decided(replace(selection, candidates=ruled_out), whole)
 
 
 def constant_fragments(source: Source, columns: list[str]) -> tuple[Bools, pa.Table] | None:

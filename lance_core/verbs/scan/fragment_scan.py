@@ -6,6 +6,7 @@ match. A page without a match is neither read nor decoded.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import SchemaError
+from lance_core.index.claims import Claim
 from lance_core.schema import Schema, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array
@@ -133,6 +135,7 @@ class FragmentScan:
         opened: Files that are open already.
         known: Rows that were read already.
         possible: Offsets of the rows that can match the filter; None for all.
+        claims: What indices say of all of these but deleted ones.
     """
 
     source: Source
@@ -141,6 +144,7 @@ class FragmentScan:
     opened: Opened = field(default_factory=dict, repr=False, compare=False)
     known: ReadRows | None = field(default=None, repr=False, compare=False)
     possible: BitMap | None = field(default=None, repr=False, compare=False)
+    claims: tuple[Claim, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def is_near(self) -> bool:
@@ -229,7 +233,7 @@ class FragmentScan:
         scan = self._needing(reads.row_names)
         stages = self._stages(reads, rows)
         own, entries = reads.own, set[str]()
-        if self.known is None and len(rows) >= ENTRY_ROWS:
+        if self.known is None and len(rows) >= ENTRY_ROWS and not self.claims:
             own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
         # What is told of rows without a look at them is worked out for those that match.
         is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
@@ -239,6 +243,8 @@ class FragmentScan:
         )
         if stages is not None:
             found = self._staged(stages, own, rows, keep, live, entries)
+        if self.claims:
+            found = self._claimed(found)
         if reads.late is not None:
             out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
             yield from self._two_steps(reads.own.names, reads.late, found, out_of, live, most)
@@ -252,6 +258,30 @@ class FragmentScan:
                     rest = _with_columns(rest, columns, _where_true(where, mask), hidden)
                 yield self._select(rest, self.options.schema)
 
+    def _claimed(self, found: Iterable[_Found]) -> Iterator[_Found]:
+        """The same, as long as the rows are what indices say."""
+        for batch, where, mask in found:
+            if mask.true_count < len(mask):
+                self.check_claims(batch, where, pc.fill_null(mask, False).to_numpy(zero_copy_only=False))
+            yield batch, where, mask
+
+    def check_claims(self, rows: pa.RecordBatch, offsets: Rows, matches: npt.NDArray[np.bool_]) -> None:
+        """Make sure that rows are what indices say.
+
+        Args:
+            rows: The rows.
+            offsets: Where in the fragment they are.
+            matches: Whether they match the filter.
+
+        Raises:
+            ContradictionError: One is not.
+        """
+        places = np.asarray(offsets, np.uint32)
+        for claim in self.claims:
+            wrong = BitMap(array("I", places[claim.others(rows, matches)].tobytes())) & (self.possible or BitMap())
+            if wrong:
+                claim.refuse(self.fragment.id, wrong[0])
+
     def _matches(self, expression: pc.Expression, batch: pa.RecordBatch, where: Rows, entries: set[str]) -> pa.Array:
         """For each of some rows whether it matches; `entries` are the columns that were read as dictionaries."""
         known = self.known.matches if self.known is not None else None
@@ -262,7 +292,9 @@ class FragmentScan:
 
     def _stages(self, reads: FilterReads, rows: Rows) -> Stages | None:
         """The conditions to evaluate before the columns of the others are read; None to evaluate all at once."""
-        is_plain = self.known is None and not reads.row_names and self.options.late_materialization is None
+        if self.known is not None or self.claims:
+            return None
+        is_plain = not reads.row_names and self.options.late_materialization is None
         if len(self.options.conjuncts) < 2 or not is_plain or not self.is_near:
             return None
         if not isinstance(rows, range) or len(rows) < STAGED_ROWS:

@@ -46,7 +46,9 @@ class Chosen:
         """
         for fragment, rows in self.parts:
             if decided or fragment.id not in self.whole:
-                yield FragmentScan(self.source, fragment, self.options, possible=rows)
+                known = self.selection if rows is not None else None
+                claims = known.claims_of(fragment.id) if known is not None else ()
+                yield FragmentScan(self.source, fragment, self.options, possible=rows, claims=claims)
 
     def counted(self) -> tuple[int, Chosen]:
         """How many rows match in fragments of which indices tell that, and the fragments that have to be read."""

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError
+from lance_core.index.claims import ContradictionError, until_consistent
 from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.threads import ThreadPool
@@ -73,6 +74,24 @@ class LanceScanner:
         return self._batches(self.projected_schema)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return self._begun(self._ran(schema), schema)
+
+    def _begun(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batches; begins again if an index is found to be wrong before the first of them."""
+        is_first = True
+        while True:
+            try:
+                for batch in batches:
+                    is_first = False
+                    yield batch
+            except ContradictionError:
+                if not is_first:
+                    raise
+                batches = self._ran(schema)
+            else:
+                return
+
+    def _ran(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         projection = self._options.result
         if self._options.order_by:
             finished: Iterator[pa.RecordBatch] = self._ordered()
@@ -88,7 +107,7 @@ class LanceScanner:
     def to_table(self) -> pa.Table:
         """All rows as one table."""
         schema = self.projected_schema
-        return pa.Table.from_batches(self._batches(schema), schema=schema)
+        return until_consistent(lambda: pa.Table.from_batches(self._ran(schema), schema=schema))
 
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas frame; options as `pyarrow.Table.to_pandas`."""
@@ -121,7 +140,7 @@ class LanceScanner:
                 else live_counts(self._source, self._fragments)
             )
         else:
-            total = self._for_count()._count_matching()  # noqa: SLF001 - the same class
+            total = until_consistent(self._for_count()._count_matching)  # noqa: SLF001 - the same class
         total = max(total - options.offset, 0)
         return total if options.limit is None else min(total, options.limit)
 

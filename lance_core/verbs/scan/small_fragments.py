@@ -47,7 +47,7 @@ FEWEST: Final = 4
 def joined(scans: Iterable[FragmentScan]) -> Iterator[FragmentScan]:
     """The same scans in the same order, with the rows of small fragments already read.
 
-    Small fragments without a row that matches the filter are left out.
+    Small fragments without a row that matches the filter are left out, unless an index says that there are some.
 
     Args:
         scans: Scans with the same source and options.
@@ -137,7 +137,7 @@ def _read(scans: Sequence[FragmentScan]) -> Iterator[FragmentScan]:
     for scan in scans:
         count = scan.fragment.physical_rows
         own = None if matches is None else matches.slice(position, count)
-        if own is None or own.true_count:
+        if own is None or own.true_count or scan.claims:
             batch = rows.slice(position, count)
             yield replace(scan, known=ReadRows(schema=wanted, rows=range(count), batch=batch, matches=own))
         position += count

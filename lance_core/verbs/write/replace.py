@@ -54,7 +54,9 @@ def _with_others(source: Source, slices: Slices | None, others: dict[int, BitMap
 def _in_slices(source: Source, slices: Slices | None) -> Iterator[tuple[Fragment, BitMap]]:
     if slices is not None:
         columns = ScanOptions(schema=source.manifest.schema.project(slices.columns), with_row_address=True)
-        yield from each_fragment(source, columns, lambda scan: _rows_of(scan, slices), _chosen(source, slices, columns))
+        yield from each_fragment(
+            source, columns, lambda scan: _rows_of(scan, slices), lambda: _chosen(source, slices, columns)
+        )
 
 
 def _chosen(source: Source, slices: Slices, options: ScanOptions) -> Chosen:
@@ -68,6 +70,8 @@ def _rows_of(scan: FragmentScan, slices: Slices) -> BitMap:
     """Offsets of the rows of a scan that lie in the slices."""
     found = BitMap()
     for batch in scan.batches():
-        addresses = batch.column(ROW_ADDRESS).to_numpy()[slices.assign(batch) >= 0]
-        found |= bitmap_of(addresses & np.uint64(0xFFFF_FFFF))
+        offsets = batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF)
+        inside = slices.assign(batch) >= 0
+        found |= bitmap_of(offsets[inside])
+        scan.check_claims(batch, offsets, inside)
     return found
