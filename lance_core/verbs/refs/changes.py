@@ -69,6 +69,25 @@ class Branch:
         """A fragment of the branch as the parent will have it once the branch's own files lie there too."""
         return _with_base(fragment, {self.base_id: None})
 
+    def check_fork(self) -> None:
+        """Make sure that the branch began with the version that the parent has under that number.
+
+        A handle that outlives its dataset can make a branch of the old one in the place of the new one, where looking
+        first would be a request more.
+
+        Raises:
+            IncompatibleConflictError: The branch refers to files of the parent that the version does not have.
+        """
+        known = {file.path for fragment in self.parent.manifest.fragments for file in fragment.files}
+        for fragment in self.head.manifest.fragments:
+            for file in fragment.files:
+                if file.base_id == self.base_id and file.path not in known:
+                    raise IncompatibleConflictError(
+                        f"branch {self.name!r} refers to {file.path}, which version {self.fork_version} of "
+                        f"{self.parent_name} does not have: the dataset was dropped and made again under the handle "
+                        f"that made the branch; branches.delete({self.name!r}) removes it"
+                    )
+
     def check_bases(self, latest: Manifest) -> None:
         """Make sure that the parent finds the files that lie in other places.
 
@@ -144,7 +163,7 @@ def load_branch_ends(place: Place, name: str) -> Branch:
 
     Raises:
         VersionNotFoundError: There is no such branch.
-        IncompatibleConflictError: The fork version is gone.
+        IncompatibleConflictError: The fork version is gone, or another one is in its place.
     """
     ref = load_branch(place.root, name)
     store, parent = place.store_of(name), place.store_of(ref.parent_branch)
@@ -161,7 +180,9 @@ def load_branch_ends(place: Place, name: str) -> Branch:
             "gone, so what the branch changed is not known: read the branch and write its rows instead"
         ) from error
     options = place.root.options
-    return Branch(name=name, ref=ref, parent=Source(parent, fork, options), head=Source(store, head, options))
+    branch = Branch(name=name, ref=ref, parent=Source(parent, fork, options), head=Source(store, head, options))
+    branch.check_fork()
+    return branch
 
 
 def check_schemas(branch: Branch) -> None:

@@ -90,7 +90,7 @@ class Handle:
     @property
     def _place(self) -> Place:
         """The version from which references are resolved."""
-        return Place(root=dataset_store(self._store, self.branch), branch=self.branch, version=self.version)
+        return Place(root=dataset_store(self._store, self.branch), known=self._manifest)
 
     @property
     def version(self) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.commit import latest_version, load_manifest
+from lance_core.commit import identity_of, latest_version, load_manifest, refuse_another
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
@@ -32,25 +32,31 @@ class Resolved:
         branch: Its branch; None for main.
         version: Its number.
         store: Store of the branch.
+        known: This version as the handle that it is asked of has it; None if that is on another one.
     """
 
     branch: str | None
     version: int
     store: ObjectStore
+    known: Manifest | None = None
 
     def manifest(self) -> Manifest:
         """Read its manifest.
 
         Raises:
             VersionNotFoundError: There is no such version.
+            IncompatibleConflictError: It is not the one that the handle has: the dataset was dropped and made again.
         """
         try:
-            return load_manifest(self.store, self.version)
+            found = load_manifest(self.store, self.version)
         except VersionNotFoundError as error:
             raise VersionNotFoundError(
                 f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist in the table "
                 f"{self.store.root}; versions() lists those that do"
             ) from error
+        if self.known is not None:
+            refuse_another(self.store, found, identity_of(self.known))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +65,21 @@ class Place:
 
     Attributes:
         root: Store of the dataset's root.
-        branch: The current branch; None for main.
-        version: The current version.
+        known: The current version.
     """
 
     root: ObjectStore
-    branch: str | None
-    version: int
+    known: Manifest
+
+    @property
+    def branch(self) -> str | None:
+        """The current branch; None for main."""
+        return self.known.branch
+
+    @property
+    def version(self) -> int:
+        """Number of the current version."""
+        return self.known.version
 
     def resolve(self, reference: Reference) -> Resolved:
         """Find the version that a reference names; whether it exists is seen when it is read.
@@ -100,7 +114,8 @@ class Place:
             version = latest_version(store)
         if version is None:
             raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
-        return Resolved(branch=branch, version=version, store=store)
+        is_known = (branch, version) == (self.branch, self.version)
+        return Resolved(branch=branch, version=version, store=store, known=self.known if is_known else None)
 
 
 def load_tag(root: ObjectStore, tag: str) -> TagRef:

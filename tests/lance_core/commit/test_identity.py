@@ -32,6 +32,7 @@ VERBS = {
         ds, lance.LanceOperation.Delete([], [0], "true"), read_version=ds.version
     ),
     "create_branch": lambda ds: ds.create_branch("b"),
+    "ensure_branch": lambda ds: ds.ensure_branch("b"),
     "restore-op": lambda ds: lance.LanceDataset.commit(ds, lance.LanceOperation.Restore(1)),
 }
 
@@ -97,6 +98,45 @@ def test_on_object_storage_as_well(s3, verb, made_again):
     assert list(open_store(uri, options).list("")) == before
     if made_again:
         assert lance.dataset(uri, storage_options=options).to_table() == NEW
+
+
+NAMING = {
+    "tag": lambda ds, root: ds.tags.create("t"),
+    "tag by number": lambda ds, root: ds.tags.create("t", ds.version),
+    "move a tag": lambda ds, root: ds.tags.update("there", (None, ds.version)),
+    "branch by number": lambda ds, root: ds.create_branch("b", ds.version),
+    "branch by tag": lambda ds, root: ds.create_branch("b", "there"),
+    "shallow clone": lambda ds, root: ds.shallow_clone(root, ds.version),
+    "deep clone": lambda ds, root: ds.deep_clone(root, ds.version),
+}
+
+
+@pytest.mark.parametrize("verb", NAMING)
+def test_what_names_the_version_of_a_handle_does_not_take_another_for_it(uri, verb):
+    handle = make(uri, OLD)
+    drop(uri)
+    again = make(uri, NEW, 2)
+    again.tags.create("there", 1)
+    before = state(uri), again.tags.list(), again.branches.list()
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        NAMING[verb](handle, f"{uri}-clone")
+    assert (state(uri), again.tags.list(), again.branches.list()) == before
+    with pytest.raises(DatasetNotFoundError):
+        lance.dataset(f"{uri}-clone")
+
+
+def test_a_branch_of_a_table_that_was_made_again_stays_out_of_it(s3):
+    uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    handle = lance.write_dataset(OLD, uri, storage_options=options)
+    lance.LanceDataset.drop(uri, storage_options=options)
+    again = lance.write_dataset(OLD, uri, storage_options=options)
+    handle.create_branch("b").insert(OLD)
+    for verb in (again.branches.promote, again.branches.diff):
+        with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+            verb("b")
+    assert lance.dataset(uri, storage_options=options).to_table() == OLD
+    again.branches.delete("b")
+    assert again.branches.list() == again.tags.list() == {}
 
 
 def test_a_folder_that_was_removed_and_filled_again(tmp_path):
