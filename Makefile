@@ -83,8 +83,9 @@ test-ceph: setup ## Run the tests with Ceph's S3 gateway, from the system's pack
 
 LOWEST := .venv-lowest
 
+LOWEST_SQLGLOT := 30.0.0
 LOWEST_CORE := numpy==1.26.0 pyarrow==24.0.0 protobuf==6.31.0 pyroaring==1.0.1 fsspec==2025.3.1 s3fs==2025.3.1 \
-  sqlglot==30.0.0
+  sqlglot==$(LOWEST_SQLGLOT)
 
 # The tools of the tests are those that are locked; what is tried is the lowest versions of what the core stands on.
 .PHONY: lowest-core
@@ -107,7 +108,7 @@ lowest-core-tests:
 .PHONY: test-lowest-core
 test-lowest-core: lowest-core ## Run the core's tests with the lowest versions, then its SQL with a compiled parser
 	$(MAKE) lowest-core-tests
-	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet "sqlglot[c]"
+	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet "sqlglotc==$(LOWEST_SQLGLOT)"
 	$(LOWEST)/bin/python -m pytest tests/lance_core/verbs/expressions tests/interop/test_sql_filters.py
 
 .PHONY: test-lowest

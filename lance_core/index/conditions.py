@@ -140,6 +140,9 @@ Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
 _SMALL: Final = 4096
 """Bytes of an expression up to which its tree is kept for the next time."""
 
+_MOST_LEVELS: Final = 100
+"""Levels of a tree; functions go down it."""
+
 _MIRRORED: Final = {
     "equal": "equal",
     "not_equal": "not_equal",
@@ -179,8 +182,7 @@ def _parsed(data: bytes) -> Condition:
 def _parse(buffer: pa.Buffer) -> Condition:
     reader = pa.ipc.open_file(buffer)
     batch = reader.get_batch(0) if reader.num_record_batches else None
-    entries = iter(list(exported_metadata(reader.schema)))
-    return _truth(_node(next(entries), entries, batch))
+    return _truth(_tree(list(exported_metadata(reader.schema)), batch))
 
 
 def tests_of(condition: Condition) -> Iterator[Test]:
@@ -197,26 +199,57 @@ def tests_of(condition: Condition) -> Iterator[Test]:
         yield condition
 
 
-def _node(entry: tuple[bytes, bytes], entries: Iterator[tuple[bytes, bytes]], batch: Any) -> _Node:
-    kind, value = entry
-    if kind == b"field_ref":
-        return _Field((value.decode(),))
-    if kind == b"nested_field_ref":
-        return _Field(tuple(next(entries)[1].decode() for _ in range(int(value))))
-    if kind == b"literal":
-        return _Value(batch.column(int(value))[0])
-    if kind != b"call":
-        return Unknown()
-    arguments: list[_Node] = []
-    options: dict[str, Any] = {}
-    for inner in entries:
-        if inner[0] == b"end":
-            break
-        if inner[0] == b"options":
-            options = _options(batch.column(int(inner[1]))[0])
+@dataclass(slots=True)
+class _Frame:
+    """A call whose arguments are being read.
+
+    Attributes:
+        name: The function.
+        arguments: Those that were read.
+        options: The options.
+        levels: How many levels there are below.
+    """
+
+    name: str
+    arguments: list[_Node]
+    options: dict[str, Any]
+    levels: int = 0
+
+
+def _tree(entries: Sequence[tuple[bytes, bytes]], batch: Any) -> _Node:
+    """The node that entries describe; what is nested too deep to go down it is not understood."""
+    frames = [_Frame("", [], {})]
+    parts = iter(entries)
+    for kind, value in parts:
+        top = frames[-1]
+        if kind == b"call":
+            frames.append(_Frame(value.decode(), [], {}))
+        elif kind == b"end":
+            done = frames.pop()
+            node = _call(done.name, done.arguments, done.options)
+            levels = done.levels + 1
+            # A chain of AND or of OR has become one node.
+            if isinstance(node, All | AnyOf) and any(type(one) is type(node) for one in done.arguments):
+                levels -= 1
+            frames[-1].levels = max(frames[-1].levels, levels if levels <= _MOST_LEVELS else 0)
+            frames[-1].arguments.append(node if levels <= _MOST_LEVELS else Unknown())
+        elif kind == b"options":
+            top.options = _options(batch.column(int(value))[0])
+        elif kind == b"nested_field_ref":
+            top.arguments.append(_Field(tuple(next(parts)[1].decode() for _ in range(int(value)))))
+        elif kind == b"field_ref":
+            top.arguments.append(_Field((value.decode(),)))
         else:
-            arguments.append(_node(inner, entries, batch))
-    return _call(value.decode(), arguments, options)
+            top.arguments.append(_Value(batch.column(int(value))[0]) if kind == b"literal" else Unknown())
+    return frames[0].arguments[0]
+
+
+def _flat(kind: type[All | AnyOf], arguments: Sequence[_Node]) -> tuple[Condition, ...]:
+    """The parts of AND or OR, those of the same within it among them."""
+    found: list[Condition] = []
+    for part in map(_truth, arguments):
+        found += part.parts if isinstance(part, All | AnyOf) and isinstance(part, kind) else (part,)
+    return tuple(found)
 
 
 def _options(value: Any) -> dict[str, Any]:
@@ -226,9 +259,9 @@ def _options(value: Any) -> dict[str, Any]:
 
 def _call(name: str, arguments: Sequence[_Node], options: dict[str, Any]) -> _Node:
     if name in ("and_kleene", "and"):
-        return All(tuple(map(_truth, arguments)))
+        return All(_flat(All, arguments))
     if name in ("or_kleene", "or"):
-        return AnyOf(tuple(map(_truth, arguments)))
+        return AnyOf(_flat(AnyOf, arguments))
     if name == "invert":
         return Not(_truth(arguments[0]))
     if name == "if_else":

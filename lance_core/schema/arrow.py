@@ -37,6 +37,7 @@ from lance_core.schema.keys import check_primary_key
 
 __all__ = [
     "arrow_type_of",
+    "check_depth",
     "field_from_arrow",
     "field_to_arrow",
     "is_json_type",
@@ -102,8 +103,12 @@ def schema_from_arrow(schema: pa.Schema, first_id: int = 0) -> Schema:
     return Schema(fields=fields, metadata=_decode_keys(schema.metadata)).with_ids(first_id)
 
 
-def _check_depth(field: pa.Field) -> None:
-    """Refuse a column that is nested too deep, before anything goes down all its levels."""
+def check_depth(field: pa.Field) -> None:
+    """Refuse a column that is nested too deep, before anything goes down all its levels.
+
+    Raises:
+        UnsupportedError: It is.
+    """
     level = [field.type]
     for _ in range(MOST_LEVELS + 1):
         level = [kind.field(index).type for kind in map(storage_type, level) for index in range(kind.num_fields)]
@@ -143,7 +148,7 @@ def field_from_arrow(field: pa.Field, path: str = "") -> Field:
         UnsupportedError: The type cannot be stored.
     """
     if not path:
-        _check_depth(field)
+        check_depth(field)
     path = f"{path}.{field.name}" if path else field.name
     metadata = _decode_keys(field.metadata)
     kind: pa.DataType = field.type

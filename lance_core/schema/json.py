@@ -8,8 +8,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, UnsupportedError
-from lance_core.schema.arrow import resolve_extensions
+from lance_core.schema.arrow import check_depth, resolve_extensions
 from lance_core.schema.c_data import exported_metadata
+from lance_core.schema.field import MOST_LEVELS
 
 __all__ = ["json_to_schema", "rust_name", "schema_to_json"]
 
@@ -58,11 +59,13 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """A schema as what `json.dumps` takes: `fields` with `name`, `type` and `nullable`, and the metadata.
 
     Raises:
-        UnsupportedError: A type has no such form: maps, views, intervals.
+        UnsupportedError: A type has no such form (maps, views, intervals), or is nested too deep.
         InvalidInputError: It is no schema.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(f"schema_to_json takes a pyarrow.Schema, not {type(schema).__name__}")
+    for field in schema:
+        check_depth(field)
     made: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
     if schema.metadata:
         made["metadata"] = _texts(schema.metadata)
@@ -73,7 +76,8 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
     """The inverse of `schema_to_json`.
 
     Raises:
-        InvalidInputError: It is not of that form; says what is missing, or which type is not known.
+        InvalidInputError: It is not of that form (says what is missing, or which type is not known), or nested too
+            deep.
     """
     try:
         fields = [_field_from_json(field) for field in schema_json["fields"]]
@@ -120,24 +124,27 @@ def _type_to_json(kind: pa.DataType) -> dict[str, Any]:
     raise UnsupportedError(f"Failed to convert schema to json: {kind} has no form in JSON")
 
 
-def _field_from_json(field: Mapping[str, Any]) -> pa.Field:
+def _field_from_json(field: Mapping[str, Any], level: int = 0) -> pa.Field:
+    if level > MOST_LEVELS:
+        raise InvalidInputError(f"Failed to convert json to schema: it is nested more than {MOST_LEVELS} deep")
     metadata = dict(field.get("metadata") or {})
-    return pa.field(field["name"], _type_from_json(field["type"]), field["nullable"], metadata or None)
+    return pa.field(field["name"], _type_from_json(field["type"], level + 1), field["nullable"], metadata or None)
 
 
-def _type_from_json(data: Mapping[str, Any]) -> pa.DataType:
+def _type_from_json(data: Mapping[str, Any], level: int) -> pa.DataType:
+    """The type, its children being on a level."""
     name = data["type"]
     if name in _TYPES:
         return _TYPES[name]
     if name == "fixed_size_binary":
         return pa.binary(data["length"])
     if name == "struct":
-        return pa.struct([_field_from_json(child) for child in data["fields"]])
+        return pa.struct([_field_from_json(child, level) for child in data["fields"]])
     if name in ("list", "large_list", "fixed_size_list"):
         (child,) = data["fields"]
         if name == "fixed_size_list":
-            return pa.list_(_field_from_json(child), data["length"])
-        return (pa.list_ if name == "list" else pa.large_list)(_field_from_json(child))
+            return pa.list_(_field_from_json(child, level), data["length"])
+        return (pa.list_ if name == "list" else pa.large_list)(_field_from_json(child, level))
     head, _, rest = name.partition(":")
     if head == "timestamp":
         unit, _, zone = rest.partition(":")

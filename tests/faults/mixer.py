@@ -1,4 +1,4 @@
-"""Change a table until a time: `mixer.py lance_core|lance URI WRITER UNTIL LOG OPTIONS_JSON`.
+"""Change a table until a file appears: `mixer.py lance_core|lance URI WRITER END LOG OPTIONS_JSON`.
 
 Each writer has keys of its own. Before a change it logs what will be true of its keys afterwards, and after the change
 whether it was acknowledged, so that a reader of the log knows which rows must be there even if the writer was killed.
@@ -8,7 +8,6 @@ import importlib
 import json
 import random
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,10 +77,10 @@ def in_list(keys):
     return f"k in ({', '.join(map(str, sorted(keys) or [-1]))})"
 
 
-def main(library, uri, writer, until, log, options):
+def main(library, uri, writer, end, log, options):
     with Path(log).open("w") as file:
         mixer = Mixer(importlib.import_module(library), uri, int(writer), file, json.loads(options))
-        while time.time() < float(until):
+        while not Path(end).exists():
             mixer.step()
 
 

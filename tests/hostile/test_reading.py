@@ -282,6 +282,21 @@ def test_columns_of_more_levels_are_refused(tmp_path, make, levels):
         dataset.add_columns(schema)
 
 
+@pytest.mark.parametrize("make", NESTINGS)
+def test_levels_of_schemas_in_json(make):
+    deepest = pa.schema([("a", nested(64, NESTINGS[make]))])
+    made = lance.schema_to_json(deepest)
+    assert lance.json_to_schema(made) == deepest
+    for levels in (65, 150, 500, 2000):
+        with pytest.raises(UnsupportedError, match="nested more than 64 deep"):
+            lance.schema_to_json(pa.schema([("a", nested(levels, NESTINGS[make]))]))
+        kind = {"type": "int32"}
+        for _ in range(levels):
+            kind = {"type": "list", "fields": [{"name": "x", "nullable": True, "type": kind}]}
+        with pytest.raises(InvalidInputError, match="nested more than 64 deep"):
+            lance.json_to_schema({"fields": [{"name": "a", "nullable": True, "type": kind}]})
+
+
 @pytest.mark.parametrize("levels", [65, 150, 500, 5000])
 def test_a_manifest_of_more_levels_is_refused_when_it_is_opened(tmp_path, levels):
     from lance_core.schema import Field, Schema

@@ -101,11 +101,11 @@ def test_on_object_storage_as_well(s3, verb, made_again):
 
 
 NAMING = {
-    "tag": lambda ds, root: ds.tags.create("t"),
-    "tag by number": lambda ds, root: ds.tags.create("t", ds.version),
-    "move a tag": lambda ds, root: ds.tags.update("there", (None, ds.version)),
-    "branch by number": lambda ds, root: ds.create_branch("b", ds.version),
-    "branch by tag": lambda ds, root: ds.create_branch("b", "there"),
+    "tag": lambda ds, _: ds.tags.create("t"),
+    "tag by number": lambda ds, _: ds.tags.create("t", ds.version),
+    "move a tag": lambda ds, _: ds.tags.update("there", (None, ds.version)),
+    "branch by number": lambda ds, _: ds.create_branch("b", ds.version),
+    "branch by tag": lambda ds, _: ds.create_branch("b", "there"),
     "shallow clone": lambda ds, root: ds.shallow_clone(root, ds.version),
     "deep clone": lambda ds, root: ds.deep_clone(root, ds.version),
 }

@@ -30,6 +30,8 @@ __all__ = ["Column", "parse_column", "parse_conjuncts", "parse_expression", "par
 
 _CLOCK: Final = re.compile("now|current", re.IGNORECASE)
 _MOST_KNOWN: Final = 256
+_SHOWN: Final = 100
+"""Characters of a text that an error shows of one that can be very long."""
 _Made = TypeVar("_Made")
 _known: dict[tuple[str, Callable[..., Any]], tuple[pa.Schema, Any]] = {}
 
@@ -112,6 +114,16 @@ def _conjuncts(text: str, columns: pa.Schema) -> tuple[pc.Expression, ...]:
 
 
 @contextmanager
+def _bounded(text: str) -> Iterator[None]:
+    """Refuse what is nested deeper than Python's stack: lists and chains of AND and OR may be of any length."""
+    try:
+        yield
+    except RecursionError:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        raise InvalidInputError(f"the SQL expression is nested too deep: {shown!r}") from None
+
+
+@contextmanager
 def _user_input() -> Iterator[None]:
     """Begin what is said of a filter as pylance does; tools look for it."""
     try:
@@ -139,7 +151,8 @@ def _once(text: str, schema: pa.Schema | Schema, make: Callable[[str, pa.Schema]
         made: _Made = known[1]
         return made
     stored = pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
-    made = make(text, stored)
+    with _bounded(text):
+        made = make(text, stored)
     if not _CLOCK.search(text):
         if len(_known) >= _MOST_KNOWN:
             _known.clear()

@@ -150,12 +150,17 @@ class TextCompiler:
             locate(node, self.text, error)
 
 
-def _parts_of_and(node: exp.Expr) -> list[exp.Expr]:
-    if isinstance(node, exp.Paren):
-        return _parts_of_and(node.this)
-    if isinstance(node, exp.And):
-        return [*_parts_of_and(node.this), *_parts_of_and(node.expression)]
-    return [node]
+def _parts_of_and(tree: exp.Expr) -> list[exp.Expr]:
+    found, left = [], [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, exp.Paren):
+            left.append(node.this)
+        elif isinstance(node, exp.And):
+            left += [node.expression, node.this]
+        else:
+            found.append(node)
+    return found
 
 
 def _find(name: str, names: list[str]) -> str | None:
@@ -174,11 +179,13 @@ def _decoded(value: Typed) -> Typed:
 
 def _with_matches_as_truth(tree: exp.Expr) -> exp.Expr:
     """`regexp_match` gives a list; where a truth value is expected it stands for whether there is a match."""
-    if isinstance(tree, exp.Anonymous) and str(tree.this).lower() == "regexp_match":
-        tree.set("this", "_matches")
-    elif isinstance(tree, exp.Binary):
-        _with_matches_as_truth(tree.this)
-        _with_matches_as_truth(tree.expression)
-    elif isinstance(tree, exp.Not | exp.Paren):
-        _with_matches_as_truth(tree.this)
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, exp.Anonymous) and str(node.this).lower() == "regexp_match":
+            node.set("this", "_matches")
+        elif isinstance(node, exp.Binary):
+            left += [node.this, node.expression]
+        elif isinstance(node, exp.Not | exp.Paren):
+            left.append(node.this)
     return tree

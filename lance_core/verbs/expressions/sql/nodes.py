@@ -5,7 +5,7 @@ A handler gets the compiler and its node, and has the compiler compile the nodes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +27,8 @@ from lance_core.verbs.expressions.sql.words import CLOCKS
 __all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
 
 _BOOL: Final = pa.bool_()
+_SHORT: Final = 64
+"""Parts of a chain of AND or OR that are joined one after the other, as they stand in the text."""
 _COMPARISONS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -63,14 +65,29 @@ _AMBIGUOUS: Final[tuple[type[exp.Expr], ...]] = (
 
 
 def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typed:
-    """AND or OR; `part` compiles its sides."""
-    left = c.as_truth(node.this, part(node.this))
-    is_and = isinstance(node, exp.And)
-    # The right side matters where the left one does not decide.
-    undecided = left if is_and else negated(left)
-    with c.only_where(call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)):
-        right = c.as_truth(node.expression, part(node.expression))
-    return both(left, right) if is_and else either(left, right)
+    """AND or OR; `part` compiles its sides. `a OR b OR c` is one chain, of any length: its tree leans to the left."""
+    first, others = node, []
+    while type(first) is type(node):
+        others.append(first.expression)
+        first = first.this
+    join = both if isinstance(node, exp.And) else either
+    left = c.as_truth(first, part(first))
+    parts = [left]
+    for other in reversed(others):
+        # The right side matters where the left one does not decide.
+        undecided = left if join is both else negated(left)
+        with c.only_where(call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)):
+            parts.append(c.as_truth(other, part(other)))
+        left = join(left, parts[-1])
+    return left if len(parts) <= _SHORT else _joined(parts, join)
+
+
+def _joined(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
+    """The same as one after the other, of few levels: Arrow goes down each."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return join(_joined(parts[:half], join), _joined(parts[half:], join))
 
 
 def _comparison(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:

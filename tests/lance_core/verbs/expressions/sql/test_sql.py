@@ -5,11 +5,12 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyarrow import dataset
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
 from lance_core.schema import schema_from_arrow
 from lance_core.verbs.expressions.arrow import evaluated
-from lance_core.verbs.expressions.sql import dialect, parse_column, parse_expression, parse_filter
+from lance_core.verbs.expressions.sql import dialect, parse_column, parse_conjuncts, parse_expression, parse_filter
 
 NAN = float("nan")
 TABLE = pa.table({
@@ -218,3 +219,27 @@ def test_a_text_is_compiled_once_for_the_same_columns():
 def test_the_parser_is_sqlglots_own():
     # A compiled one (sqlglot[c]) cannot have subclasses.
     assert type(dialect._Lance().parser()).__module__.startswith("sqlglot.")
+
+
+@pytest.mark.parametrize("parts", [3, 64, 65, 1000])
+def test_chains_of_and_and_or_are_as_long_as_they_like(parts):
+    rows = pa.table({"a": pa.array([*range(parts), None])})
+    either = " OR ".join(f"a = {number}" for number in range(parts - 1))
+    assert dataset.dataset(rows).to_table(filter=parse_filter(either, rows.schema)).num_rows == parts - 1
+    every = " AND ".join(f"a <> {number}" for number in range(parts - 1))
+    found = dataset.dataset(rows).to_table(filter=parse_filter(every, rows.schema))
+    assert found.column("a").to_pylist() == [parts - 1]
+    assert len(parse_conjuncts(every, rows.schema)) == parts - 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("(", ")"), ("NOT ", ""), ("coalesce(", ", true)"), ("CASE WHEN a = 1 THEN ", " END")]
+)
+def test_what_is_nested_too_deep_is_refused(before, after):
+    schema = pa.schema([("a", pa.int64())])
+    text = f"{before * 3000}a = 1{after * 3000}"
+    for parse in (parse_filter, parse_conjuncts, parse_expression):
+        with pytest.raises(InvalidInputError, match="nested too deep") as caught:
+            parse(text, schema)
+        assert len(str(caught.value)) < 300
+    parse_filter(f"{before * 10}a = 1{after * 10}", schema)
