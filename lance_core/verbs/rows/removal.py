@@ -27,7 +27,6 @@ from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.indexed_scan import Chosen, choose
 from lance_core.verbs.scan.options import ScanOptions
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows, read_fragment
-from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import joined
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
@@ -136,19 +135,19 @@ def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[t
 
 def each_matching(source: Source, expression: pc.Expression) -> Iterator[tuple[Fragment, BitMap]]:
     """The fragments with rows that are alive and for which the expression is true, and the offsets of these."""
-    return each_fragment(source, _addresses_where(expression), row_offsets)
+    return each_fragment(source, _where(expression), row_offsets)
 
 
 def row_offsets(scan: FragmentScan) -> BitMap:
-    """Offsets of the rows of a scan that gives their addresses."""
+    """Offsets of the rows that a scan with a filter finds."""
     found = BitMap()
-    for batch in scan.batches():
-        found |= bitmap_of(batch.column(ROW_ADDRESS).to_numpy() & np.uint64(0xFFFF_FFFF))
+    for offsets in scan.offsets():
+        found |= BitMap(offsets) if isinstance(offsets, range) else bitmap_of(offsets)
     return found
 
 
-def _addresses_where(expression: pc.Expression) -> ScanOptions:
-    return ScanOptions(schema=Schema(fields=()), filter=expression, with_row_address=True)
+def _where(expression: pc.Expression) -> ScanOptions:
+    return ScanOptions(schema=Schema(fields=()), filter=expression)
 
 
 def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
@@ -157,7 +156,7 @@ def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression)
     names = columns_of(expression)
     if not names or not set(names) <= set(columns.names):
         # Constants, and columns about rows such as `_rowid`.
-        return row_offsets(FragmentScan(source, fragment, _addresses_where(expression)))
+        return row_offsets(FragmentScan(source, fragment, _where(expression)))
     found = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)

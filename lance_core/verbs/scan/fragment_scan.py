@@ -192,14 +192,29 @@ class FragmentScan:
                 yield batch
             return
         for window in [rows] if most is None else _windows(rows):
-            for part_rows in self._possible(window, keep):
-                if not isinstance(part_rows, range):
-                    yield from self._filtered(expression, part_rows, keep, live, most)
-                    continue
-                for possible in possible_rows(self.source, self.fragment, expression, part_rows, self.opened):
-                    yield from self._filtered(expression, possible, keep, live, most)
+            for possible in self._possible(expression, window, keep):
+                yield from self._filtered(expression, possible, keep, live, most)
 
-    def _possible(self, rows: range, keep: _Mask) -> list[Rows]:
+    def offsets(self) -> Iterator[Rows]:
+        """Yield the offsets of the rows that are alive and match the filter."""
+        expression = self.options.filter
+        assert expression is not None, "without a filter all rows match"
+        num_rows, live = self._rows()
+        for possible in self._possible(expression, range(num_rows), live):
+            reads = filter_reads(self.source.manifest.schema, self.options, expression)
+            for _, where, mask in self._found(expression, reads, possible, live, live)[0]:
+                if mask.true_count:
+                    yield _where_true(where, mask)
+
+    def _possible(self, expression: pc.Expression, rows: range, keep: _Mask) -> Iterator[Rows]:
+        """The rows that can match, as far as indices and the statistics of old files tell."""
+        for part in self._indexed(rows, keep):
+            if isinstance(part, range):
+                yield from possible_rows(self.source, self.fragment, expression, part, self.opened)
+            else:
+                yield part
+
+    def _indexed(self, rows: range, keep: _Mask) -> list[Rows]:
         """The rows that can match, as far as indices tell: each by itself, or all from the first to the last."""
         if self.possible is None or self.known is not None:
             return [rows]
@@ -230,6 +245,25 @@ class FragmentScan:
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
             options = replace(options, late_materialization=False)  # most of them match
         reads = filter_reads(self.source.manifest.schema, options, expression)
+        found, is_bare = self._found(expression, reads, rows, keep, live)
+        if reads.late is not None:
+            out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
+            yield from self._two_steps(reads.own.names, reads.late, found, out_of, live, most)
+            return
+        columns = self._row_columns(live).values() if is_bare else ()
+        hidden = live if self.options.include_deleted_rows else None
+        wanted = {*self.options.schema.names, *self.options.row_columns}
+        for batch, where, mask in found:
+            if mask.true_count:
+                rest = chosen(batch.select([name for name in batch.schema.names if name in wanted]), mask)
+                if columns:
+                    rest = _with_columns(rest, columns, _where_true(where, mask), hidden)
+                yield self._select(rest, self.options.schema)
+
+    def _found(
+        self, expression: pc.Expression, reads: FilterReads, rows: Rows, keep: _Mask, live: _Mask
+    ) -> tuple[Iterable[_Found], bool]:
+        """Which of the rows match, and whether the row columns that are asked for are left out."""
         scan = self._needing(reads.row_names)
         stages = self._stages(reads, rows)
         own, entries = reads.own, set[str]()
@@ -237,26 +271,12 @@ class FragmentScan:
             own, entries = with_dictionaries(self.source, self.fragment, reads.own, self.opened)
         # What is told of rows without a look at them is worked out for those that match.
         is_bare = bool(own.fields) and not reads.row_names and stages is None and reads.late is None
-        found: Iterable[_Found] = (
-            (batch, where, self._matches(expression, batch, where, entries))
-            for batch, where in scan._read(own, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
-        )
         if stages is not None:
-            found = self._staged(stages, own, rows, keep, live, entries)
-        if self.claims:
-            found = self._claimed(found)
-        if reads.late is not None:
-            out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0
-            yield from self._two_steps(reads.own.names, reads.late, found, out_of, live, most)
-            return
-        columns = self._row_columns(live).values() if is_bare else ()
-        hidden = live if self.options.include_deleted_rows else None
-        for batch, where, mask in found:
-            if mask.true_count:
-                rest = chosen(batch, mask)
-                if columns:
-                    rest = _with_columns(rest, columns, _where_true(where, mask), hidden)
-                yield self._select(rest, self.options.schema)
+            found: Iterable[_Found] = self._staged(stages, own, rows, keep, live, entries)
+        else:
+            read = scan._read(own, rows, keep, live, is_bare=is_bare)  # noqa: SLF001 - the same class
+            found = ((batch, where, self._matches(expression, batch, where, entries)) for batch, where in read)
+        return self._claimed(found) if self.claims else found, is_bare
 
     def _claimed(self, found: Iterable[_Found]) -> Iterator[_Found]:
         """The same, as long as the rows are what indices say."""
