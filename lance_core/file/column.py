@@ -261,7 +261,7 @@ class ColumnPlan:
         group: list[_Wanted] = []
         num_bytes = 0
         for wanted in self._wanted_pages(runs):
-            if group and (not wanted.fits(group[-1]) or num_bytes >= _GROUP_BYTES):
+            if group and (num_bytes >= _GROUP_BYTES or not self._fit(group[-1], wanted)):
                 yield self._task(group)
                 group, num_bytes = [], 0
             num_bytes += wanted.num_bytes
@@ -271,6 +271,19 @@ class ColumnPlan:
                 group.append(wanted)
         if group:
             yield self._task(group)
+
+    def _fit(self, last: _Wanted, following: _Wanted) -> bool:
+        """Whether a page can be read together with those up to the one before it."""
+        if following.is_large or last.is_whole != following.is_whole:
+            return False
+        key = self._key(last)
+        return key is not None and key == self._key(following)
+
+    def _key(self, wanted: _Wanted) -> bytes | None:
+        if wanted.key is None:
+            with located(f"{self._name}, page {wanted.index}"):
+                wanted.key = group_key(wanted.page, self._path[-1], is_whole=wanted.is_whole)
+        return wanted.key
 
     def _wanted_pages(self, runs: RowRuns) -> Iterator[_Wanted]:
         """The pages that hold wanted rows."""
@@ -284,8 +297,7 @@ class ColumnPlan:
             if rows.starts.size:
                 with located(f"{self._name}, page {index}"):
                     page = self._pages.page(index, start, end - start)
-                    key = group_key(page, self._path[-1], is_whole=rows.covers(page.num_rows))
-                yield _Wanted(index, page, rows, key)
+                yield _Wanted(index, page, rows)
                 index += 1
             else:
                 # Jump to the page of the next wanted row.
@@ -320,23 +332,18 @@ class ColumnPlan:
 
 
 class _Wanted:
-    """A page, and which of its rows are wanted."""
+    """A page, and which of its rows are wanted; `key` is that of its group, once it was asked for."""
 
     __slots__ = ("index", "is_large", "is_whole", "key", "num_bytes", "page", "rows", "size")
 
-    def __init__(self, index: int, page: PageInfo, rows: RowRuns, key: bytes | None) -> None:
+    def __init__(self, index: int, page: PageInfo, rows: RowRuns) -> None:
         self.index = index
         self.page = page
         self.rows = rows
-        self.key = key
+        self.key: bytes | None = None
         self.size = sum(end - start for start, end in page.buffers)
         self.is_whole = rows.covers(page.num_rows)
         self.is_large = page.num_rows > _MAX_ROWS or self.size > _MAX_BYTES
         self.num_bytes = self.size
         if not self.is_whole:
             self.num_bytes = min(self.size, self.size * rows.count // max(page.num_rows, 1) + _LOOK_UP_BYTES)
-
-    def fits(self, last: _Wanted) -> bool:
-        """Whether it can be read together with the pages up to `last`."""
-        alike = self.key is not None and self.key == last.key and self.is_whole == last.is_whole
-        return alike and not self.is_large

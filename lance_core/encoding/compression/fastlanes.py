@@ -178,18 +178,27 @@ def unpack_some(words: Words, starts: Counts, widths: Counts, places: Counts) ->
         widths: Bits per value of that block, at most the size of a word.
         places: Which of the 1024 values of the block it is.
     """
-    dtype = words.dtype
-    out = np.zeros(starts.size, dtype)
-    for width in np.unique(widths).tolist():
-        if not width:
-            continue
-        members = np.flatnonzero(widths == width)
-        word, following, shift, back = places_of(width, dtype.itemsize * 8)
-        first, place = starts[members], places[members]
-        low = words[first + word[place]] >> shift[place]
-        high = words[first + following[place]] << back[place]
-        out[members] = (low | high) & dtype.type((1 << width) - 1)
-    return out
+    bits = words.dtype.itemsize * 8
+    lanes = BLOCK_VALUES // bits
+    row, lane, masks = _rows_and_lanes(bits)
+    at, shift = np.divmod(row[places] * widths, bits)
+    word = starts + at * lanes + lane[places]
+    following = np.minimum(word + lanes, starts + widths * lanes - 1)
+    # A block of width 0 has no words: whatever stands in their place is masked.
+    low = words.take(word, mode="clip") >> shift.astype(words.dtype)
+    high = words.take(following, mode="clip") << (bits - shift).astype(words.dtype)
+    found: Words = (low | high) & masks[widths]
+    return found
+
+
+@lru_cache(maxsize=4)
+def _rows_and_lanes(bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Words]:
+    """For each of the 1024 values its row and its lane; for each width the bits of a value."""
+    row, lane = np.empty(BLOCK_VALUES, np.int64), np.empty(BLOCK_VALUES, np.int64)
+    places = in_rows(bits)
+    row[places], lane[places] = np.divmod(np.arange(BLOCK_VALUES), BLOCK_VALUES // bits)
+    masks = np.array([(1 << width) - 1 for width in range(bits + 1)], f"<u{bits // 8}")
+    return row, lane, masks
 
 
 def _packed_words(data: Bytes, starts: Counts, size: int, dtype: np.dtype[Any]) -> Words:

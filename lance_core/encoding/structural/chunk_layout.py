@@ -18,7 +18,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from itertools import accumulate
+from typing import Any, Final
 
 import numpy as np
 
@@ -138,14 +139,13 @@ def take_apart(
     header = _header_size(num_level_buffers, num_values, wide_sizes=wide_sizes)
     if sizes.size and int(sizes.min()) < header:
         raise CorruptFileError("a chunk is smaller than its header")
-    num_levels = _read_numbers(data, starts, 2)
+    kind = _header_type(num_level_buffers, num_values, wide_sizes)
+    headers = data[starts[:, None] + np.arange(header)].view(kind)[:, 0]
+    num_levels = headers["levels"].astype(np.int64)
     end = np.full(starts.size, header, np.int64)
-    position = 2
     found: list[ChunkBuffers] = []
-    for index in range(num_level_buffers + num_values):
-        width = 4 if wide_sizes and index >= num_level_buffers else 2
-        part = _read_numbers(data, starts + position, width)
-        position += width
+    for name in map(str, range(num_level_buffers + num_values)):
+        part = headers[name].astype(np.int64)
         found.append(ChunkBuffers(data=data, starts=starts + end, sizes=part))
         if sizes.size and int((end + part - sizes).max()) > 0:
             raise CorruptFileError("a buffer ends after its chunk")
@@ -191,6 +191,21 @@ def _header(has_levels: bool, num_values: int, wide_sizes: bool) -> struct.Struc
     return struct.Struct(f"<H{'H' * has_levels}{('I' if wide_sizes else 'H') * num_values}")
 
 
+@lru_cache(maxsize=64)
+def _header_type(num_level_buffers: int, num_values: int, wide_sizes: bool) -> np.dtype[Any]:
+    """The header as a record: `levels`, and a number for the size of each buffer."""
+    sizes = ["<u2"] * num_level_buffers + ["<u4" if wide_sizes else "<u2"] * num_values
+    places = list(accumulate([2, *(int(size[-1]) for size in sizes)]))[:-1]
+    return np.dtype(
+        {
+            "names": ["levels", *map(str, range(len(sizes)))],
+            "formats": ["<u2", *sizes],
+            "offsets": [0, *places],
+            "itemsize": _header_size(num_level_buffers, num_values, wide_sizes=wide_sizes),
+        }
+    )
+
+
 def _header_size(num_level_buffers: int, num_values: int, *, wide_sizes: bool) -> int:
     return -(-(2 + 2 * num_level_buffers + (4 if wide_sizes else 2) * num_values) // _ALIGNMENT) * _ALIGNMENT
 
@@ -202,13 +217,6 @@ def _padded(sizes: Counts) -> Counts:
 def _write_numbers(out: Bytes, positions: Counts, numbers: Counts, width: int) -> None:
     for byte in range(width):
         out[positions + byte] = (numbers >> (8 * byte)) & 0xFF
-
-
-def _read_numbers(data: Bytes, positions: Counts, width: int) -> Counts:
-    found = np.zeros(positions.size, np.int64)
-    for byte in range(width):
-        found |= data[positions + byte].astype(np.int64) << (8 * byte)
-    return found
 
 
 def _copy_pieces(out: Bytes, targets: Counts, source: ChunkBuffers) -> None:

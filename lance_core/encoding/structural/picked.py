@@ -1,7 +1,8 @@
 """Values of a few rows out of chunks: what is decoded beside them is dropped as early as possible.
 
 fsst                codes of all values |v0|v1|v2|v3|v4|v5|...    each value is compressed by itself: the wanted
-                    codes of the rows        |v1|      |v5|       ones are cut out, and only these are expanded
+                    codes of the rows        |v1|      |v5|       ones are picked, and only these are expanded
+variable            the offsets of the wanted values are fetched, and the bytes between them
 general             chunk by chunk: decompress one, cut the wanted values out, forget it
 inline_bitpacking   the words that hold the wanted values are fetched
 all others          all values are decoded, and the wanted ones cut out before levels and dictionaries see them
@@ -67,7 +68,7 @@ def decode_picked(
     """
     name = encoding.WhichOneof("compression")
     if name == "fsst":
-        codes = _cut_out(decode_miniblock(encoding.fsst.values, buffers, counts), positions)
+        codes = decode_picked(encoding.fsst.values, buffers, counts, positions)
         if isinstance(codes, VariableBlock):
             return decode_per_value(encoding, codes)
         # Broken bytes: the decoder of all values says why.
@@ -75,14 +76,35 @@ def decode_picked(
         inner = encoding.general.values
         if inner.WhichOneof("compression") in ("flat", "byte_stream_split", "variable") and _width(inner):
             return _from_compressed(encoding, buffers[0], counts, positions)
-    elif name == "inline_bitpacking" and len(buffers) == 1:
+    elif name in ("inline_bitpacking", "variable") and len(buffers) == 1:
         check_chunks(buffers[0], counts)
         if not (buffers[0].starts % 8).any():
             ends = np.cumsum(counts)
             chunks = np.searchsorted(ends, positions, side="right")
             places = positions - (ends - counts)[chunks]
-            return inline_bitpacking.pick(encoding, buffers[0], chunks, places, counts)
+            pick = inline_bitpacking.pick if name == "inline_bitpacking" else _pick_texts
+            return pick(encoding, buffers[0], chunks, places, counts)
     return _cut_out(decode_miniblock(encoding, buffers, counts), positions)
+
+
+def _pick_texts(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> VariableBlock:
+    """Some values of varying length, without a look at the others; arguments as `inline_bitpacking.pick`."""
+    width = offset_bits(encoding) // 8
+    starts, sizes = buffers.starts[chunks], buffers.sizes[chunks]
+    if ((counts[chunks] + 1) * width > sizes).any():
+        raise CorruptFileError("a chunk is too short for the values it should hold")
+    words = buffers.data[: buffers.data.size // width * width].view(f"<i{width}")
+    at = starts // width + places
+    first, last = words[at].astype(np.int64), words[at + 1].astype(np.int64)
+    if (first < 0).any() or (last < first).any() or (last > sizes).any():
+        raise CorruptFileError("the offsets of a chunk point outside of it")
+    lengths = last - first
+    if int(lengths.sum()) > buffers.data.size:
+        raise CorruptFileError("the values of a chunk overlap")
+    data = buffers.data[expand_runs(starts + first, lengths)]
+    return VariableBlock(offsets=offsets_of(lengths), data=data, num_values=int(places.size))
 
 
 def _cut_out(block: DataBlock, positions: _Positions) -> DataBlock:
