@@ -26,6 +26,7 @@ from lance_core.encoding.compression.registry import (
     encode_blocks,
     encode_miniblock,
     encode_per_value,
+    pick_values,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "encode_blocks",
     "encode_miniblock",
     "encode_per_value",
+    "pick_values",
 ]
 
 # By the name of the member in the CompressiveEncoding message.

@@ -30,6 +30,7 @@ __all__ = [
     "check_chunks",
     "chunk_counts",
     "equal_steps",
+    "expand_runs",
     "gather_bytes",
     "gather_ranges",
     "require_room",
@@ -196,6 +197,13 @@ def gather_ranges(data: Bytes, starts: Counts, lengths: Counts) -> Bytes:
         out[full * length :] = data[int(starts[-1]) : int(ends[-1])]
         return out
     return np.concatenate([data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+
+
+def expand_runs(starts: Counts, lengths: Counts) -> Counts:
+    """``starts[i], starts[i] + 1, ...``, ``lengths[i]`` numbers each, for all i."""
+    before = np.cumsum(lengths) - lengths
+    total = int(lengths.sum())
+    return np.repeat(starts - before, lengths) + np.arange(total, dtype=np.int64)
 
 
 def chunk_counts(num_values: int, per_chunk: int) -> Counts:

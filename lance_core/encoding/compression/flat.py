@@ -87,6 +87,20 @@ def _decode_miniblock(
     return _decode_blocks(encoding, buffers[0], counts)
 
 
+def _pick(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> FixedWidthBlock | None:
+    bits = flat_bits(encoding)
+    if bits not in (8, 16, 32, 64):
+        return None
+    width = bits // 8
+    if (counts * width > buffers.sizes).any():
+        raise CorruptFileError("a chunk is too short for the values it should hold")
+    words = buffers.data[: buffers.data.size // width * width].view(f"<u{width}")
+    found = words[buffers.starts[chunks] // width + places]
+    return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
+
+
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> FixedWidthBlock:
     bits = flat_bits(encoding)
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != bits:
@@ -125,6 +139,7 @@ COMPRESSION = Compression(
     decode_miniblock=_decode_miniblock,
     decode_blocks=_decode_blocks,
     decode_per_value=_decode_per_value,
+    pick=_pick,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,
     encode_per_value=_encode_per_value,

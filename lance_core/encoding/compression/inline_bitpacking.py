@@ -37,7 +37,7 @@ from lance_core.encoding.compression.registry import Compression
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, require_fixed_width
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "joined_rows", "pick", "spread_rows", "word_type"]
+__all__ = ["COMPRESSION", "joined_rows", "spread_rows", "word_type"]
 
 
 def word_type(bits: int) -> np.dtype[Any]:
@@ -100,22 +100,9 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
     return FixedWidthBlock(data=data, bits_per_value=dtype.itemsize * 8, num_values=total_count(counts))
 
 
-def pick(
+def _pick(
     encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
 ) -> FixedWidthBlock:
-    """Some values, without unpacking the others.
-
-    Args:
-        encoding: The description of the values.
-        buffers: The chunks, checked by `check_chunks`; each begins at a multiple of the words' size.
-        chunks: For each value, the number of its chunk.
-        places: Which value of the chunk it is.
-        counts: Values per chunk.
-
-    Raises:
-        CorruptFileError: A chunk is shorter than its width says, or has more than 1024 values.
-        UnsupportedError: The packed values are compressed once more.
-    """
     dtype, widths = _widths(encoding, buffers, counts)
     words = buffers.data[: buffers.data.size // dtype.itemsize * dtype.itemsize].view(dtype)
     starts = buffers.starts // dtype.itemsize + 1
@@ -190,6 +177,7 @@ COMPRESSION = Compression(
     name="inline_bitpacking",
     decode_miniblock=_decode_miniblock,
     decode_blocks=_decode_blocks,
+    pick=_pick,
     encode_miniblock=_encode_miniblock,
     encode_blocks=_encode_blocks,
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, OutOfLineBitpacking
 from lance_core.encoding.compression.chunks import ChunkBuffers, Counts, require_room, total_count
@@ -22,6 +23,7 @@ from lance_core.encoding.compression.fastlanes import (
     pack,
     packed_bytes,
     unpack_at,
+    unpack_some,
 )
 from lance_core.encoding.compression.flat import flat_encoding
 from lance_core.encoding.compression.inline_bitpacking import joined_rows, spread_rows, word_type
@@ -41,6 +43,18 @@ def _packed_width(encoding: CompressiveEncoding, bits: int) -> int:
     return values.flat.bits_per_value
 
 
+def _packed_and_raw(
+    buffers: ChunkBuffers, counts: Counts, size: int, item_size: int
+) -> tuple[Counts, npt.NDArray[np.bool_]]:
+    """How many packed blocks of `size` bytes each chunk has, and whether it ends in raw words."""
+    whole, tail = counts // BLOCK_VALUES, counts % BLOCK_VALUES
+    raw = (tail > 0) & (buffers.sizes == whole * size + tail * item_size)
+    packed = np.where(raw | (tail == 0), whole, whole + 1)
+    if (buffers.sizes < packed * size + np.where(raw, tail * item_size, 0)).any():
+        raise CorruptFileError("a bit-packed block is too short for its values")
+    return packed, raw
+
+
 def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts) -> FixedWidthBlock:
     bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
     dtype = word_type(bits)
@@ -53,11 +67,8 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
             num_values=total_count(counts),
         )
     size = packed_bytes(width)
-    whole, tail = counts // BLOCK_VALUES, counts % BLOCK_VALUES
-    raw = (tail > 0) & (buffers.sizes == whole * size + tail * dtype.itemsize)
-    packed = np.where(raw | (tail == 0), whole, whole + 1)
-    if (buffers.sizes < packed * size + np.where(raw, tail * dtype.itemsize, 0)).any():
-        raise CorruptFileError("a bit-packed block is too short for its values")
+    tail = counts % BLOCK_VALUES
+    packed, raw = _packed_and_raw(buffers, counts, size, dtype.itemsize)
     first = np.cumsum(packed) - packed
     number = np.arange(int(packed.sum()), dtype=np.int64) - np.repeat(first, packed)
     starts = np.repeat(buffers.starts, packed) + number * size
@@ -69,6 +80,25 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
         here = np.where(last & np.repeat(tail > 0, packed), np.repeat(tail, packed), BLOCK_VALUES)
         data = joined_rows(rows, here) if rows.size else np.empty(0, np.uint8)
     return FixedWidthBlock(data=data, bits_per_value=bits, num_values=total_count(counts))
+
+
+def _pick(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> FixedWidthBlock | None:
+    bits = encoding.out_of_line_bitpacking.uncompressed_bits_per_value
+    dtype = word_type(bits)
+    width = _packed_width(encoding, bits)
+    if width == 0:
+        return None
+    size = packed_bytes(width)
+    packed, raw = _packed_and_raw(buffers, counts, size, dtype.itemsize)
+    words = buffers.data[: buffers.data.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    blocks, inside = np.divmod(places, BLOCK_VALUES)
+    starts = (buffers.starts[chunks] + blocks * size) // dtype.itemsize
+    found = unpack_some(words, starts, np.full(places.size, width, np.int64), inside)
+    is_raw = raw[chunks] & (blocks == packed[chunks])
+    found[is_raw] = words[starts[is_raw] + inside[is_raw]]
+    return FixedWidthBlock(data=found.view(np.uint8), bits_per_value=bits, num_values=int(places.size))
 
 
 def _with_raw_tails(buffers: ChunkBuffers, counts: Counts, rows: Words, raw: Any, size: int) -> Bytes:
@@ -154,5 +184,6 @@ COMPRESSION = Compression(
     name="out_of_line_bitpacking",
     takes_argument=True,
     decode_blocks=_decode_blocks,
+    pick=_pick,
     encode_blocks=_encode_blocks,
 )

@@ -61,6 +61,8 @@ class Compression:
         decode_block: (encoding, data, number of values) -> the values.
         decode_blocks: The same for one buffer per chunk: (encoding, buffers, counts) -> the values of all chunks.
         decode_per_value: (encoding, values as they are in the page) -> the values.
+        pick: Some values of a buffer whose chunks begin at multiples of 8: (encoding, buffer, chunk of each, its place
+            in that, counts) -> these values; None if there is no way but to decode all.
         encode_miniblock: (block, argument, limits) -> chunks.
         encode_block: (block, argument) -> (encoding, bytes).
         encode_blocks: (block, argument, counts) -> (encoding, one buffer per chunk).
@@ -73,6 +75,7 @@ class Compression:
     decode_block: Callable[[CompressiveEncoding, Bytes, int], DataBlock] | None = None
     decode_blocks: Callable[[CompressiveEncoding, ChunkBuffers, Counts], DataBlock] | None = None
     decode_per_value: Callable[[CompressiveEncoding, FixedWidthBlock | VariableBlock], DataBlock] | None = None
+    pick: Callable[[CompressiveEncoding, ChunkBuffers, Counts, Counts, Counts], DataBlock | None] | None = None
     encode_miniblock: Callable[[DataBlock, str, ChunkLimits], MiniBlockPage] | None = None
     encode_block: Callable[[DataBlock, str], tuple[CompressiveEncoding, Bytes]] | None = None
     encode_blocks: Callable[[DataBlock, str, Counts], tuple[CompressiveEncoding, ChunkBuffers]] | None = None
@@ -148,6 +151,30 @@ def decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: 
         raise UnsupportedError(f"{compression.name} for levels")
     check_chunks(buffers, counts)
     return _counted(compression.decode_blocks(encoding, buffers, counts), total_count(counts))
+
+
+def pick_values(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts, positions: Counts
+) -> DataBlock | None:
+    """Some values of chunks, without a look at the others; None if there is no way but to decode all.
+
+    Args:
+        encoding: The description that all chunks share.
+        buffers: Where they lie.
+        counts: Values per chunk.
+        positions: Which values, counted through all the chunks; ascending.
+
+    Raises:
+        CorruptFileError: The bytes do not follow the encoding.
+        UnsupportedError: The encoding is unknown.
+    """
+    compression = _described(encoding)
+    if compression.pick is None or (buffers.starts % 8).any():
+        return None
+    check_chunks(buffers, counts)
+    ends = np.cumsum(counts)
+    chunks = np.searchsorted(ends, positions, side="right")
+    return compression.pick(encoding, buffers, chunks, positions - (ends - counts)[chunks], counts)
 
 
 def decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:

@@ -23,6 +23,7 @@ from lance_core.encoding.compression.chunks import (
     Counts,
     MiniBlockPage,
     chunk_counts,
+    expand_runs,
     gather_bytes,
     gather_ranges,
     total_count,
@@ -36,6 +37,7 @@ from lance_core.encoding.datablock import (
     Offsets,
     VariableBlock,
     ascends,
+    offsets_of,
     require_variable,
 )
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
@@ -88,6 +90,25 @@ def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuff
         raise CorruptFileError("the offsets of a chunk point outside of it")
     data = gather_ranges(chunks.data, chunks.starts + first, last - first)
     return VariableBlock(offsets=_joined_offsets(raw, counts, first, last), data=data, num_values=num_values)
+
+
+def _pick(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
+) -> VariableBlock:
+    width = offset_bits(encoding) // 8
+    starts, sizes = buffers.starts[chunks], buffers.sizes[chunks]
+    if ((counts[chunks] + 1) * width > sizes).any():
+        raise CorruptFileError("a chunk is too short for the values it should hold")
+    words = buffers.data[: buffers.data.size // width * width].view(f"<i{width}")
+    at = starts // width + places
+    first, last = words[at].astype(np.int64), words[at + 1].astype(np.int64)
+    if (first < 0).any() or (last < first).any() or (last > sizes).any():
+        raise CorruptFileError("the offsets of a chunk point outside of it")
+    lengths = last - first
+    if int(lengths.sum()) > buffers.data.size:
+        raise CorruptFileError("the values of a chunk overlap")
+    data = buffers.data[expand_runs(starts + first, lengths)]
+    return VariableBlock(offsets=offsets_of(lengths), data=data, num_values=int(places.size))
 
 
 def _joined_offsets(raw: npt.NDArray[Any], counts: Counts, first: Counts, last: Counts) -> Offsets:
@@ -231,6 +252,7 @@ def _encode_per_value(block: DataBlock, _argument: str) -> tuple[CompressiveEnco
 COMPRESSION = Compression(
     name="variable",
     decode_miniblock=_decode_miniblock,
+    pick=_pick,
     decode_block=_decode_block,
     decode_per_value=_decode_per_value,
     encode_miniblock=_encode_miniblock,

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from lance_core.encoding.compression.chunks import expand_runs
 from lance_core.encoding.datablock import DataBlock
 from lance_core.encoding.repdef import Levels
 
@@ -90,13 +91,6 @@ def _all_rows(count: int) -> RowRuns:
     runs = RowRuns.of_range(0, count)
     runs.starts.flags.writeable = runs.ends.flags.writeable = False
     return runs
-
-
-def expand_runs(starts: Rows, lengths: Rows) -> Rows:
-    """``starts[i], starts[i] + 1, ...``, ``lengths[i]`` numbers each, for all i."""
-    before = np.cumsum(lengths) - lengths
-    total = int(lengths.sum())
-    return np.repeat(starts - before, lengths) + np.arange(total, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

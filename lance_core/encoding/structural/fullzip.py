@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding, FullZipLayout, PageLayout
 from lance_core.encoding.compression import decode_per_value, encode_per_value
-from lance_core.encoding.compression.chunks import Counts, gather_ranges
+from lance_core.encoding.compression.chunks import Counts, expand_runs, gather_ranges
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock, ascends
 from lance_core.encoding.page import (
     Bytes,
@@ -50,7 +50,7 @@ from lance_core.encoding.repdef import (
     slot_mask,
     wire_layers,
 )
-from lance_core.encoding.structural.decoded import DecodedRows, RowRuns, expand_runs
+from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.encoding.structural.entries import find_entries
 from lance_core.errors import CorruptFileError
 

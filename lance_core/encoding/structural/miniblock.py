@@ -48,7 +48,7 @@ from lance_core.encoding.page import (
 from lance_core.encoding.repdef import Layer, LevelArray, Levels, count_lists, max_definition, slot_mask, wire_layers
 from lance_core.encoding.structural.chunk_layout import ChunkParts, lay_out, take_apart
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
-from lance_core.encoding.structural.picked import can_pick, decode_picked
+from lance_core.encoding.structural.picked import can_pick, decode_picked, picked_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["Dictionary", "decode", "encode", "group_key"]
@@ -368,21 +368,19 @@ def _decode_chunks(
         wide_sizes=layout.has_large_chunk,
     )
     num_levels = parts.num_levels if any(has_levels) else counts
+    if index is None:
+        covered = _rows_of_chunks(chunks, wanted)
+        if can_pick(layout.value_compression, rows.count, int(counts.sum())):
+            return _picked(chunks, parts, counts, rows, rows.positions_in(covered))
     levels = Levels(
         layers=chunks.layers,
         num_levels=int(num_levels.sum()),
         repetition=_decode_levels(layout.rep_compression, parts.repetition, num_levels),
         definition=_decode_levels(layout.def_compression, parts.definition, num_levels),
     )
-    if index is None:
-        covered = _rows_of_chunks(chunks, wanted)
-        if can_pick(layout.value_compression, rows.count, int(counts.sum())):
-            positions = rows.positions_in(covered)
-            values = decode_picked(layout.value_compression, parts.values, counts, positions)
-            return DecodedRows(covered=rows, levels=_picked_levels(levels, positions), values=values)
-    elif wanted.size == chunks.counts.size:
+    if index is not None and wanted.size == chunks.counts.size:
         covered = RowRuns.of_range(0, int(index.ended_before[-1]))
-    else:
+    elif index is not None:
         levels, covered = _cover_lists(levels, num_levels, wanted, index)
     values = decode_miniblock(layout.value_compression, parts.values, counts)
     return DecodedRows(covered=covered, levels=levels, values=values)
@@ -395,10 +393,17 @@ def _rows_of_chunks(chunks: _Chunks, wanted: Counts) -> RowRuns:
     return RowRuns(starts=ends[runs.starts] - chunks.counts[runs.starts], ends=ends[runs.ends - 1])
 
 
-def _picked_levels(levels: Levels, positions: Counts) -> Levels:
-    """The levels of some rows of pages without lists."""
-    definition = None if levels.definition is None else levels.definition[positions]
-    return Levels(layers=levels.layers, num_levels=positions.size, repetition=None, definition=definition)
+def _picked(chunks: _Chunks, parts: ChunkParts, counts: Counts, rows: RowRuns, positions: Counts) -> DecodedRows:
+    """Some rows of pages without lists; `positions` are theirs among the values of the chunks."""
+    layout = chunks.layout
+    definition = None
+    if parts.definition is not None:
+        if bool((parts.num_levels != counts).any()):
+            raise CorruptFileError(f"{int(parts.num_levels.sum())} levels for {int(counts.sum())} values")
+        definition = _as_levels(picked_levels(layout.def_compression, parts.definition, counts, positions))
+    levels = Levels(layers=chunks.layers, num_levels=positions.size, repetition=None, definition=definition)
+    values = decode_picked(layout.value_compression, parts.values, counts, positions)
+    return DecodedRows(covered=rows, levels=levels, values=values)
 
 
 def _with_items(
@@ -425,7 +430,10 @@ def _with_items(
 def _decode_levels(encoding: CompressiveEncoding, buffers: ChunkBuffers | None, counts: Counts) -> LevelArray | None:
     if buffers is None:
         return None
-    block = decode_blocks(encoding, buffers, counts)
+    return _as_levels(decode_blocks(encoding, buffers, counts))
+
+
+def _as_levels(block: DataBlock) -> LevelArray:
     if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
         raise CorruptFileError("levels are not 16 bits wide")
     return block.data.view("<u2")[: block.num_values]

@@ -1,10 +1,9 @@
 """Values of a few rows out of chunks: what is decoded beside them is dropped as early as possible.
 
-fsst                codes of all values |v0|v1|v2|v3|v4|v5|...    each value is compressed by itself: the wanted
-                    codes of the rows        |v1|      |v5|       ones are picked, and only these are expanded
-variable            the offsets of the wanted values are fetched, and the bytes between them
+flat, variable      the wanted values, or their offsets and the bytes between these, are fetched
+bit packing         the words that hold the wanted values are fetched
+fsst                each value is compressed by itself: the wanted ones are fetched, and only these are expanded
 general             chunk by chunk: decompress one, cut the wanted values out, forget it
-inline_bitpacking   the words that hold the wanted values are fetched
 all others          all values are decoded, and the wanted ones cut out before levels and dictionaries see them
 """
 
@@ -19,16 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core._proto.encodings_v2_1_pb2 import CompressiveEncoding
-from lance_core.encoding.compression import ChunkBuffers, decode_miniblock, decode_per_value, inline_bitpacking
-from lance_core.encoding.compression.chunks import Counts, check_chunks
+from lance_core.encoding.compression import (
+    ChunkBuffers,
+    decode_blocks,
+    decode_miniblock,
+    decode_per_value,
+    pick_values,
+)
+from lance_core.encoding.compression.chunks import Counts, check_chunks, expand_runs
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.compression.general import decompressor
 from lance_core.encoding.compression.variable import offset_bits
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, VariableBlock, offsets_of
-from lance_core.encoding.structural.decoded import expand_runs
 from lance_core.errors import CorruptFileError
 
-__all__ = ["can_pick", "decode_picked"]
+__all__ = ["can_pick", "decode_picked", "picked_levels"]
 
 _LEAST_VALUES_PER_ROW: Final = 4
 """Fewer values than this for each wanted row are decoded all, which costs less than to cut some out."""
@@ -76,35 +80,19 @@ def decode_picked(
         inner = encoding.general.values
         if inner.WhichOneof("compression") in ("flat", "byte_stream_split", "variable") and _width(inner):
             return _from_compressed(encoding, buffers[0], counts, positions)
-    elif name in ("inline_bitpacking", "variable") and len(buffers) == 1:
-        check_chunks(buffers[0], counts)
-        if not (buffers[0].starts % 8).any():
-            ends = np.cumsum(counts)
-            chunks = np.searchsorted(ends, positions, side="right")
-            places = positions - (ends - counts)[chunks]
-            pick = inline_bitpacking.pick if name == "inline_bitpacking" else _pick_texts
-            return pick(encoding, buffers[0], chunks, places, counts)
+    elif len(buffers) == 1:
+        found = pick_values(encoding, buffers[0], counts, positions)
+        if found is not None:
+            return found
     return _cut_out(decode_miniblock(encoding, buffers, counts), positions)
 
 
-def _pick_texts(
-    encoding: CompressiveEncoding, buffers: ChunkBuffers, chunks: Counts, places: Counts, counts: Counts
-) -> VariableBlock:
-    """Some values of varying length, without a look at the others; arguments as `inline_bitpacking.pick`."""
-    width = offset_bits(encoding) // 8
-    starts, sizes = buffers.starts[chunks], buffers.sizes[chunks]
-    if ((counts[chunks] + 1) * width > sizes).any():
-        raise CorruptFileError("a chunk is too short for the values it should hold")
-    words = buffers.data[: buffers.data.size // width * width].view(f"<i{width}")
-    at = starts // width + places
-    first, last = words[at].astype(np.int64), words[at + 1].astype(np.int64)
-    if (first < 0).any() or (last < first).any() or (last > sizes).any():
-        raise CorruptFileError("the offsets of a chunk point outside of it")
-    lengths = last - first
-    if int(lengths.sum()) > buffers.data.size:
-        raise CorruptFileError("the values of a chunk overlap")
-    data = buffers.data[expand_runs(starts + first, lengths)]
-    return VariableBlock(offsets=offsets_of(lengths), data=data, num_values=int(places.size))
+def picked_levels(
+    encoding: CompressiveEncoding, buffers: ChunkBuffers, counts: Counts, positions: _Positions
+) -> DataBlock:
+    """Decode some levels of chunks; arguments and errors as `decode_picked`."""
+    found = pick_values(encoding, buffers, counts, positions)
+    return _cut_out(decode_blocks(encoding, buffers, counts), positions) if found is None else found
 
 
 def _cut_out(block: DataBlock, positions: _Positions) -> DataBlock:
