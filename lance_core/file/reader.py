@@ -11,7 +11,6 @@ is by a mapping from field ids to columns, both from the manifest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Final, Self
 
 import numpy as np
@@ -354,7 +353,7 @@ class DataFileReader:
             answers = iter(self.fetch([r for _, asked in active for r in asked]))
             here = sum(end - start for _, asked in active for start, end in asked) < _INLINE_BYTES
             following: list[tuple[PageTask, Sequence[ByteRange]]] = []
-            running: list[tuple[PageTask, Future[Sequence[ByteRange] | None]]] = []
+            later: list[tuple[PageTask, list[BytesLike]]] = []
             last: list[BytesLike] | None = None
             for task, asked in active:
                 answer = [next(answers) for _ in asked]
@@ -362,13 +361,18 @@ class DataFileReader:
                     last = answer
                 elif task.is_whole:
                     (task.run if here else task.finish)(answer, self.fetch)
-                elif not here and task.num_rows >= _FEW_ROWS:
-                    running.append((task, submit(task.advance, answer)))
-                elif (ranges := task.advance(answer)) is not None:
-                    following.append((task, ranges))
+                elif here or task.num_rows < _FEW_ROWS:
+                    following += _going_on(task, task.advance(answer))
+                else:
+                    later.append((task, answer))
+            # One of those that are waited for is decoded here.
+            running = [(task, submit(task.advance, answer)) for task, answer in later[1:]]
             if own is not None and last is not None:
                 own.run(last, self.fetch)
-            following += [(task, ranges) for task, future in running if (ranges := future.result()) is not None]
+            for task, answer in later[:1]:
+                following += _going_on(task, task.advance(answer))
+            for task, future in running:
+                following += _going_on(task, future.result())
             active = following
 
     def _kept(self, num_bytes: int) -> None:
@@ -398,6 +402,12 @@ class _FieldReader:
         columns = [reader.take(count) for reader in self.readers]
         arrays = [concatenate(c) for c in columns]
         return arrays[0] if self._is_whole else merge_columns(self._field, arrays)
+
+
+def _going_on(task: PageTask, asked: Sequence[ByteRange] | None) -> Iterator[tuple[PageTask, Sequence[ByteRange]]]:
+    """The task with what it asks for next, unless it is done."""
+    if asked is not None:
+        yield task, asked
 
 
 def _largest(tasks: Iterable[PageTask]) -> PageTask | None:
