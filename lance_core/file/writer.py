@@ -201,9 +201,11 @@ class DataFileWriter:
         if self._legacy is not None:
             self._legacy.finish()
             return
-        # Threads encode the large pages while the small ones are encoded here.
-        for collected in sorted(self._collected, key=lambda one: one.num_bytes < _INLINE_BYTES):
-            self._flush(collected)
+        # Threads encode the large pages while the small ones are encoded here; one alone would only be waited for.
+        left = sorted(self._collected, key=lambda one: one.num_bytes < _INLINE_BYTES)
+        is_alone = not self._pending and len(left) == 1
+        for collected in left:
+            self._flush(collected, here=is_alone)
         self._drain(0)
         self._file.complete(self._num_rows)
 
@@ -274,7 +276,7 @@ class DataFileWriter:
             if collected.num_bytes >= full:
                 self._flush(collected)
 
-    def _flush(self, collected: _Collected) -> None:
+    def _flush(self, collected: _Collected, *, here: bool = False) -> None:
         if not collected.arrays:
             return
         plan, num_bytes = collected.plan, collected.num_bytes
@@ -287,6 +289,9 @@ class DataFileWriter:
             if plan.leaf is None or num_bytes > _SMALL_BYTES or not self._write_small(plan, plan.leaf, arrays[0]):
                 pages = _encode(plan, arrays, self._limits, self._version, self._choices)
                 self._write_pages(plan.first_column, pages)
+            return
+        if here:
+            self._write_pages(plan.first_column, _encode(plan, arrays, self._limits, self._version))
             return
         future = submit(_encode, plan, arrays, self._limits, self._version)
         self._pending.append(_Pending(plan.first_column, num_bytes, future))

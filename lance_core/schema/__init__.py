@@ -10,6 +10,7 @@ from lance_core.schema.arrow import (
     schema_from_arrow,
     schema_to_arrow,
     storage_type,
+    typed_schema,
 )
 from lance_core.schema.c_data import exported_metadata
 from lance_core.schema.field import UNASSIGNED, Field, Schema, quote_path, split_path
@@ -62,4 +63,5 @@ __all__ = [
     "schema_to_protobuf",
     "split_path",
     "storage_type",
+    "typed_schema",
 ]

@@ -45,6 +45,7 @@ __all__ = [
     "schema_from_arrow",
     "schema_to_arrow",
     "storage_type",
+    "typed_schema",
 ]
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
@@ -123,6 +124,14 @@ def schema_to_arrow(schema: Schema) -> pa.Schema:
     if found is None:
         metadata = {k.encode(): v for k, v in schema.metadata.items()}
         found = schema.memo["arrow"] = pa.schema([field_to_arrow(f) for f in schema.fields], metadata=metadata or None)
+    return found
+
+
+def typed_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema, with the extension types that pyarrow knows."""
+    found: pa.Schema | None = schema.memo.get("typed")
+    if found is None:
+        found = schema.memo["typed"] = resolve_extensions(schema_to_arrow(schema))
     return found
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema, typed_schema
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint, as_batch, check_output
 from lance_core.verbs.expressions.arrow import columns_of
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
@@ -193,7 +193,7 @@ def column_maker(
     Raises:
         InvalidInputError: There is none for it.
     """
-    schema = resolve_extensions(schema_to_arrow(source.manifest.schema))
+    schema = typed_schema(source.manifest.schema)
     if isinstance(transforms, Mapping):
         for name, value in transforms.items():
             if not isinstance(name, str):
@@ -245,7 +245,7 @@ def joined(data: ReaderLike, schema: pa.Schema | None, columns: Schema, left_on:
     table = pa.concat_tables(tables) if tables else found.empty_table()
     kind: pa.DataType = pa.uint64()
     if left_on not in (ROW_ID, ROW_ADDRESS):
-        kind = resolve_extensions(schema_to_arrow(columns.project([left_on]))).field(0).type
+        kind = typed_schema(columns.project([left_on])).field(0).type
     return Joined(table, left_on, right_on or left_on, kind)
 
 

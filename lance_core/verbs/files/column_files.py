@@ -13,7 +13,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import FileVersion
 from lance_core.file.writer import DataFileWriter
-from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.table.paths import data_key, new_data_file_name
 from lance_core.table.rowids import row_ids_of
@@ -50,7 +50,7 @@ def live_batches(
     deletions = source.deletions(fragment)
     live = np.ones(num_rows, np.bool_) if deletions is None else deletions.live_rows(num_rows)
     ids = row_ids_of(fragment) if with_row_id else None
-    typed = resolve_extensions(schema_to_arrow(schema))
+    typed = typed_schema(schema)
     start = 0
     for batch in read_fragment(source, fragment, schema, range(num_rows), batch_rows=batch_rows):
         end = start + batch.num_rows

@@ -15,7 +15,7 @@ from lance_core.arguments import checked_methods
 from lance_core.commit import CommitOptions, WriteTry
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.index.kinds import KINDS
-from lance_core.schema import resolve_extensions, schema_to_arrow
+from lance_core.schema import typed_schema
 from lance_core.table import transaction as records
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.files.fragment_writer import ReaderLike, to_batches
@@ -225,7 +225,7 @@ class MergeInsertBuilder:
         source = self._dataset.source
         self._clauses.check()
         self._check_joins(source)
-        found = resolve_extensions(schema_to_arrow(source.manifest.schema)) if schema is None else schema
+        found = typed_schema(source.manifest.schema) if schema is None else schema
         merge_source(found.empty_table(), source.manifest.schema, self._clauses)
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInputError
 from lance_core.index.claims import Claim, until_consistent
 from lance_core.index.selection import Selection
-from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema, schema_to_arrow, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.operations import KeyExistenceFilter, Update, UpdateMode
 from lance_core.table.rowids import U64Array, row_ids_of
@@ -351,7 +351,7 @@ class _Merge:
 
     @staticmethod
     def _arrow(schema: Schema) -> pa.Schema:
-        return resolve_extensions(schema_to_arrow(schema))
+        return typed_schema(schema)
 
 
 def merge_rows(

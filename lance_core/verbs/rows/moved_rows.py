@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from lance_core.schema import Schema, resolve_extensions, schema_to_arrow
+from lance_core.schema import Schema, typed_schema
 from lance_core.table.fragment import Fragment
 from lance_core.table.rowids import U64Array, encode_row_ids
 from lance_core.verbs.files.dictionaries import check_dictionaries
@@ -49,7 +49,7 @@ class MovedRows:
         self._is_finished = False
         self._writer = FragmentWriter(
             source.store.root,
-            resolve_extensions(schema_to_arrow(self._schema)),
+            typed_schema(self._schema),
             storage_options=source.options,
             data_storage_version=data_storage_version or manifest.data_storage_version,
             dataset_schema=self._schema,
