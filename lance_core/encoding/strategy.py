@@ -170,7 +170,7 @@ def _choose_words(
         return asked
     best, best_bits = _packed(values, part, bits, plain, options)
     if dictionary:
-        distinct = np.unique(part).size
+        distinct = _runs(np.sort(part))
         index_bits = max(1, int(2 * distinct).bit_length())
         if distinct <= part.size // 8 and index_bits < _WORTHWHILE * best_bits:
             best, best_bits = Choice(layout="dictionary", compression="inline_bitpacking"), index_bits

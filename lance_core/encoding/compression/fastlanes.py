@@ -154,7 +154,7 @@ def unpack_at(data: Bytes, starts: Counts, widths: Counts, dtype: np.dtype[Any])
     """
     out = np.empty((starts.size, BLOCK_VALUES), dtype)
     at_once = _WIDE_BLOCKS_AT_ONCE if dtype.itemsize == 8 else _BLOCKS_AT_ONCE
-    for width in np.unique(widths).tolist():
+    for width in np.flatnonzero(np.bincount(widths)).tolist():
         members = np.flatnonzero(widths == width)
         for at in range(0, members.size, at_once):
             some = members[at : at + at_once]

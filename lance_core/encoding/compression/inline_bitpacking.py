@@ -142,7 +142,7 @@ def _pack_chunks(rows: Words) -> ChunkBuffers:
     data = np.zeros(int(ends[-1]), np.uint8)
     words = data.view(dtype)
     words[starts // dtype.itemsize] = widths.astype(dtype)
-    for width in np.unique(widths).tolist():
+    for width in np.flatnonzero(np.bincount(widths)).tolist():
         if width == 0:
             continue
         members = np.flatnonzero(widths == width)
