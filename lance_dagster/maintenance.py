@@ -24,6 +24,7 @@ from pydantic import Field
 from lance_dagster._context import definition_metadata, job_beside_resources
 from lance_dagster.names import mapping_key
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.settings import partition_columns
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -225,7 +226,13 @@ def _survey(
         if dataset is None:
             context.log.info("%s has no table yet at %s; passed over", where, root.locate(ref).uri)
             return None, []
-        found, tasks = upkeep.survey(dataset, ref.name, policy.changed(overrides, where="configuration of the run"))
+        found, tasks = upkeep.survey(
+            dataset,
+            ref.name,
+            policy.changed(overrides, where="configuration of the run"),
+            partition_columns(ref.metadata or {}),
+            root.max_unindexed_fragments,
+        )
     except dg.DagsterInvalidDefinitionError:
         raise
     except Exception as error:  # one table that is broken must not stop the others
@@ -349,7 +356,7 @@ def _clean_up(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.La
 _STEPS: dict[str, tuple[Work, str]] = {
     "commit": (_commit, "Puts what was rewritten into the table, in one commit."),
     "materialize_deletions": (_materialize, "Takes deleted rows out of files that have many of them."),
-    "refresh_indices": (_refresh, "Extends indices to rows that they do not cover."),
+    "refresh_indices": (_refresh, "Makes zone maps of partitions; extends indices to rows that they do not cover."),
     "clean_up": (_clean_up, "Removes old versions and the files that only they need."),
 }
 

@@ -49,6 +49,7 @@ __all__ = [
     "WriteMode",
     "check_input",
     "moment_of",
+    "partition_columns",
     "plain_metadata",
     "refuse_unknown",
 ]
@@ -189,6 +190,7 @@ class TableSettings:
             schema=self.schema,
             branching=self.branching,
             ui_url=self.ui_url,
+            max_unindexed_fragments=self.max_unindexed_fragments if self.index_partitions else None,
         )
 
 
@@ -300,6 +302,13 @@ def _with_write_mode(metadata: Mapping[str, object], asset: str) -> Mapping[str,
             f"{metadata['write_mode']!r}, {metadata['lance/write_mode']!r}"
         )
     return {**metadata, "lance/write_mode": metadata["write_mode"]}
+
+
+def partition_columns(metadata: Mapping[str, Any]) -> list[str]:
+    """The columns that `partition_expr` in the metadata of an asset names; none if it names none."""
+    found = plain_metadata(metadata.get("partition_expr"))
+    names = found.values() if isinstance(found, Mapping) else [found]
+    return [name for name in names if isinstance(name, str) and name]
 
 
 def plain_metadata(value: object) -> object:

@@ -70,6 +70,8 @@ class TableRoot:
         schema: The folder of assets that name none.
         branching: Which runs read and write a branch.
         ui_url: Where the Dagster UI is, if not at the root of its host.
+        max_unindexed_fragments: How many fragments may lie outside of zone maps on partition columns; None for no zone
+            maps.
     """
 
     root_uri: str
@@ -77,6 +79,7 @@ class TableRoot:
     schema: str | None = None
     branching: BranchPolicy = field(default_factory=BranchPolicy.off)
     ui_url: str = ""
+    max_unindexed_fragments: int | None = 64
 
     @property
     def options(self) -> dict[str, str] | None:

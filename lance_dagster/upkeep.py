@@ -4,7 +4,7 @@
     rewrite    one task -> new files that nothing refers to yet
     commit     all results of a table -> one Rewrite; what a writer was faster at is planned and rewritten again
     materialize_deletions   what is left of fragments with many deletions -> one Rewrite
-    refresh_indices         rows that an index does not cover -> the index
+    refresh_indices         rows that an index does not cover -> the index; zone maps on partition columns are made
     clean_up   old versions, and the files that only they need, go
 
 Between steps travel plain records of texts and numbers. Upkeep never waits for writers and never delays them: the first
@@ -22,7 +22,15 @@ from typing import Any, Final
 
 import lance_core
 from lance_core.errors import CommitConflictError, UnsupportedError, VersionNotFoundError
-from lance_core.maintenance import Compaction, CompactionMetrics, CompactionTask, RewriteResult, commit_what_fits
+from lance_core.maintenance import (
+    Compaction,
+    CompactionMetrics,
+    CompactionTask,
+    RewriteResult,
+    columns_without_zone_map,
+    commit_what_fits,
+    index_partitions,
+)
 from lance_dagster.health import TableHealth, measure
 from lance_dagster.policy import LanceMaintenancePolicy
 
@@ -65,6 +73,9 @@ class Upkeep:
         results: Their results, as JSON.
         cleanup_due: Whether there are versions to remove.
         indices_due: Indices that do not cover all rows.
+        partition_columns: The columns on which a zone map is kept.
+        most_unindexed: How many fragments may lie outside of one.
+        zone_maps_due: Columns of these that have none.
         lost: Rewrites that concurrent commits made void, in the end.
         done: The work that was done, as entries of the event.
         seconds: Time that the steps took.
@@ -82,6 +93,9 @@ class Upkeep:
     results: list[str] = field(default_factory=list)
     cleanup_due: bool = False
     indices_due: list[str] = field(default_factory=list)
+    partition_columns: list[str] = field(default_factory=list)
+    most_unindexed: int = 0
+    zone_maps_due: list[str] = field(default_factory=list)
     lost: int = 0
     done: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -95,7 +109,7 @@ class Upkeep:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to do, or to report as failed."""
-        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.error)
+        return bool(self.num_tasks or self.cleanup_due or self.indices_due or self.zone_maps_due or self.error)
 
     def count(self, **numbers: int) -> None:
         """Add to what was done."""
@@ -113,10 +127,23 @@ def compaction_options(policy: LanceMaintenancePolicy) -> dict[str, Any]:
 
 
 def survey(
-    dataset: lance_core.LanceDataset, asset: str, policy: LanceMaintenancePolicy
+    dataset: lance_core.LanceDataset,
+    asset: str,
+    policy: LanceMaintenancePolicy,
+    partition_columns: Sequence[str] = (),
+    most_unindexed: int | None = None,
 ) -> tuple[Upkeep, list[CompactionTask]]:
-    """Survey a table: its health, and the rewrites to do; one old manifest is read beside the newest."""
+    """Survey a table: its health, and the rewrites to do; one old manifest is read beside the newest.
+
+    Args:
+        dataset: The table.
+        asset: The asset's key.
+        policy: What to do.
+        partition_columns: The columns by which it is partitioned.
+        most_unindexed: How many fragments may lie outside of zone maps on them; None if none are kept.
+    """
     found = measure(dataset, policy)
+    kept = [] if most_unindexed is None or not policy.refresh_indices else list(partition_columns)
     plan = Compaction.plan(dataset, compaction_options(policy))
     upkeep = Upkeep(
         asset=asset,
@@ -129,6 +156,9 @@ def survey(
         num_tasks=len(plan.tasks),
         cleanup_due=_cleanup_is_due(dataset, found, policy),
         indices_due=sorted(name for name, share in found.unindexed.items() if share and policy.refresh_indices),
+        partition_columns=kept,
+        most_unindexed=most_unindexed or 0,
+        zone_maps_due=columns_without_zone_map(dataset, kept, most_uncovered=most_unindexed or 0),
     )
     return upkeep, list(plan.tasks)
 
@@ -228,7 +258,9 @@ def materialize_deletions(
 
 
 def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties: Mapping[str, str]) -> Iterator[str]:
-    """Extend indices to the rows that they do not cover; yields what could not be done, in words.
+    """Make the zone maps that are due, and extend indices to the rows that they do not cover.
+
+    Yields what could not be done, in words.
 
     Args:
         dataset: The table.
@@ -236,6 +268,10 @@ def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties
         properties: Texts for the table's history.
     """
     policy = upkeep.resolved
+    most = upkeep.most_unindexed
+    made = index_partitions(dataset, upkeep.partition_columns, most_uncovered=most, transaction_properties=properties)
+    if made:
+        upkeep.count(indices_refreshed=len(made))
     due = [name for name, share in measure(dataset, policy).unindexed.items() if share]
     if not policy.refresh_indices or not due:
         return

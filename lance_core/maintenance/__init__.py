@@ -17,7 +17,7 @@ from lance_core.maintenance.compaction import Compaction, commit_what_fits, comp
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
-from lance_core.maintenance.zone_maps import index_partitions
+from lance_core.maintenance.zone_maps import columns_without_zone_map, index_partitions
 
 __all__ = [
     "Candidate",
@@ -33,6 +33,7 @@ __all__ = [
     "Selectors",
     "auto_cleanup",
     "cleanup_old_versions",
+    "columns_without_zone_map",
     "commit_what_fits",
     "compact",
     "explain_cleanup_old_versions",

@@ -22,7 +22,7 @@ from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
 from lance_core.verbs.version.handle import Handle
 
-__all__ = ["MOST_UNCOVERED", "index_partitions", "refresh_after_compaction"]
+__all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "index_partitions", "refresh_after_compaction"]
 
 MOST_UNCOVERED: Final = 64
 """So many fragments may lie outside of a zone map before it is made, or refreshed."""
@@ -86,6 +86,22 @@ def index_partitions(
         dataset.move_to(made)
         done += [index.name for index in made.indices if index.uuid not in before]
     return [*done, *_refresh(dataset, stale, properties=transaction_properties)]
+
+
+def columns_without_zone_map(
+    dataset: Handle, columns: Sequence[str], *, most_uncovered: int = MOST_UNCOVERED
+) -> list[str]:
+    """The columns for which `index_partitions` would make a zone map; nothing but the manifest is looked at.
+
+    Args:
+        dataset: The handle.
+        columns: The columns.
+        most_uncovered: How many fragments may lie outside.
+    """
+    manifest = dataset.source.manifest
+    if len(manifest.fragments) <= most_uncovered:
+        return []
+    return [column for column in dict.fromkeys(columns) if _zone_maps(manifest, column) == []]
 
 
 def refresh_after_compaction(

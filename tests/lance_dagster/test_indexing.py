@@ -7,6 +7,8 @@ import lance
 import pyarrow as pa
 
 from lance_core.errors import StoreError
+from lance_dagster import LanceMaintenancePolicy, build_maintenance_job
+from tests.lance_dagster.lake import QUIET
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
@@ -42,6 +44,26 @@ def test_a_zone_map_is_made_and_refreshed_as_the_table_grows(lake):
     assert "@day_idx(ZoneMap)" in lance.dataset(table.uri).scanner(filter="day = date '2024-01-02'").explain_plan()
     run(lake, days(2, 1), max_unindexed_fragments=3)
     assert sorted(n for _, n in lake.rows("events")) == list(range(1, 9))
+
+
+def maintain(lake, **settings):
+    """Run a maintenance job that merges no fragments."""
+    job = build_maintenance_job([events], LanceMaintenancePolicy(target_rows_per_fragment=1))
+    defs = dg.Definitions(assets=[events], jobs=[job], resources={"io_manager": lake.manager(**settings)})
+    assert defs.resolve_job_def(job.name).execute_in_process(instance=lake.instance, run_config=QUIET).success
+    return lake.table("events")
+
+
+def test_maintenance_makes_and_refreshes_it_too(lake):
+    run(lake, days(1, 5), index_partitions=False)
+    assert not maintain(lake, index_partitions=False, max_unindexed_fragments=3).has_index
+    assert not maintain(lake, max_unindexed_fragments=5).has_index
+    table = maintain(lake, max_unindexed_fragments=4)
+    assert table.stats.index_stats("day_idx")["num_indexed_fragments"] == 5
+    assert {"dagster.run_id", "dagster.asset_key"} <= set(table.read_transaction(6).transaction_properties)
+    assert maintain(lake, max_unindexed_fragments=4).version == 6
+    run(lake, days(6, 1))
+    assert maintain(lake, max_unindexed_fragments=4).stats.index_stats("day_idx")["num_unindexed_fragments"] == 0
 
 
 def test_it_can_be_left_off(lake):
