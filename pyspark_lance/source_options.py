@@ -125,9 +125,10 @@ class SourceOptions:
         chosen = [name for name in names if self.text(name) is not None]
         if len(chosen) > 1:
             raise InvalidInputError(f"only one of the options {chosen} can be given")
-        number = self.integer("version") if self.text("version") else self.integer("versionAsOf")
-        asof = self.text("asof") or self.text("timestampAsOf")
-        return lance_core.dataset(self.uri, number or self.text("tag"), asof=asof, storage_options=self.storage)
+        number = next((self.integer(name) for name in names[:2] if self.text(name) is not None), None)
+        asof = next((self.text(name) for name in names[3:] if self.text(name) is not None), None)
+        wanted = self.text("tag") if number is None else number
+        return lance_core.dataset(self.uri, wanted, asof=asof, storage_options=self.storage)
 
     def open_or_none(self) -> LanceDataset | None:
         """The latest version; None if there is no table."""

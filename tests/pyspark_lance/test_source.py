@@ -9,7 +9,7 @@ import pytest
 
 import lance_core
 import pyspark_lance
-from lance_core.errors import InvalidInputError, RetryableConflictError
+from lance_core.errors import InvalidInputError, RetryableConflictError, VersionNotFoundError
 from pyspark_lance import source_streams
 from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.source_options import SourceOptions
@@ -180,7 +180,37 @@ def test_options_that_cannot_be(options, message):
         SourceOptions(options).write_options(overwrite=False)
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"versionAsOf": "0"}, VersionNotFoundError),
+        ({"version": "0"}, VersionNotFoundError),
+        ({"version": ""}, InvalidInputError),
+        ({"timestampAsOf": ""}, InvalidInputError),
+        ({"tag": ""}, InvalidInputError),
+        ({"version": "1", "timestampAsOf": ""}, InvalidInputError),
+    ],
+)
+def test_versions_that_cannot_be(uri, options, error):
+    lance_core.write_dataset(pa.table({"id": [1]}), uri)
+    with pytest.raises(error):
+        SourceOptions({"path": uri, **options}).open()
+
+
 # Streams
+
+
+def test_a_stream_begins_at_a_version_that_is_there(uri):
+    for _ in range(3):
+        lance_core.write_dataset(pa.table({"id": [1]}), uri, mode="append")
+
+    def begin(version):
+        options = SourceOptions({"path": uri, "startingVersion": version})
+        return source_streams.StreamReader(options, None).initialOffset()["version"]
+
+    assert [begin(version) for version in ("0", "1", "3", "latest")] == [0, 0, 2, 3]
+    with pytest.raises(VersionNotFoundError, match=r"startingVersion: .* has no version 4 yet, its latest one is 3"):
+        begin("4")
 
 
 def run(stream, uri, checkpoint, mode="append", **options):
