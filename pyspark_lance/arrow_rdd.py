@@ -80,8 +80,7 @@ class ArrowRdd:
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - see the module
         jvm_frame = frame._jdf  # noqa: SLF001 - see the module
         executions = jvm.org.apache.spark.sql.execution.SQLExecution
-        kind: Any = jvm_frame.getClass()
-        takes = {len(m.getParameterTypes()) for m in kind.getMethods() if m.getName() == "toArrowBatchRdd"}
+        takes = _overloads(session.sparkContext.applicationId, jvm_frame.getClass())
         if 0 not in takes or not hasattr(executions, "withNewExecutionId"):
             return None
         conf = session.conf
@@ -130,6 +129,18 @@ class ArrowRdd:
         if body.found is None:
             raise LanceError("Spark did not run the job")
         return body.found
+
+
+_OVERLOADS: Final[dict[str, frozenset[int]]] = {}
+"""By application: each look takes a thousand calls into the JVM."""
+
+
+def _overloads(application: str, kind: Any) -> frozenset[int]:
+    """The numbers of arguments that `toArrowBatchRdd` takes; none if the class has no such method."""
+    if application not in _OVERLOADS:
+        methods = [method for method in kind.getMethods() if method.getName() == "toArrowBatchRdd"]
+        _OVERLOADS[application] = frozenset(len(method.getParameterTypes()) for method in methods)
+    return _OVERLOADS[application]
 
 
 def _jvm_schema(jvm: Any, jvm_frame: Any, *, large: bool) -> pa.Schema:

@@ -129,7 +129,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         condition=condition,
     )
     clauses.check(dataset)
-    with clauses.kept() as counted:
+    with clauses.kept(dataset) as counted:
         return _retrying(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
 
 

@@ -13,6 +13,7 @@ Only for types of which Spark and Lance have the same order and equality.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from lance_core import LanceDataset
 
-__all__ = ["narrowed_by_frame", "narrowed_by_keys"]
+__all__ = ["Narrowed", "few_keys", "narrowed_by_frame", "narrowed_by_keys"]
 
 _FEW: Final = 10_000
 """Most keys that are looked up one by one; of more keys only the range is used."""
@@ -36,6 +37,19 @@ _MEMBER_BYTES: Final = 4 << 20
 _ROWS_PER_MEMBER: Final = 8
 """Most keys, and their bytes, that are sent to all tasks, and least rows of the table for each of them."""
 _INDICES: Final = ("BTree", "Bitmap", "ZoneMap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowed:
+    """A condition on the table's rows.
+
+    Attributes:
+        condition: It is true for all rows with a key of the source; None if nothing is known.
+        is_exact: Whether it is true for no others.
+    """
+
+    condition: pc.Expression | None = None
+    is_exact: bool = False
 
 
 def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | None:
@@ -51,58 +65,69 @@ def narrowed_by_keys(dataset: LanceDataset, keys: pa.Table) -> pc.Expression | N
     return _all_of(found)
 
 
-def narrowed_by_frame(
-    dataset: LanceDataset, on: Sequence[str], source: DataFrame, num_rows: int | None = None
-) -> pc.Expression | None:
-    """The same for the keys of a DataFrame: its least and greatest ones come to the driver, or all if they are few.
+def few_keys(dataset: LanceDataset, on: Sequence[str], source: DataFrame) -> pa.Table | None:
+    """The columns of the key that can be looked up, of all rows of a source that is small beside the table.
+
+    One job gives them and computes a source that is to be kept.
 
     Args:
         dataset: The version.
         on: The columns of the key.
         source: The frame.
-        num_rows: Its rows, if it is kept by Spark.
+
+    Returns:
+        The keys; None if the source is not small, or no column can be looked up.
+    """
+    names = [name for name in _comparable(on, source) if _kind(dataset.schema.field(name).type) is not None]
+    most = min(_MEMBERS, dataset.count_rows() // _ROWS_PER_MEMBER)
+    if not names or not most:
+        return None
+    keys = source.select(*map(quoted, names)).limit(most + 1).toArrow()
+    return keys if keys.num_rows <= most else None
+
+
+def narrowed_by_frame(
+    dataset: LanceDataset, on: Sequence[str], source: DataFrame, keys: pa.Table | None = None
+) -> Narrowed:
+    """The same for the keys of a DataFrame.
+
+    Args:
+        dataset: The version.
+        on: The columns of the key.
+        source: The frame.
+        keys: What `few_keys` gave. Without them, and if there is an index, the least and the greatest one come to the
+            driver, or all if they are few.
     """
     from pyspark.sql import functions
 
-    # Texts that are equal by the rules of a language may differ.
-    on = [
-        name
-        for name in on
-        if source.schema[name].dataType.simpleString().partition(" ")[0] != "string"
-        or source.schema[name].dataType.simpleString() == "string"
-    ]
-    indexed = _indexed(dataset, on)
+    indexed = _indexed(dataset, _comparable(on, source))
+    if keys is not None and (len(keys) <= _FEW or not indexed):
+        return _narrowed(dataset, on, keys) if keys.nbytes <= _MEMBER_BYTES else Narrowed()
     if not indexed:
-        return None if num_rows is None else _members(dataset, on, source, num_rows)
+        return Narrowed()
     names = [quoted(name) for name in indexed]
     least = [functions.min(name).alias(f"least{i}") for i, name in enumerate(names)]
     most = [functions.max(name).alias(f"most{i}") for i, name in enumerate(names)]
     bounds = source.agg(functions.count(functions.lit(1)).alias("rows"), *least, *most).toArrow()
     if bounds.column("rows")[0].as_py() <= _FEW:
-        values = source.select(*names).distinct().toArrow()
-        return _all_of([_condition(dataset, name, values.column(i)) for i, name in enumerate(indexed)])
-    return _all_of(
-        [
-            _condition(
-                dataset,
-                name,
-                pa.chunked_array(bounds.column(f"{end}{i}").chunk(0) for end in ("least", "most")),
-                most=0,
-            )
-            for i, name in enumerate(indexed)
-        ]
-    )
+        return _narrowed(dataset, on, source.select(*names).distinct().toArrow())
+    ends = [
+        pa.chunked_array(bounds.column(f"{end}{i}").chunk(0) for end in ("least", "most")) for i in range(len(indexed))
+    ]
+    conditions = [_condition(dataset, name, pair, most=0) for name, pair in zip(indexed, ends, strict=True)]
+    return Narrowed(condition=_all_of(conditions))
 
 
-def _members(dataset: LanceDataset, on: Sequence[str], source: DataFrame, num_rows: int) -> pc.Expression | None:
-    """The condition that a key is among those of a small source; None if it is not small beside the table."""
-    known = [name for name in on if _kind(dataset.schema.field(name).type) is not None]
-    if not known or num_rows > _MEMBERS or num_rows * _ROWS_PER_MEMBER > dataset.count_rows():
-        return None
-    values = source.select(*map(quoted, known)).toArrow()
-    if values.nbytes > _MEMBER_BYTES:
-        return None
-    return _all_of([_condition(dataset, name, values.column(i), most=_MEMBERS) for i, name in enumerate(known)])
+def _comparable(on: Sequence[str], source: DataFrame) -> list[str]:
+    """The columns whose equal values are the same: texts that are equal by the rules of a language may differ."""
+    kinds = {name: source.schema[name].dataType.simpleString() for name in on}
+    return [name for name, kind in kinds.items() if kind.partition(" ")[0] != "string" or kind == "string"]
+
+
+def _narrowed(dataset: LanceDataset, on: Sequence[str], keys: pa.Table) -> Narrowed:
+    """That each of some columns of the key is among the values that the source has for it."""
+    conditions = [_condition(dataset, name, keys.column(name), most=_MEMBERS) for name in keys.column_names]
+    return Narrowed(condition=_all_of(conditions), is_exact=len(on) == 1 and conditions[0] is not None)
 
 
 def _indexed(dataset: LanceDataset, on: Sequence[str]) -> list[str]:

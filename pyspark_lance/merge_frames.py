@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_core.errors import SchemaError
 from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.failures import short_errors
-from pyspark_lance.key_narrowing import narrowed_by_frame
+from pyspark_lance.key_narrowing import Narrowed, few_keys, narrowed_by_frame
 from pyspark_lance.names import check_spellings, quoted
 from pyspark_lance.plan import plan_write
 from pyspark_lance.read_plan import plan_read, table_schema
@@ -56,6 +56,7 @@ class MergeFrames:
         condition: Spark SQL over `source` and `target`: which rows in both are touched.
         num_rows: Rows of the source, which is kept by Spark; None if it is not counted.
         tasks: Tasks that write the rows; None as Spark has it.
+        few: What `few_keys` says about it.
     """
 
     source: DataFrame
@@ -66,6 +67,7 @@ class MergeFrames:
     condition: str | None = None
     num_rows: int | None = None
     tasks: int | None = None
+    few: pa.Table | None = None
 
     @property
     def writes(self) -> bool:
@@ -73,15 +75,20 @@ class MergeFrames:
         return self.inserts or self.matched == UPDATE
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[MergeFrames]:
-        """The same with the source computed once and kept by Spark, its rows counted and shared out to tasks."""
+    def kept(self, base: LanceDataset) -> Iterator[MergeFrames]:
+        """The same with the source computed once and kept by Spark, its rows counted and shared out to tasks.
+
+        Args:
+            base: The version that is changed first.
+        """
         kept = self.source.persist()
         try:
-            rows = kept.count()
+            few = None if self.deletes_others else few_keys(base, self.keys, kept)
+            rows = kept.count() if few is None else few.num_rows
             tasks = -(-rows // _TASK_ROWS) or 1
             # Rows of a key are in one task from here on, which can tell that there are two.
             source = kept.coalesce(1) if tasks == 1 else kept.repartition(tasks, *map(quoted, self.keys))
-            yield replace(self, source=source, num_rows=rows, tasks=tasks)
+            yield replace(self, source=source, num_rows=rows, tasks=tasks, few=few)
         finally:
             kept.unpersist()
 
@@ -113,11 +120,15 @@ class MergeFrames:
         check_spellings(self.source, base.schema.names)
         about = row_columns(base)
         columns = [*self.keys, *about, *(base.schema.names if self.condition is not None else old)]
-        within = None if self.deletes_others else narrowed_by_frame(base, self.keys, self.source, self.num_rows)
-        target = rows_of(self.source.sparkSession, base, list(dict.fromkeys(columns)), within, storage_options)
+        within = Narrowed()
+        if not self.deletes_others:
+            within = narrowed_by_frame(base, self.keys, self.source, self.few)
+        target = rows_of(
+            self.source.sparkSession, base, list(dict.fromkeys(columns)), within.condition, storage_options
+        )
         frames = []
         if self.inserts or self.matched is not None:
-            pairs = self._pairs(target, old, about)
+            pairs = self._pairs(target, old, about, has_all=within.is_exact)
             found = self._found(pairs, base, old, about) if self.writes else _going(pairs, about)
             # A join that shuffles leaves as many partitions as the session has it, and each would become a file.
             frames.append(found if self.tasks is None else found.coalesce(self.tasks))
@@ -136,14 +147,26 @@ class MergeFrames:
             raise SchemaError(f"merge: rows cannot be inserted without values for the columns {strict}")
         return lacking
 
-    def _pairs(self, target: DataFrame, old: list[str], about: Mapping[str, str]) -> DataFrame:
-        """Rows in both: the key, the row's address, old values, and whether the condition holds."""
+    def _pairs(self, target: DataFrame, old: list[str], about: Mapping[str, str], *, has_all: bool) -> DataFrame:
+        """Rows in both: the key, the row's address, old values, and whether the condition holds.
+
+        Args:
+            target: Rows of the table.
+            old: Columns whose values are kept.
+            about: The columns that identify a row.
+            has_all: Whether the source has the key of each of them.
+        """
         from pyspark.sql import functions
 
         columns = {f"target.{quoted(name)}": f"{_KEY}{i}" for i, name in enumerate(self.keys)}
         columns |= {f"target.{name}": to for name, to in about.items()}
         if self.matched == UPDATE:
             columns |= {f"target.{quoted(name)}": f"{_OLD}{i}" for i, name in enumerate(old)}
+        if has_all and self.condition is None:
+            plain = {name.removeprefix("target."): to for name, to in columns.items()}
+            return target.select(
+                *[functions.col(n).alias(to) for n, to in plain.items()], functions.lit(True).alias(KIND)
+            )
         flag = functions.expr("true" if self.condition is None else f"coalesce({self.condition}, false)")
         same = [_is_same(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
         both = self.source.alias("source").join(target.alias("target"), reduce(and_, same), "inner")

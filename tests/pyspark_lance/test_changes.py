@@ -321,7 +321,7 @@ def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark,
     assert len(files(table)) - len(before) == kinds
     base = lance_core.dataset(table)
     narrowed = [
-        key_narrowing.narrowed_by_frame(base, ["s"], spark.sql(f"select {text} as s"), 1) is not None
+        key_narrowing.few_keys(base, ["s"], spark.sql(f"select {text} as s")) is not None
         for text in ("'a'", "'a' collate UTF8_LCASE")
     ]
     assert narrowed == [True, False]
