@@ -81,7 +81,6 @@ class TestFlights:
         counted = lance_core.dataset(str(site.lake / "nyc" / "carriers.lance")).to_table()
         assert sum(counted["carrier_count"].to_pylist()) == site.table().count_rows()
 
-    @pytest.mark.ui
     def test_the_pages(self, site):
         if CHROMIUM is None:
             pytest.skip("Chromium is missing")
