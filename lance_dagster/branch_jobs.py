@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from lance_dagster._context import definition_metadata, facts_of, job_beside_resources
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
@@ -31,6 +31,8 @@ class BranchConfig(dg.Config):
         branch: The branch; the run tag `lance/branch` if it is not given.
         tables: Keys, such as "nyc/flights"; all tables of the job if empty.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     branch: str | None = Field(default=None, description="The branch; else the run tag lance/branch.")
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')

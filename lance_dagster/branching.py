@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING, Literal, Self
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
     from lance_dagster._context import RunFacts
@@ -56,8 +56,16 @@ class BranchPolicy(dg.Config):
         name: The run tag, or the environment variable.
     """
 
+    model_config = ConfigDict(extra="forbid")
+
     kind: Literal["off", "per_run", "per_backfill", "from_tag", "env"] = "off"
     name: str | None = Field(default=None, description="The run tag, or the environment variable, that names it.")
+
+    @model_validator(mode="after")
+    def _is_named(self) -> Self:
+        if self.kind == "env" and not self.name:
+            raise ValueError("kind 'env' needs a name: that of the environment variable")
+        return self
 
     @classmethod
     def off(cls) -> Self:

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from lance_dagster._context import definition_metadata, job_beside_resources
 from lance_dagster.names import mapping_key
@@ -45,6 +45,8 @@ _EXECUTOR_TAG = "lance/rewrite"
 class PolicyOverrides(dg.Config):
     """Fields of the policy that one run changes."""
 
+    model_config = ConfigDict(extra="forbid")
+
     target_rows_per_fragment: int | None = None
     max_bytes_per_file: int | None = None
     materialize_deletions_threshold: float | None = None
@@ -55,6 +57,8 @@ class PolicyOverrides(dg.Config):
 
 class MaintenanceConfig(dg.Config):
     """The configuration of one run of a maintenance job."""
+
+    model_config = ConfigDict(extra="forbid")
 
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
     dry_run: bool | None = Field(default=None, description="Only say what would be done.")

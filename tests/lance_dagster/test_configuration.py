@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from lance_dagster import (
+    BranchPolicy,
     LanceIOManager,
     LanceSparkResource,
     LanceTableResource,
@@ -17,9 +18,23 @@ from lance_dagster import (
     settings_page,
     stamp_lance_metadata,
 )
+from lance_dagster.branch_jobs import BranchConfig
 from lance_dagster.location import locate_table
+from lance_dagster.maintenance import MaintenanceConfig, PolicyOverrides
 from lance_dagster.settings import OutputSettings
 from tests import processes
+
+
+@pytest.mark.parametrize("make", [BranchPolicy, BranchConfig, MaintenanceConfig, PolicyOverrides, LanceIOManager])
+def test_a_misspelt_field_is_refused(make):
+    with pytest.raises(ValidationError, match="dry_runn"):
+        make(dry_runn=True)
+
+
+def test_a_branch_of_a_variable_without_a_name_is_refused():
+    with pytest.raises(ValidationError, match="needs a name"):
+        BranchPolicy(kind="env")
+    assert BranchPolicy(kind="env", name="X") == BranchPolicy.env("X")
 
 
 class TestLocation:
