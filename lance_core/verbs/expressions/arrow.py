@@ -18,9 +18,6 @@ from lance_core.verbs.version.unsupported import refuse
 
 __all__ = ["calls_of", "check_filter", "columns_of", "evaluated", "matching", "matching_all", "prepare", "true_places"]
 
-PLAIN_ROWS: Final = 65_536
-"""Up to so many rows, what evaluating a filter costs is the plan that Arrow makes of it."""
-
 _SMALL: Final = 4096
 """Bytes of an expression up to which its columns are kept for the next time."""
 
@@ -123,10 +120,9 @@ def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:
     Raises:
         InvalidInputError: The expression does not fit the columns, or gives no truth value.
     """
-    if batch.num_rows <= PLAIN_ROWS:
-        plain = _plain(batch, expression)
-        if plain is not None:
-            return _without_nulls(plain)
+    plain = _plain(batch, expression)
+    if plain is not None:
+        return _without_nulls(plain)
     try:
         keep = evaluated(batch, {"keep": expression}).column("keep")
     except InvalidInputError as error:
