@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core._proto.encodings_v2_1_pb2 import ConstantLayout, FullZipLayout, MiniBlockLayout, PageLayout
-from lance_core.encoding.compression import ChunkBuffers, decode_block, decode_blocks
+from lance_core.encoding.compression import ChunkBuffers, decode_block
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.compression.flat import flat_bits
 from lance_core.encoding.datablock import FixedWidthBlock, VariableBlock
@@ -28,6 +28,7 @@ from lance_core.encoding.page import ByteRange, BytesLike, PageInfo, Steps, as_b
 from lance_core.encoding.point_values import Cut, cutter
 from lance_core.encoding.repdef import Layer, wire_layers
 from lance_core.encoding.structural.chunk_layout import take_one_apart
+from lance_core.encoding.structural.picked import picked_levels
 from lance_core.errors import CorruptFileError
 
 __all__ = ["PointPage", "point_page", "read_points", "value_bits"]
@@ -262,12 +263,12 @@ class _Chunked(PointPage):
         counts = np.array([count for _, count, _ in parts], np.int64)
         data = b"".join(bytes(one) + bytes(-len(one) % 8) for one in levels)
         buffers = ChunkBuffers(data=as_bytes(data), starts=np.cumsum(padded) - padded, sizes=sizes)
-        block = decode_blocks(self._layout.def_compression, buffers, counts)
-        if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
-            raise CorruptFileError("levels are not 16 bits wide")
         before = (np.cumsum(counts) - counts).tolist()
         wanted = [np.asarray(places) + first for first, (_, _, places) in zip(before, parts, strict=True)]
-        found = block.data.view("<u2")[np.concatenate(wanted)]
+        block = picked_levels(self._layout.def_compression, buffers, counts, np.concatenate(wanted))
+        if not isinstance(block, FixedWidthBlock) or block.bits_per_value != 16:
+            raise CorruptFileError("levels are not 16 bits wide")
+        found = block.data.view("<u2")
         if int(found.max()) > 1:
             raise CorruptFileError(f"definition level {int(found.max())} is higher than the layers allow (1)")
         valid: npt.NDArray[np.bool_] = found == 0
