@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.errors import CorruptFileError
-from lance_core.index.addresses import located, row_set
+from lance_core.index.addresses import RowSet, located, row_set
 from lance_core.index.conditions import Compare, IsIn, IsNan, IsNull, StartsWith, Test
 from lance_core.index.evaluate import holds
 from lance_core.index.order import check_bounds, check_page_rows
@@ -35,6 +35,7 @@ LOOKUP_FILE: Final = "page_lookup.lance"
 DEFAULT_PAGE_ROWS: Final = 4096
 PAGE_ROWS_KEY: Final = "batch_size"
 _FEW_PAGES: Final = 64
+_CHECKED_ROWS: Final = 65_536
 _SHARE: Final = 1 / 8
 _HALF: Final = np.uint64(32)
 
@@ -56,6 +57,7 @@ class BTree:
     num_rows: int
     load: Callable[[Ints], tuple[pa.Array, U64s]]
     by_id: bool
+    _entries: RowSet | None = None
 
     @property
     def nbytes(self) -> int:
@@ -93,7 +95,7 @@ class BTree:
         possible = self._possible(test, wanted=wanted)
         if possible is None:
             return None
-        view.check_entries(covered, self.num_rows)
+        self._check_entries(view, covered)
         count = int(possible.sum())
         if count > _FEW_PAGES and count > len(self.pages) * _SHARE:
             return None  # reading the rows themselves is cheaper
@@ -111,6 +113,21 @@ class BTree:
             if (numbers[1:] == numbers[:-1]).any():
                 raise CorruptFileError("a BTREE has a row twice")
         return located(row_set(numbers), view, covered, by_id=self.by_id and view.has_row_ids)
+
+    def _check_entries(self, view: View, covered: Bools) -> None:
+        """Make sure that it can have an entry for each row; of one that is not large, in each fragment.
+
+        Raises:
+            CorruptFileError: It has not.
+        """
+        view.check_entries(covered, self.num_rows)
+        if self.num_rows > _CHECKED_ROWS:
+            return
+        if self._entries is None:
+            _, ids = self.everything()
+            self._entries = row_set(np.sort(ids))
+        found = located(self._entries, view, covered, by_id=self.by_id and view.has_row_ids)
+        view.check_each(covered, {place: len(rows) for place, rows in found.rows.items()})
 
     def _possible(self, test: Test, *, wanted: bool) -> Bools | None:
         """The pages that can hold a value of which the test is true, or false."""

@@ -119,6 +119,28 @@ class View:
         if num_entries < live:
             raise CorruptFileError(f"it has {num_entries} entries for {live} rows of the fragments that it covers")
 
+    def check_each(self, chosen: Bools, entries: Mapping[int, int]) -> None:
+        """Make sure that an index has as many entries for some fragments as each has rows that are alive.
+
+        Args:
+            chosen: The fragments.
+            entries: The number of entries for each, by its place; none for others.
+
+        Raises:
+            CorruptFileError: It has fewer.
+        """
+        counts = np.zeros(len(self.ids), np.int64)
+        counts[list(entries)] = list(entries.values())
+        few = np.flatnonzero(chosen & (counts < self.physical_rows))
+        if not len(few) or self.live_counts is None:
+            return
+        live = self.live_counts()
+        for place in few.tolist():
+            if int(counts[place]) < (live[place] or 0):
+                raise CorruptFileError(
+                    f"it has {counts[place]} entries for {live[place]} rows of fragment {self.ids[place]}"
+                )
+
     @cached_property
     def _order(self) -> Ints | None:
         """How to sort the ids; None if they are sorted."""

@@ -192,6 +192,19 @@ def test_rows_that_do_not_match_give_an_index_away(lying, lie):
             assert len(given) <= 1
 
 
+@pytest.mark.parametrize("stable", [False, True])
+def test_a_btree_that_names_rows_of_a_fragment_that_is_gone(tmp_path, stable):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(rows(0, NUM_ROWS), uri, max_rows_per_file=200, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("p", "BTREE")
+    dataset.delete("n < 200 OR n = 240")
+    check(uri, "p", warned=False)
+    second = 1 << 32
+    gone = column_of("ids", lambda ids: [one - second if second + 5 <= one < second + 20 else one for one in ids])
+    forge(uri, "page_data.lance", gone, {})
+    check(uri, "p", warned=True)
+
+
 NEW = pa.table({"p": ["d3"], "n": [-1], "tags": [["new"]]})
 
 
