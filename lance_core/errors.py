@@ -8,7 +8,7 @@
     |-- NotFoundError (ValueError, FileNotFoundError)     nothing is there
     |   |-- DatasetNotFoundError
     |   |-- VersionNotFoundError
-    |   |-- IndexNotFoundError (RuntimeError)
+    |   |-- IndexNotFoundError (RuntimeError, KeyError)
     |   `-- ObjectNotFoundError                 a file that should exist does not
     |-- AlreadyExistsError (FileExistsError)    something is there already
     |   `-- DatasetExistsError
@@ -103,7 +103,7 @@ class DatasetNotFoundError(NotFoundError):
     code = "dataset-not-found"
 
 
-class IndexNotFoundError(NotFoundError, RuntimeError):
+class IndexNotFoundError(NotFoundError, RuntimeError, KeyError):
     """The dataset has no index of that name."""
 
     code = "index-not-found"

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from pyroaring import BitMap
 
-from lance_core.errors import NotFoundError, UnsupportedError
+from lance_core.errors import IndexNotFoundError, UnsupportedError
 from lance_core.index.kinds import KINDS
 from lance_core.schema import Schema, arrow_type_of, quote_path
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
@@ -144,13 +144,13 @@ def index_statistics(source: Source, name: str) -> IndexStatistics:
     """Counters of an index.
 
     Raises:
-        NotFoundError: There is none of that name.
+        IndexNotFoundError: There is none of that name.
         UnsupportedError: It belongs to the write-ahead log, or keeps its details in a file.
         CorruptFileError: A file of it cannot be read.
     """
     group = _by_name(source).get(name)
     if group is None:
-        raise NotFoundError(f"Index {name!r} not found")
+        raise IndexNotFoundError(f"Index {name!r} not found")
     first = group[0].index
     if name == FRAGMENT_REUSE_INDEX:
         return {"num_versions": num_reuse_versions(first)}
