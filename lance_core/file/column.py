@@ -306,14 +306,15 @@ class ColumnPlan:
 
     def _task(self, group: list[_Wanted]) -> PageTask:
         pages = [wanted.page for wanted in group]
-        base, starts, ends = 0, [], []
-        for wanted in group:
-            starts.append(wanted.rows.starts + base)
-            ends.append(wanted.rows.ends + base)
-            base += wanted.page.num_rows
-        rows = RowRuns(starts=np.concatenate(starts), ends=np.concatenate(ends))
+        rows = group[0].rows
         if group[0].is_whole:
-            rows = RowRuns.of_range(0, base)
+            rows = RowRuns.of_range(0, sum(page.num_rows for page in pages))
+        elif len(group) > 1:
+            firsts = accumulate([page.num_rows for page in pages], initial=0)
+            moved = [wanted.rows.shifted(first) for wanted, first in zip(group, firsts, strict=False)]
+            rows = RowRuns(
+                starts=np.concatenate([one.starts for one in moved]), ends=np.concatenate([one.ends for one in moved])
+            )
         first, last = group[0].index, group[-1].index
         where = f"{self._name}, page {first}" if first == last else f"{self._name}, pages {first} to {last}"
         num_bytes = sum(wanted.num_bytes for wanted in group)

@@ -70,6 +70,8 @@ class RowRuns:
         """The part of the runs inside ``start .. end``, counted from `start`."""
         if self.starts.size == 1 and self.starts.item() <= start < end <= self.ends.item():
             return _all_rows(end - start)
+        if start == 0 and self.ends.size and self.ends[-1] <= end:
+            return self
         return self.clipped(start, end).shifted(-start)
 
     def rows(self) -> Rows:
