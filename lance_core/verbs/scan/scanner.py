@@ -71,13 +71,13 @@ class LanceScanner:
 
         Memory is bounded by a few batches; with an order, by the result and the columns that it is ordered by.
         """
-        return self._batches(self.projected_schema)
+        return self._begun(self.projected_schema)
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return self._begun(self._ran(schema), schema)
+    def _begun(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batches; what finds an index to be wrong before the first of them begins again."""
+        return self._again(self._batches(schema), schema)
 
-    def _begun(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batches; begins again if an index is found to be wrong before the first of them."""
+    def _again(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         is_first = True
         while True:
             try:
@@ -87,11 +87,11 @@ class LanceScanner:
             except ContradictionError:
                 if not is_first:
                     raise
-                batches = self._ran(schema)
+                batches = self._batches(schema)
             else:
                 return
 
-    def _ran(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         projection = self._options.result
         if self._options.order_by:
             finished: Iterator[pa.RecordBatch] = self._ordered()
@@ -102,12 +102,12 @@ class LanceScanner:
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader."""
         schema = self.projected_schema
-        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+        return pa.RecordBatchReader.from_batches(schema, self._begun(schema))
 
     def to_table(self) -> pa.Table:
         """All rows as one table."""
         schema = self.projected_schema
-        return until_consistent(lambda: pa.Table.from_batches(self._ran(schema), schema=schema))
+        return until_consistent(lambda: pa.Table.from_batches(self._batches(schema), schema=schema))
 
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas frame; options as `pyarrow.Table.to_pandas`."""
