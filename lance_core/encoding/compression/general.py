@@ -13,7 +13,7 @@ buffer is compared with the end of the block. Bytes that happen to lie there alr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ from lance_core.encoding.compression.chunks import ChunkBuffers, ChunkLimits, Co
 from lance_core.encoding.datablock import Bytes, DataBlock, FixedWidthBlock, Offsets, VariableBlock, offsets_of
 from lance_core.errors import CorruptFileError, InvalidInputError, UnsupportedError
 
-__all__ = ["COMPRESSION", "compressed_bytes", "decompressed_bytes", "decompressor"]
+__all__ = ["COMPRESSION", "Decompressor", "compressed_bytes", "decompressed_bytes", "decompressor"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LARGEST = 2**31
@@ -69,7 +69,7 @@ _SCHEMES = (
 )
 
 
-class _Decompressor:
+class Decompressor:
     """Decompresses the pieces of one page and watches how large they become together."""
 
     def __init__(self, compression: BufferCompression, compressed_bytes: int) -> None:
@@ -81,10 +81,35 @@ class _Decompressor:
         self._room = max(_PAGE_BYTES, compressed_bytes * _PAGE_RATIO)
 
     def __call__(self, data: Bytes) -> Bytes:
-        if not data.size:
-            return data
-        if self._scheme.name == "zstd" and _is_bare_frame(data):
+        """What a piece holds.
+
+        Raises:
+            CorruptFileError: Its bytes do not follow the scheme, or state a size that cannot be.
+        """
+        size = self._stated(data)
+        if size is None:
             return self._bare_frame(data)
+        return decompressed_bytes(self._codec, data[self._scheme.prefix :], size) if size else data[:0]
+
+    def to_bytes(self, data: Bytes) -> bytes:
+        """The same as Python's bytes, out of which values are cut for a fraction of what a view costs."""
+        size = self._stated(data)
+        if not size:
+            return b"" if size == 0 else self._bare_frame(data).tobytes()
+        packed = data[self._scheme.prefix :]
+        try:
+            plain: bytes = self._codec.decompress(packed, size, asbytes=True)
+        except OSError as error:
+            raise CorruptFileError(str(error)) from error
+        _check_end(self._codec, packed, plain[-_LITERALS:], size)
+        return plain
+
+    def _stated(self, data: Bytes) -> int | None:
+        """How many bytes a piece says that it holds; None for a frame that does not tell."""
+        if not data.size:
+            return 0
+        if self._scheme.name == "zstd" and _is_bare_frame(data):
+            return None
         prefix = self._scheme.prefix
         if data.size < prefix:
             raise CorruptFileError(f"compressed data of {data.size} bytes does not tell its size")
@@ -93,9 +118,7 @@ class _Decompressor:
         if size > limit:
             raise CorruptFileError(f"{data.size} bytes cannot hold {size} bytes, compressed with {self._scheme.name}")
         self._room -= size
-        if size == 0:
-            return data[:0]
-        return decompressed_bytes(self._codec, data[prefix:], size)
+        return size
 
     def _bare_frame(self, data: Bytes) -> Bytes:
         limit = min(data.size * self._scheme.max_ratio + 2**17, _LARGEST, self._room)
@@ -120,11 +143,14 @@ def decompressed_bytes(codec: pa.Codec, data: Bytes, size: int) -> Bytes:
         plain = np.frombuffer(codec.decompress(data, size), np.uint8)
     except OSError as error:
         raise CorruptFileError(str(error)) from error
-    if codec.name == "lz4_raw":
-        literals = min(size, _LITERALS)
-        if data[data.size - literals :].tobytes() != plain[size - literals :].tobytes():
-            raise CorruptFileError(f"an lz4 block of {data.size} bytes does not hold {size} bytes")
+    _check_end(codec, data, plain[-_LITERALS:].tobytes(), size)
     return plain
+
+
+def _check_end(codec: pa.Codec, data: Bytes, end: bytes, size: int) -> None:
+    """Make sure that an LZ4 block holds as many bytes as stated, by the last ones, see above."""
+    if codec.name == "lz4_raw" and data[data.size - len(end) :].tobytes() != end:
+        raise CorruptFileError(f"an lz4 block of {data.size} bytes does not hold {size} bytes")
 
 
 def _is_bare_frame(data: Bytes) -> bool:
@@ -149,7 +175,7 @@ class _Compressor:
         return data.size.to_bytes(self._prefix, "little") + packed
 
 
-def decompressor(encoding: CompressiveEncoding, compressed_bytes: int) -> Callable[[Bytes], Bytes]:
+def decompressor(encoding: CompressiveEncoding, compressed_bytes: int) -> Decompressor:
     """What decompresses the pieces of one page one by one.
 
     Args:
@@ -160,7 +186,7 @@ def decompressor(encoding: CompressiveEncoding, compressed_bytes: int) -> Callab
         UnsupportedError: The scheme is not known.
         CorruptFileError: Later, by a piece: its bytes do not follow the scheme, or state a size that cannot be.
     """
-    return _Decompressor(encoding.general.compression, compressed_bytes)
+    return Decompressor(encoding.general.compression, compressed_bytes)
 
 
 def _decode_miniblock(encoding: CompressiveEncoding, buffers: Sequence[ChunkBuffers], counts: Counts) -> DataBlock:
@@ -186,7 +212,7 @@ def _joined(pieces: Sequence[Bytes]) -> ChunkBuffers:
 
 
 def _decode_block(encoding: CompressiveEncoding, data: Bytes, num_values: int) -> DataBlock:
-    decompress = _Decompressor(encoding.general.compression, data.size)
+    decompress = Decompressor(encoding.general.compression, data.size)
     return registry.decode_block(encoding.general.values, decompress(data), num_values)
 
 
@@ -197,7 +223,7 @@ def _decode_blocks(encoding: CompressiveEncoding, buffers: ChunkBuffers, counts:
 def _decode_per_value(encoding: CompressiveEncoding, block: FixedWidthBlock | VariableBlock) -> DataBlock:
     if not isinstance(block, VariableBlock):
         raise CorruptFileError("values of one width cannot be compressed one by one")
-    decompress = _Decompressor(encoding.general.compression, block.data.size)
+    decompress = Decompressor(encoding.general.compression, block.data.size)
     offsets = block.offsets.tolist()
     opened = _joined([decompress(block.data[start:end]) for start, end in pairwise(offsets)])
     values = VariableBlock(offsets=offsets_of(opened.sizes), data=opened.data, num_values=block.num_values)

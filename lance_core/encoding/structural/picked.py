@@ -142,16 +142,18 @@ def _from_compressed(
     neighbours = Struct("<2q" if width == 8 else "<2i")
     values: list[bytes] = []
     for chunk, count, (start, end) in zip(chunks.tolist(), counts[chunks].tolist(), bounds, strict=True):
-        some = places[start:end]
-        data = decompress(buffers.piece(chunk))
-        if (count + (name == "variable")) * width > data.size:
+        plain = decompress.to_bytes(buffers.piece(chunk))
+        if (count + (name == "variable")) * width > len(plain):
             raise CorruptFileError("a chunk is too short for the values it should hold")
+        some = places[start:end]
         if name == "variable":
-            values += _texts(data.data, some.tolist(), neighbours)
-        elif name == "flat":
-            values.append(data[: count * width].reshape(count, width)[some].tobytes())
+            values += _texts(plain, some.tolist(), neighbours)
+            continue
+        data = np.frombuffer(plain, np.uint8, count * width)
+        if name == "flat":
+            values.append(data.reshape(count, width)[some].tobytes())
         else:
-            values.append(data[: count * width].reshape(width, count)[:, some].T.tobytes())
+            values.append(data.reshape(width, count)[:, some].T.tobytes())
     data = np.frombuffer(b"".join(values), np.uint8)
     if name != "variable":
         return FixedWidthBlock(data=data, bits_per_value=width * 8, num_values=int(positions.size))
@@ -159,11 +161,11 @@ def _from_compressed(
     return VariableBlock(offsets=offsets, data=data, num_values=int(positions.size))
 
 
-def _texts(data: memoryview, some: Sequence[int], neighbours: Struct) -> Iterator[bytes]:
+def _texts(data: bytes, some: Sequence[int], neighbours: Struct) -> Iterator[bytes]:
     """Copies of some values of varying length out of one chunk, mostly of one or two: the chunk's memory is let go."""
     width, size = neighbours.size // 2, len(data)
     for place in some:
         start, end = neighbours.unpack_from(data, place * width)
         if not 0 <= start <= end <= size:
             raise CorruptFileError("the offsets of a chunk point outside of it")
-        yield data[start:end].tobytes()
+        yield data[start:end]
