@@ -7,8 +7,11 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_core.errors import IncompatibleConflictError
 from lance_core.store.s3_client import S3Client
 from lance_dagster import build_maintenance_job
+from lance_dagster.commits import named
+from lance_dagster.settings import TableSettings
 from tests.lance_dagster.lake import QUIET, Lake, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -58,6 +61,15 @@ def test_a_wrong_secret_is_an_error_that_does_not_tell_it(bucket):
     said = errors(lost.run(events, partition="2024-01-02", fails=True))
     assert "StoreError" in said
     assert "hush-hush" not in said
+
+
+def test_who_was_in_the_way_is_asked_of_the_same_storage(bucket):
+    result = bucket.run(events, partition="2024-01-02")
+    settings = TableSettings(root_uri=bucket.root, storage_options=bucket.storage_options)
+    said = named(
+        IncompatibleConflictError("version 1 was faster"), "asset x", None, bucket.uri("analytics/events"), settings
+    )
+    assert f'Version 1 was committed by run {result.run_id} (partitions ["2024-01-02"]).' in str(said)
 
 
 def test_upkeep_of_healthy_tables_costs_four_requests_each(bucket, monkeypatch):
