@@ -124,7 +124,12 @@ class MergeFrames:
         if not self.deletes_others:
             within = narrowed_by_frame(base, self.keys, self.source, self.few)
         target = rows_of(
-            self.source.sparkSession, base, list(dict.fromkeys(columns)), within.condition, storage_options
+            self.source.sparkSession,
+            base,
+            list(dict.fromkeys(columns)),
+            within.condition,
+            storage_options,
+            about=self.num_rows if within.is_exact else None,
         )
         frames = []
         if self.inserts or self.matched is not None:
@@ -254,9 +259,11 @@ def rows_of(
     columns: Sequence[str],
     where: str | pc.Expression | None,
     storage_options: Mapping[str, str] | None,
+    *,
+    about: int | None = None,
 ) -> DataFrame:
-    """Columns of a version, those about rows among them."""
+    """Columns of a version, those about rows among them; of about so many rows, if that is known."""
     schema = table_schema(base, columns)
     condition = base.parse_filter(where) if isinstance(where, str) else where
     plan = plan_read(base, schema, filter=condition, storage_options=storage_options)
-    return read_frame(spark, base, plan, schema)
+    return read_frame(spark, base, plan, schema, about=about)

@@ -94,9 +94,15 @@ def read(
 
 
 def read_frame(
-    spark: SparkSession, dataset: LanceDataset, plan: ReadPlan, schema: StructType, *, limit: int | None = None
+    spark: SparkSession,
+    dataset: LanceDataset,
+    plan: ReadPlan,
+    schema: StructType,
+    *,
+    limit: int | None = None,
+    about: int | None = None,
 ) -> DataFrame:
-    """The frame of a plan, whose size Spark estimates rightly, of so many rows at most.
+    """The frame of a plan, whose size Spark estimates rightly, of so many rows at most, or of about so many.
 
     Spark estimates a range by the count of its numbers, and the result of a function on it as just as large. One number
     in many stands for a task; the others only make up the count, and cost next to nothing.
@@ -108,8 +114,9 @@ def read_frame(
         return spark.createDataFrame([], schema)
     count = len(tasks)
     most = estimated_bytes(dataset, plan.expected)
-    if limit is not None:
-        most = most * limit // max(limit, dataset.count_rows())
+    known = limit if about is None else about
+    if known is not None:
+        most = most * known // max(known, dataset.count_rows(), 1)
     step = min(most, _MOST_NUMBERS * _NUMBER_BYTES) // (_NUMBER_BYTES * count) + 1
     numbers = spark.range(0, count * step, 1, count)
     ids = numbers if step == 1 else numbers.where(f"id % {step} = 0")

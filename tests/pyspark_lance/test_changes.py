@@ -310,7 +310,9 @@ def test_an_index_narrows_the_side_of_the_table(spark, table, lance, monkeypatch
 def test_a_small_source_writes_one_file_and_only_its_rows_are_handed_over(spark, table, lance, monkeypatch):
     conditions = []
     rows_of = merge_frames.rows_of
-    monkeypatch.setattr(merge_frames, "rows_of", lambda *given: conditions.append(given[3]) or rows_of(*given))
+    monkeypatch.setattr(
+        merge_frames, "rows_of", lambda *given, **about: conditions.append(given[3]) or rows_of(*given, **about)
+    )
     before = files(table)
     merged = pyspark_lance.merge(source(spark).repartition(7), table, on="id")
     assert (merged.rows_inserted, merged.rows_updated) == (5, 5)

@@ -74,15 +74,19 @@ def test_names_that_the_session_tells_apart(spark, uri, write, lance, telling_ca
     ("name", "told"),
     [("a.b", r"^column 'a\.b': the name"), ("a`b", "^column 'a`b': the name"), ("", "^column without a name")],
 )
-def test_names_that_no_column_can_have(spark, uri, name, told):
+def test_names_that_no_column_can_have(spark, uri, connect, name, told):
     frame = spark.range(3).withColumnRenamed("id", name)
     with pytest.raises(SchemaError, match=told):
         pyspark_lance.write(frame, uri)
-    with pytest.raises(Exception, match=told.removeprefix("^")) as raised:
-        frame.write.format("lance").mode("append").save(uri)
-    assert len(str(raised.value).splitlines()) < 45
     with pytest.raises(SchemaError, match=told):
         pyspark_lance.merge(frame, uri, on=name)
+    if name != "a.b":  # once by the data source, which passes on the same error
+        return
+    with pytest.raises(Exception, match=told.removeprefix("^")) as raised:
+        frame.write.format("lance").mode("append").save(uri)
+    lines = str(raised.value).splitlines()
+    assert told.removeprefix("^").replace("\\", "") in lines[0]
+    assert connect or len(lines) < 45  # over Connect, Spark adds its server's stack
 
 
 def test_names_of_columns(spark, uri, lance):
@@ -90,12 +94,13 @@ def test_names_of_columns(spark, uri, lance):
     table = pa.table({name: [number, number + 10] for number, name in enumerate(names)})
     frame = spark.createDataFrame(table)
     pyspark_lance.write(frame, uri, partition_by=names)
-    pyspark_lance.merge(frame.where("`x y` = 10"), uri, on=names)
+    pyspark_lance.merge(frame.where("`x y` = 10").coalesce(1), uri, on=names)
     assert lance.dataset(uri).to_table().sort_by("x y").to_pylist() == table.to_pylist()
     assert len(lance.dataset(uri).get_fragments()) == 2
     read = pyspark_lance.read(spark, uri)
-    for number, name in enumerate(names):
-        assert read.select(name).where(f"`{name}` = {number}").collect() == [(number,)]
+    for name in names:
+        read = read.select(*names).where(f"`{name}` < 10")
+    assert read.collect() == [tuple(range(len(names)))]
 
 
 def test_tables_of_the_catalogue_need_the_path(spark, uri):
