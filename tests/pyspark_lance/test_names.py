@@ -36,10 +36,15 @@ def test_fields_of_structs(spark, uri, write, lance):
         assert frame.select("s.`a.b`", "s.`a``b`").collect() == [(1, 2)]
 
 
-def test_names_that_differ_in_case(spark, uri, lance):
+def test_names_that_differ_in_case(spark, uri, lance, connect):
     table = pa.table({"id": [1, 2], "a": [3, 4], "A": [5, 6], "s": [{"x": 1, "X": 2}] * 2})
     frame = spark.createDataFrame(table)
-    pyspark_lance.write(frame, uri)
+    if connect:
+        with pytest.raises(SchemaError, match=r"'a' and 'A' differ only in case: Spark.*caseSensitive"):
+            pyspark_lance.write(frame, uri)
+        lance_core.write_dataset(table, uri)
+    else:
+        pyspark_lance.write(frame, uri)
     assert lance.dataset(uri).to_table().to_pylist() == table.to_pylist()
     read = pyspark_lance.read(spark, uri)
     assert sorted(read.collect()) == sorted(frame.collect())
