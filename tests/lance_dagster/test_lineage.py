@@ -106,9 +106,7 @@ class TestEvents:
         table.create_branch("trial/one", 1).create_branch("trial/two")
         result = lake.run(flights, boats, late, default_load_type="pyarrow")
         log = result.asset_materializations_for_node("late")[0].metadata["lance/table_log"].value
-        assert "- main" in log
-        assert "  - trial/one from version 1" in log
-        assert "    - trial/two" in log
+        assert "\n- main\n  - trial/one from version 1\n    - trial/two from version 1\n" in log
         assert "| keep | main | 1 |" in log
         assert "| 2 | nyc/flights | 2 |" in log
 

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pyarrow as pa
@@ -133,3 +134,18 @@ def test_outputs_of_unknown_runs_go_by_their_own_age(lake):
     assert clean(lake, LanceMaintenancePolicy())["op_output_runs_kept"] == 1
     assert clean(lake, LanceMaintenancePolicy(cleanup_older_than=NOW))["op_output_tables_removed"] == 1
     assert outputs(lake) == []
+
+
+def test_only_a_run_that_began_and_has_not_ended_can_be_silent(lake):
+    statuses = ["STARTED", "SUCCESS", "FAILURE", "CANCELED"]
+    add_run(lake, "00000000-0000-0000-0000-000000000001", dg.DagsterRunStatus.STARTED)
+    (begun,) = lake.instance.get_run_records()
+    silent = []
+    for status in statuses:
+        run = begun.dagster_run.with_status(dg.DagsterRunStatus(status))
+        record = SimpleNamespace(dagster_run=run, create_timestamp=begun.create_timestamp)
+        silent += [status] if _context.is_silent(lake.instance, record, timedelta(0)) else []
+    queued = SimpleNamespace(run_id=run.run_id, status=dg.DagsterRunStatus.QUEUED, is_finished=False)
+    record = SimpleNamespace(dagster_run=queued, create_timestamp=begun.create_timestamp)
+    assert not _context.is_silent(lake.instance, record, timedelta(0))
+    assert silent == ["STARTED"]
