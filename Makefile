@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 to 3.13, a JDK 17 or newer, and nothing else.
+# `make demo` and `make test` need Python 3.11 to 3.14, a JDK 17 or newer, and nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -21,8 +21,8 @@ help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(UV):
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo "Python 3.11, 3.12 or 3.13 is needed; found $$($(PYTHON) --version). Name one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+	  { echo "Python 3.11 to 3.14 is needed; found $$($(PYTHON) --version). Name one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(UV_HOME)
 	$(UV_HOME)/bin/python -m pip install --quiet "uv==$(UV_VERSION)"
 

@@ -13,7 +13,10 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from grpc_tools import protoc
+try:
+    from grpc_tools import protoc
+except ModuleNotFoundError:
+    sys.exit("grpcio-tools 1.73.1 has no wheels for Python 3.14: generate with Python 3.11 to 3.13")
 
 HERE = Path(__file__).parent
 TARGET = HERE.parent / "lance_core" / "_proto"
