@@ -147,10 +147,9 @@ def test_stores_say_what_they_are(trees):
     assert guesses == []
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="grpcio-tools 1.73.1 has no wheels for Python 3.14")
 def test_generated_code_is_what_the_protos_generate():
-    done = processes.run(
-        [sys.executable, "protos/generate.py", "--check"],
-    )
+    done = processes.run([sys.executable, "protos/generate.py", "--check"])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
