@@ -129,8 +129,6 @@ def test_progress_in_a_folder_that_is_a_path(library, tmp_path):
 @BOTH
 @pytest.mark.parametrize("uri", ["dbfs:lake", "s3:lake", "a:b", "x.lance:1", "C:/t"])
 def test_a_scheme_without_its_slash_is_no_path(library, uri, tmp_path, monkeypatch):
-    if library is lance and uri == "file:lake":
-        pytest.skip("pylance takes it for /lake")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError):
         library.write_dataset(ROWS, uri)

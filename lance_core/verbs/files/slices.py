@@ -26,6 +26,8 @@ from lance_core.errors import InvalidInputError, SchemaError
 
 __all__ = ["Between", "Equals", "Slice", "Slices"]
 
+_Codes = npt.NDArray[np.int64]
+
 OUTSIDE: Final = -1
 """The position that `Slices.assign` gives to a row in no slice."""
 
@@ -143,18 +145,15 @@ class Slices:
         Raises:
             SchemaError, InvalidInputError: As `check`.
         """
-        codes, conditions = self._lookup(batch.schema)
+        codes, steps = self._lookup(batch.schema)
         code = np.zeros(batch.num_rows, dtype=np.int64)
         outside = np.zeros(batch.num_rows, dtype=bool)
-        for one in conditions:
+        for one, known in steps:
             found = one.find(batch.column(one.name))
-            outside |= found < 0
-            code = code * one.count + found
-        order = np.argsort(codes)
-        place = np.minimum(np.searchsorted(codes, code, sorter=order), len(codes) - 1)
-        position = order[place]
-        outside |= codes[position] != code
-        return np.where(outside, OUTSIDE, position).astype(np.int32)
+            pair = code * one.count + found
+            code = np.minimum(np.searchsorted(known, pair), len(known) - 1)
+            outside |= (found < 0) | (known[code] != pair)
+        return np.where(outside, OUTSIDE, np.argsort(codes)[code]).astype(np.int32)
 
     def refuse_outside(self, batch: pa.RecordBatch | pa.Table, positions: npt.NDArray[np.int32], uri: str) -> None:
         """Make sure that all rows of a batch lie in slices.
@@ -194,20 +193,24 @@ class Slices:
         rows = [tuple(one.conditions[name] for name in self.columns) for one in self.slices]
         return _expression([schema.field(name) for name in self.columns], rows)
 
-    def _lookup(self, schema: pa.Schema) -> tuple[npt.NDArray[np.int64], list[_Equal | _Ranges]]:
-        """A code for each slice, and for each column the lookup of its digit of the code."""
-        conditions = [
-            _column_conditions(schema, name, [s.conditions[name] for s in self.slices]) for name in self.columns
-        ]
-        codes = np.zeros(len(self.slices), dtype=np.int64)
-        for one in conditions:
-            codes = codes * one.count + one.digits
-        unique, counts = np.unique(codes, return_counts=True)
-        if len(unique) < len(codes):
-            clash = np.flatnonzero(codes == unique[np.argmax(counts)])[:2]
+    def _lookup(self, schema: pa.Schema) -> tuple[_Codes, list[tuple[_Equal | _Ranges, _Codes]]]:
+        """A code for each slice, and for each column its lookup and the codes that there are.
+
+        A code of the columns so far and the next column's digit make a pair; the place of a pair among those that there
+        are is the next code, so that codes stay below the number of slices.
+        """
+        codes: _Codes = np.zeros(len(self.slices), dtype=np.int64)
+        steps = []
+        for name in self.columns:
+            one = _column_conditions(schema, name, [s.conditions[name] for s in self.slices])
+            known, codes = np.unique(codes * one.count + one.digits, return_inverse=True)
+            steps.append((one, known))
+        counts = np.bincount(codes)
+        if len(counts) < len(codes):
+            clash = np.flatnonzero(codes == np.argmax(counts))[:2]
             names = [self.slices[i].name for i in clash]
             raise InvalidInputError(f"slices {names[0]!r} and {names[1]!r} hold the same rows")
-        return codes, conditions
+        return codes, steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,16 @@ def test_several_columns_need_not_form_a_full_grid() -> None:
     assert matched(slices, table) == [e >= 0 for e in expected]
 
 
+def test_many_columns_of_many_values() -> None:
+    """2**13 values in each of five columns: 2**65 possible rows."""
+    columns, values = "abcde", range(2**13)
+    slices = Slices(Slice(name=str(value), conditions=dict.fromkeys(columns, Equals(value))) for value in values)
+    rows = pa.table(
+        {"a": [0, 2**12, 2**12], "b": [0, 0, 2**12], "c": [0, 0, 2**12], "d": [0, 0, 2**12], "e": [0, 0, 2**12]}
+    )
+    assert slices.assign(rows).tolist() == [0, -1, 2**12]
+
+
 def test_local_days_follow_daylight_saving() -> None:
     zone = ZoneInfo("America/New_York")
     first = dt.datetime(2013, 3, 10, tzinfo=zone)
