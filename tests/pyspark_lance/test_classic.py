@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark  # noqa: TID253 - what the tests are about
 import pytest
 from pyspark.sql import functions  # noqa: TID253 - what the tests are about
 
@@ -52,6 +53,16 @@ FRAMES = {
 }
 
 
+def written(frame, uri, options, *, transport):
+    """Write a frame, if this Spark hands out batches of so few rows: 4.1 gives those of the session alone."""
+    try:
+        return write_with(frame, uri, options, transport=transport)
+    except LanceError as error:
+        if pyspark.__version__.startswith("4.1.") and "does not hand out Arrow batches" in str(error):
+            pytest.skip("Spark 4.1 cannot be asked for batches of fewer rows")
+        raise
+
+
 @pytest.mark.parametrize("query", FRAMES.values(), ids=FRAMES)
 def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
     frame = spark.sql(query)
@@ -59,7 +70,7 @@ def test_both_transports_write_the_same_bytes(spark, tmp_path, query):
         frame = frame.withMetadata("v", {VECTOR_WIDTH: 2})
     results = {}
     for transport in ("arrow_rdd", "map_in_arrow"):
-        results[transport] = write_with(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
+        results[transport] = written(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
     assert contents(tmp_path / "arrow_rdd") == contents(tmp_path / "map_in_arrow")
     first, second = results.values()
     assert (first.rows_written, first.bytes_written, first.files) == (
@@ -87,7 +98,7 @@ def test_settings_of_the_session_do_not_show_in_the_table(spark, tmp_path, setti
         spark.conf.set(key, value)
     try:
         for transport in ("arrow_rdd", "map_in_arrow"):
-            write_with(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
+            written(frame, str(tmp_path / transport), WriteOptions(), transport=transport)
             assert contents(tmp_path / transport) == contents(tmp_path / "plain")
             back = pyspark_lance.read(spark, str(tmp_path / transport))
             assert back.orderBy("id").collect() == frame.collect()
