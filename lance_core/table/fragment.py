@@ -364,6 +364,12 @@ class FragmentList(Sequence[Fragment]):
             _check_id(int(self._sizes[0].max(initial=0)))
         return self._sizes
 
+    def places_with_rows(self) -> Sequence[int]:
+        """The places of those that can hold rows: all but those without files that claim no rows either."""
+        places = np.flatnonzero(self.sizes()[1] == 0).tolist()
+        empty = {place for place in places if not _parsed(self._raw[place]).files}
+        return [place for place in range(len(self)) if place not in empty] if empty else range(len(self))
+
     def check_row_ids(self) -> None:
         """Refuse fragments that do not say the ids of their rows, as all must in a dataset with stable row ids.
 

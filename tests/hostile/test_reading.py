@@ -348,4 +348,6 @@ def test_a_manifest_of_millions_of_empty_fragments(tmp_path):
 
     manifest = Manifest.from_bytes(table(tmp_path / "t2").source.store.get(found.key))
     store.put(found.key, replace(manifest, fragments=FragmentList(ids), max_fragment_id=1 << 20).to_bytes(None))
-    assert lance.dataset(path).count_rows() == 0
+    dataset = lance.dataset(path)
+    assert len(dataset.source.manifest.fragments.places_with_rows()) == 0
+    assert dataset.count_rows() == dataset.count_rows(filter="a = 1") == 0

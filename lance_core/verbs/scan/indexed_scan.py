@@ -112,14 +112,18 @@ def selected(
     source: Source, fragments: Sequence[Fragment], selection: Selection | None
 ) -> Sequence[tuple[Fragment, BitMap | None]]:
     """The fragments out of some that can match, each with the offsets of the rows that can; None for all."""
+    own = source.manifest.fragments
     if selection is None:
-        return [(fragment, None) for fragment in fragments]
-    if fragments is source.manifest.fragments:
+        return [
+            (fragments[place], None)
+            for place in (own.places_with_rows() if fragments is own else range(len(fragments)))
+        ]
+    if fragments is own:
         return [(fragments[place], rows) for place, rows in selection.parts()]
     places = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
     found = []
     for fragment, place in zip(fragments, places, strict=True):
-        is_known = place >= 0 and _is_of(source.manifest.fragments, fragment)
+        is_known = place >= 0 and _is_of(own, fragment)
         rows = selection.rows_of(place) if is_known else None
         if rows is None or rows:
             found.append((fragment, rows))

@@ -233,6 +233,12 @@ def test_lists_count_live_rows_without_records():
     assert FragmentList.of(fragments).live_counts() == [10, 7, None, 0, None]
 
 
+def test_lists_tell_which_fragments_can_hold_rows():
+    fragments = [fragment(1), Fragment(id=2), fragment(3, physical_rows=0), Fragment(id=4, physical_rows=10)]
+    assert list(FragmentList.of(fragments).places_with_rows()) == [0, 2, 3]
+    assert list(FragmentList.of([fragment(1), fragment(2)]).places_with_rows()) == [0, 1]
+
+
 def test_deletion_knowledge_follows_changes():
     gone = DeletionFile(file_type=DeletionFileType.ARROW, read_version=1, id=5, num_deleted_rows=1)
     clean = FragmentList.of([fragment(1), fragment(2)])
