@@ -148,7 +148,7 @@ def merging(spark, folder: Path) -> None:
     def merge() -> None:
         pyspark_lance.merge(spark.read.parquet(str(changes)), ours, on="id")
 
-    times = costs({"lance": merge, "joined": rewrite, "plain": plain_rewrite}, 3, emptied(again))
+    times = costs({"lance": merge, "joined": rewrite, "plain": plain_rewrite}, 8, emptied(again))
     line("merge 1 % of 5M rows, to read and rewrite", times["lance"], times["plain"], 0.6)
     line("  to read, join and rewrite", times["lance"], times["joined"], None)
 
@@ -179,7 +179,7 @@ def reading(spark, folder: Path) -> None:
                 ),
                 "parquet": lambda column=column: sink(spark.read.parquet(str(theirs)).select(column)),
             },
-            5,
+            12,
             emptied(),
         )
         line(f"select of one column of 10, {column}", times["lance"], times["parquet"], 1.0)
