@@ -337,8 +337,7 @@ class FragmentList(Sequence[Fragment]):
     def ids(self) -> Sequence[int]:
         """The fragment ids, in order of the list."""
         if self._ids is None:
-            self._ids = [_id_of(raw) for raw in self._raw]
-            _check_id(max(self._ids, default=0))
+            self._ids = self.sizes()[0].tolist()
         return self._ids
 
     @property
@@ -360,8 +359,9 @@ class FragmentList(Sequence[Fragment]):
     def sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The ids, and the physical rows of each; 0 where the manifest does not tell them."""
         if self._sizes is None:
-            self._sizes = fragment_sizes(self._raw)
-            _check_id(int(self._sizes[0].max(initial=0)))
+            found = fragment_sizes(self._raw)
+            _check_id(int(found[0].view(np.uint64).max(initial=0)))
+            self._sizes = found
         return self._sizes
 
     def places_with_rows(self) -> Sequence[int]:
@@ -501,15 +501,3 @@ def _live_count(message: table_pb2.DataFragment) -> int | None:
     if not message.physical_rows or (not deleted and message.HasField("deletion_file")):
         return None
     return message.physical_rows - deleted
-
-
-def _id_of(raw: bytes) -> int:
-    """Read the id off a serialized fragment: field 1, which writers put first and leave out if 0."""
-    if raw[:1] == b"\x08":
-        value = shift = 0
-        for byte in raw[1:11]:
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-    return _parsed(raw).id
