@@ -290,7 +290,7 @@ class TestPages:
         monkeypatch.setattr(branch_page, "_MOST_RUNS", 1)
         monkeypatch.setattr(branch_page, "_MOST_BRANCHES", 2)
         lake.run(events, partition="2024-01-01")
-        for name in ("a", "b", "c"):
+        for name in ("c", "b", "a"):  # the newest is the first by name, too: branches of one second are in that order
             lake.table("events").create_branch(name)
         for day in ("2024-01-02", "2024-01-03"):
             result = lake.run(events, partition=day, tags={"lance/branch": "a"}, **TAGGED)
