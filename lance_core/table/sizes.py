@@ -53,9 +53,9 @@ def fragment_sizes(raw: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDA
     numbers = _varints(raw) if len(raw) >= _MANY else None
     if numbers is None:
         together = _Whole()
-        together.fragments.extend(raw)  # type: ignore[attr-defined]
+        together.fragments.extend(raw)  # type: ignore[attr-defined]  # the classes are made below
         try:
-            found = _Sizes.FromString(together.SerializeToString()).fragments  # type: ignore[attr-defined]
+            found = _Sizes.FromString(together.SerializeToString()).fragments  # type: ignore[attr-defined]  # the same
         except DecodeError as error:
             raise CorruptFileError("a fragment of the manifest is no DataFragment") from error
         ids = np.fromiter(map(attrgetter("id"), found), np.uint64, len(found))

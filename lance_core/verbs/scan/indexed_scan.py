@@ -114,10 +114,8 @@ def selected(
     """The fragments out of some that can match, each with the offsets of the rows that can; None for all."""
     own = source.manifest.fragments
     if selection is None:
-        return [
-            (fragments[place], None)
-            for place in (own.places_with_rows() if fragments is own else range(len(fragments)))
-        ]
+        places_read = own.places_with_rows() if fragments is own else range(len(fragments))
+        return [(fragments[place], None) for place in places_read]
     if fragments is own:
         return [(fragments[place], rows) for place, rows in selection.parts()]
     places = selection.view.places(np.array([fragment.id for fragment in fragments], np.int64)).tolist()
