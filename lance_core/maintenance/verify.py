@@ -22,6 +22,7 @@ from lance_core.table.index import IndexMetadata
 from lance_core.table.paths import INDICES_PREFIX, transaction_key
 from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
+from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
@@ -68,6 +69,8 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
             problems += found
             if progress is not None:
                 progress(count, len(fragments))
+    for fragment_id, message in row_id_problems(source):
+        problems.append(Problem(version=source.manifest.version, fragment_id=fragment_id, path="", message=message))
     for index in source.manifest.indices:
         problems += _check_index(source, index)
     return problems + list(_check_transaction(source))

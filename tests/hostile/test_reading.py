@@ -13,11 +13,13 @@ from pyroaring import BitMap
 import lance_core as lance
 from lance_core.errors import CorruptFileError, InvalidInputError, LanceError, StoreError, UnsupportedError
 from lance_core.file import column
+from lance_core.maintenance.verify import verify
 from lance_core.store import fsspec as fsspec_module
 from lance_core.store import open_store
 from lance_core.table.fragment import BasePath
+from lance_core.table.rowids import encode_row_ids
 from tests import processes
-from tests.hostile.tables import forge, forge_files, table
+from tests.hostile.tables import forge, forge_files, forge_fragments, table
 
 
 def at_base(path, base_path):
@@ -111,7 +113,6 @@ def deleted_by(path, data, kind, **counts):
 
 def forge_deletions(path, **fields):
     from lance_core.table.deletion import DeletionFileType
-    from tests.hostile.tables import forge_fragments
 
     if "file_type" in fields:
         fields["file_type"] = DeletionFileType(fields["file_type"])
@@ -208,7 +209,6 @@ def test_running_out_of_memory_says_nothing_about_the_file(tmp_path, monkeypatch
 def test_a_file_with_other_rows_than_the_manifest_says_is_not_decoded(tmp_path):
     path = tmp_path / "t"
     table(path, pa.table({"a": pa.array(np.zeros(1_000_000, np.int64))}))
-    from tests.hostile.tables import forge_fragments
 
     forge_fragments(path, lambda fragment: replace(fragment, physical_rows=3))
     with pytest.raises(CorruptFileError, match="has 1000000 rows, the manifest says 3"):
@@ -322,7 +322,6 @@ def test_a_manifest_of_more_levels_is_refused_when_it_is_opened(tmp_path, levels
 
 def test_validate_counts_row_ids(tmp_path):
     from lance_core._proto import rowids_pb2
-    from tests.hostile.tables import forge_fragments
 
     dataset = table(tmp_path / "t", enable_stable_row_ids=True)
     dataset.validate()
@@ -331,6 +330,38 @@ def test_validate_counts_row_ids(tmp_path):
     forge_fragments(tmp_path / "t", lambda fragment: replace(fragment, row_ids=sequence.SerializeToString()))
     with pytest.raises(CorruptFileError, match="row ids"):
         lance.dataset(tmp_path / "t").validate()
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        (lambda _: range(6), "6 of its rows have ids of other rows; 0 is in fragment 0 as well"),
+        (lambda f: range(f.id * 5, f.id * 5 + 6), "1 of its rows have ids of other rows; 5 is in fragment 0 as well"),
+        (lambda f: [f.id * 6 + i for i in (5, 4, 3, 2, 5, 0)], "5 is in it already"),
+        (lambda f: range(f.id * 6 + 1, f.id * 6 + 7), "one is 12, and the manifest says that 12 is free"),
+        (lambda f: [f.id + 2 * i for i in range(6)], None),
+        (lambda f: range(f.id * 6, f.id * 6 + 6)[::-1], None),
+    ],
+)
+def test_row_ids_are_told_that_two_rows_have(tmp_path, ids, told):
+    table(tmp_path / "t", pa.table({"a": range(12)}), max_rows_per_file=6, enable_stable_row_ids=True)
+    forge_fragments(tmp_path / "t", lambda f: replace(f, row_ids=encode_row_ids(np.array(ids(f), np.uint64))))
+    dataset = lance.dataset(tmp_path / "t")
+    found = [problem.message for problem in verify(dataset)]
+    if told is None:
+        assert found == []
+        dataset.validate()
+        return
+    assert any(told in message for message in found)
+    with pytest.raises(CorruptFileError, match=told):
+        dataset.validate()
+
+
+def test_rows_that_moved_keep_their_ids(tmp_path):
+    dataset = table(tmp_path / "t", enable_stable_row_ids=True)
+    dataset.update({"b": "'y'"}, where="a > 2")
+    dataset.validate()
+    assert verify(dataset) == []
 
 
 def test_a_manifest_of_millions_of_empty_fragments(tmp_path):

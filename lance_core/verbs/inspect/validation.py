@@ -13,13 +13,14 @@ from lance_core.schema import Schema
 from lance_core.table.fragment import DataFile, Fragment, fields_with_columns
 from lance_core.table.index import IndexMetadata
 from lance_core.table.rowids import row_record_problems
+from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.version.source import Source
 
 __all__ = ["check_columns", "validate", "validate_fragment"]
 
 
 def validate(source: Source) -> None:
-    """Check that a version is consistent: ids, files, row counts and deletions.
+    """Check that a version is consistent: ids of fragments and rows, files, row counts and deletions.
 
     Raises:
         CorruptFileError: It is not; the error names the first problem.
@@ -39,6 +40,8 @@ def validate(source: Source) -> None:
     _validate_coverage(manifest.indices, BitMap(ids))
     for fragment in manifest.fragments:
         validate_fragment(source, fragment)
+    for fragment_id, message in row_id_problems(source):
+        raise CorruptFileError(f"Fragment {fragment_id}: {message}")
 
 
 def _validate_coverage(indices: Sequence[IndexMetadata], live: BitMap) -> None:

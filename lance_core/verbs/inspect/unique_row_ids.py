@@ -1,0 +1,83 @@
+"""Whether stable row ids are stable: no two rows that are not deleted may have the same, nor will a new one get it.
+
+A moved row keeps its id, and the deleted row that it was keeps it as well: deletions are held against ids first. Only
+fragments whose ids lie in spans that overlap, or do not ascend, are looked at; for others nothing but the manifest is
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lance_core.errors import LanceError
+from lance_core.table.fragment import Fragment
+from lance_core.table.rowids import U64Array, row_ids_of
+from lance_core.verbs.version.source import Source
+
+__all__ = ["row_id_problems"]
+
+_Span = tuple[int, int, bool, Fragment]
+"""The lowest and the highest id of a fragment, and whether they ascend."""
+
+
+def row_id_problems(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield fragments with row ids that another row has or will be given as well, and what is wrong.
+
+    Fragments of which the ids or deletions cannot be read are passed over.
+    """
+    spans = sorted(_spans(source), key=lambda span: span[:2])
+    free = source.manifest.next_row_id
+    group: list[_Span] = []
+    highest = -1
+    for span in spans:
+        if span[1] >= free:
+            yield span[3].id, f"row ids: one is {span[1]}, and the manifest says that {free} is free"
+        if group and span[0] > highest:
+            yield from _problems_of(source, group)
+            group = []
+        group.append(span)
+        highest = max(highest, span[1])
+    yield from _problems_of(source, group)
+
+
+def _spans(source: Source) -> Iterator[_Span]:
+    for fragment in source.manifest.fragments:
+        try:
+            ids = row_ids_of(fragment)
+        except LanceError:
+            continue
+        if ids is not None and len(ids):
+            yield int(ids.min()), int(ids.max()), bool((ids[1:] > ids[:-1]).all()), fragment
+
+
+def _problems_of(source: Source, group: list[_Span]) -> Iterator[tuple[int, str]]:
+    """The problems of fragments whose spans overlap."""
+    if not group or (len(group) == 1 and group[0][2]):
+        return
+    fragments: list[int] = []
+    parts: list[U64Array] = []
+    for _, _, _, fragment in group:
+        try:
+            deletions = source.deletions(fragment)
+        except LanceError:
+            continue
+        ids = row_ids_of(fragment)
+        assert ids is not None
+        parts.append(ids if deletions is None else ids[deletions.live_rows(len(ids))])
+        fragments.append(fragment.id)
+    if not parts:
+        return
+    ids = np.concatenate(parts)
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    again = np.flatnonzero(ids[1:] == ids[:-1])
+    owners = np.repeat(np.array(fragments, np.int64), [len(part) for part in parts])[order]
+    # One problem for each fragment that brings an id again, by the first of them.
+    _, firsts = np.unique(owners[again + 1], return_index=True)
+    for place in again[firsts].tolist():
+        first, second = int(owners[place]), int(owners[place + 1])
+        count = int((owners[again + 1] == second).sum())
+        where = "in it already" if first == second else f"in fragment {first} as well"
+        yield second, f"row ids: {count} of its rows have ids of other rows; {int(ids[place])} is {where}"
