@@ -67,7 +67,7 @@ test-slow: java setup ## Run the tests that take minutes
 .PHONY: test-ui
 test-ui: java setup ## Run the tests of the Dagster UI in headless Chromium
 	@command -v chromium >/dev/null || { echo "chromium is missing; on Debian: apt-get install chromium"; exit 1; }
-	$(RUN)/pytest -m ui
+	$(RUN)/pytest -m ui tests/ui
 
 .PHONY: test-heavy
 test-heavy: setup ## Run the tests with a PostgreSQL server, from the system's package
@@ -94,14 +94,14 @@ lowest-core: setup
 	$(UV) export --quiet --frozen --no-hashes --no-emit-project --all-extras | \
 	  grep -E '^(pytest(-[a-z]+)?|hypothesis|moto)==' > $(LOWEST)/tools.txt
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --constraint $(LOWEST)/tools.txt $(LOWEST_CORE) "pylance==14.0.2" \
-	  "moto[server,s3]" boto3 hypothesis pytest pytest-benchmark pytest-timeout click rich pandas polars duckdb \
+	  "moto[server,s3]" boto3 hypothesis pytest pytest-benchmark pytest-timeout pytest-xdist click rich pandas polars duckdb \
 	  "psycopg[binary]"
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --no-deps -e .
 
 .PHONY: lowest-core-tests
 lowest-core-tests:
 	@# This pyarrow makes no arrays of half floats and dictionaries of large strings from Python values.
-	$(LOWEST)/bin/python -m pytest $(if $(MINUTES),--minutes $(MINUTES)) tests/lance_core tests/hostile \
+	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile tests/lance_core tests/hostile \
 	  --deselect tests/lance_core/encoding/test_levels.py::test_arrays_survive_levels \
 	  --deselect tests/lance_core/encoding/test_relabel.py::test_values_stay
 
