@@ -174,6 +174,20 @@ class TestUploadsInParts:
         assert made[-1] == "abort_multipart_upload"
         assert not [found for found in store.list("data/") if found.key == "data/x"]
 
+    def test_an_upload_that_was_aborted_is_over(self, store, calls):
+        made, _ = calls
+        writer = store.open_writer("data/x")
+        writer.write(bytes(6 << 20))
+        writer.abort()
+        assert made[-1] == "abort_multipart_upload"
+        writer.abort()
+        with pytest.raises(StoreError, match="closed"):
+            writer.write(b"x")
+        with pytest.raises(StoreError, match="closed"):
+            writer.close()
+        assert made.count("abort_multipart_upload") == 1
+        assert made[-1] == "abort_multipart_upload"
+
     def test_a_lost_answer_of_the_end_is_told_by_the_object(self, store, calls):
         made, failing = calls
         failing["complete_multipart_upload"] = http_error(500, "InternalError")

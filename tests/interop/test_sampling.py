@@ -1,5 +1,7 @@
 """Samples and shares of a dataset: the same rows from both libraries, where chance leaves them alone."""
 
+from itertools import pairwise
+
 import lance
 import lance.sampler
 import pyarrow as pa
@@ -99,6 +101,15 @@ def test_a_sample_has_each_row_once(uri, options):
         list(sampler.maybe_sample(uri, 0, "id"))
     with pytest.raises(InvalidInputError, match="rank 3 of 3"):
         sampler.ShardedBatchSampler(3, 3)
+
+
+def test_a_large_sample_is_made_of_as_many_runs_as_are_allowed(uri):
+    rows = numbers(sampler.maybe_sample(uri, 128, "id", max_takes=32))
+    runs = [rows[start : start + 4] for start in range(0, len(rows), 4)]
+    short = [run for run in runs if run != list(range(run[0], run[0] + 4))]
+    assert not short or ROWS - 1 in rows  # the last rows are no whole run
+    # That most of 32 runs, of 297, come one after another is as good as impossible.
+    assert sum(after != before + 1 for before, after in pairwise(rows)) > 8
 
 
 def test_automatic_cleanup_is_switched_as_pylance_does(uri):

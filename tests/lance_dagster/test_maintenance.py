@@ -297,6 +297,22 @@ def test_ten_thousand_fragments_are_planned_from_the_manifest_alone(requests):
     assert len(requests) <= 4, requests
 
 
+def test_what_somebody_else_cleans_up_meanwhile_is_not_due(tmp_path, monkeypatch):
+    uri, real = str(tmp_path / "t.lance"), upkeep.measure
+    for i in range(3):
+        lance_core.write_dataset(pa.table({"n": [i]}), uri, mode="overwrite" if i else "create")
+    policy = LanceMaintenancePolicy(cleanup_older_than=timedelta(microseconds=1))
+    assert upkeep.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
+
+    def measure_and_wait(dataset, policy):
+        found = real(dataset, policy)
+        lance_core.dataset(uri).cleanup_old_versions(older_than=timedelta(0))
+        return found
+
+    monkeypatch.setattr(upkeep, "measure", measure_and_wait)
+    assert not upkeep.survey(lance_core.dataset(uri), "t", policy)[0].cleanup_due
+
+
 class TestRaces:
     def test_a_writer_that_is_always_faster_wins_and_nothing_fails(self, lake, monkeypatch):
         fill(lake, "nyc/flights")

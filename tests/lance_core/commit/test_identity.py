@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core as lance
+from lance_core.commit import identity_of
 from lance_core.errors import CommitConflictError, DatasetNotFoundError, IncompatibleConflictError, InvalidInputError
 from lance_core.store import open_store
 
@@ -198,6 +199,12 @@ def test_without_tags_the_manifests_are_compared(uri):
         known.move_to(replace(manifest, location=replace(manifest.location, e_tag=None)))
         known.insert(OLD)
     assert lance.dataset(uri).count_rows() == 12
+
+
+def test_without_a_transaction_file_the_transactions_are_compared(uri):
+    manifest = replace(make(uri, OLD).source.manifest, transaction_file="")
+    others = [replace(manifest, transaction_bytes=made_by) for made_by in (b"one", b"other", None)]
+    assert len({identity_of(other) for other in (manifest, *others)}) == 4
 
 
 def test_a_branch_that_was_made_again_is_another(tmp_path):

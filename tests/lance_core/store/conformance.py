@@ -132,6 +132,18 @@ class StoreConformance:
             fail()
         assert list(store.list("")) == []
 
+    def test_an_aborted_writer_stays_aborted(self, store):
+        writer = store.open_writer("d/gone")
+        writer.write(b"x" * 100)
+        writer.abort()
+        writer.abort()
+        with pytest.raises(StoreError):
+            writer.write(b"more")
+        with pytest.raises(StoreError):
+            writer.close()
+        writer.abort()
+        assert list(store.list("")) == []
+
     def test_list_is_sorted_and_honours_its_limits(self, store):
         keys = ["a/1", "a/10", "a/2", "a-x", "a/b/c", "b", "a.txt", "é"]
         for key in keys:

@@ -98,6 +98,13 @@ def test_words_in_chunks(array: pa.Array, name: str, max_bytes: int, max_values:
     check_miniblock(array, name, max_bytes=max_bytes, max_values=max_values)
 
 
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_runs_that_do_not_fit_a_chunk_get_smaller_ones(run: int) -> None:
+    array = pa.array(np.repeat(np.arange(4096 // run), run))
+    check_miniblock(array, "rle")
+    check_miniblock(pa.array([], array.type), "rle")
+
+
 @given(array=words(32) | words(64), name=st.sampled_from(["byte_stream_split", "general:lz4(byte_stream_split)"]))
 @settings(max_examples=30, deadline=None)
 def test_byte_streams_in_chunks(array: pa.Array, name: str) -> None:

@@ -1,5 +1,7 @@
 """Several tries of one write: what the last one was given is what the table holds, once, whatever happened between."""
 
+from datetime import timedelta
+
 import lance
 import pyarrow as pa
 import pytest
@@ -320,10 +322,23 @@ class TestLost:
         latest(table).delete("v = 3")
         latest(table).tags.create("keep", first.version)
         compact(latest(table))
-        latest(table).cleanup_old_versions(
-            older_than=__import__("datetime").timedelta(0), error_if_tagged_old_versions=False
-        )
+        latest(table).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
         with pytest.raises(EarlierTryError, match="version 3 was cleaned up"):
+            write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+
+    def test_a_try_that_was_cleaned_up_after_a_later_one_took_its_place(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        second = write(table.uri, rows(4, 5), attempt(1, first.version), base=latest(table))
+        latest(table).cleanup_old_versions(older_than=timedelta(0))
+        assert [version["version"] for version in latest(table).versions()] == [second.version]
+        write(table.uri, rows(7), attempt(2, first.version, second.version), base=latest(table))
+        assert values(table.uri) == [7, 100, 101]
+
+    def test_a_try_that_was_cleaned_up(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        table.insert(rows(60))
+        latest(table).cleanup_old_versions(older_than=timedelta(0))
+        with pytest.raises(EarlierTryError, match=f"version {first.version} was cleaned up"):
             write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
 
 
@@ -335,7 +350,7 @@ def test_transactions_are_found_by_a_property(table):
     found, missing = latest(table).find_transactions(*TOKEN)
     assert (list(found), missing) == ([4, 2], [])
     assert found[2].operation.name == "Append"
-    latest(table).cleanup_old_versions(older_than=__import__("datetime").timedelta(0))
+    latest(table).cleanup_old_versions(older_than=timedelta(0))
     assert latest(table).find_transactions(*TOKEN)[1] == [3, 2, 1]
 
 

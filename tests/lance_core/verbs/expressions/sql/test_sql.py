@@ -150,6 +150,8 @@ INVALID = {
     "i = 1 )": "position 7",
     "s = 'abc": "cannot read SQL",
     "i = s": "int32 and string.*position 1 ",
+    "i = X'61'": "int32 and (large_)?binary have no common type",
+    "X'61' < d": "binary and date32.* have no common type",
     "i > 1 AND b = 3": "bool and int64.*position 11 ",
     "i AND b": "true or false, found int32.*position 1 ",
     "NOT i": "true or false",
