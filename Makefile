@@ -9,6 +9,7 @@ UV_HOME := .venv-uv
 UV := $(UV_HOME)/bin/uv
 RUN := .venv/bin
 STAMP := .venv/.set-up
+CLASSES := .venv/spark-classes.jsa
 # The floors of pyproject.toml.
 LOWEST_DAGSTER := 1.11.8
 LOWEST_SPARK := 4.1.0
@@ -52,16 +53,19 @@ demo: java setup ## Run the main job: flight data through Spark into Lance table
 ui: java setup ## Open the Dagster UI on the example project
 	$(RUN)/python -m example_project.ui
 
+$(CLASSES): $(STAMP) | java
+	@$(RUN)/python -m tests.spark_classes 2> $@.log || { cat $@.log; exit 1; }
+
 .PHONY: test
-test: java setup ## Run the tests
+test: java setup $(CLASSES) ## Run the tests
 	$(RUN)/pytest -n 2 --dist loadfile
 
 .PHONY: coverage
-coverage: java setup ## Run the tests and tell which lines they leave out
+coverage: java setup $(CLASSES) ## Run the tests and tell which lines they leave out
 	$(RUN)/pytest -n 2 --dist loadfile --cov --cov-report=term --cov-report=html:.coverage_html
 
 .PHONY: test-slow
-test-slow: java setup ## Run the tests that take minutes
+test-slow: java setup $(CLASSES) ## Run the tests that take minutes
 	$(RUN)/pytest -m slow --timeout 3600 --hypothesis-profile anew
 
 .PHONY: test-ui

@@ -1,5 +1,6 @@
 """Fixtures that several packages of tests share."""
 
+import os
 import signal
 import time
 import uuid
@@ -9,6 +10,7 @@ from hypothesis import settings
 
 from tests.ceph_server import PACKAGES, ceph_server, missing_programs
 from tests.s3_server import s3_server
+from tests.spark_classes import submit_options
 
 # A code location, which has no doctests, and what runs in an environment of its own.
 collect_ignore = ["ui/definitions.py", "mutants.py"]
@@ -17,6 +19,8 @@ collect_ignore = ["ui/definitions.py", "mutants.py"]
 # ended.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", submit_options())
 
 # What is drawn is the same in each run, so that a run tells of its change; `make test-slow` draws anew.
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)

@@ -27,8 +27,6 @@ def spark(connect, tmp_path_factory):
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.timeType.enabled": "true",
         "spark.default.parallelism": "2",
-        # Short jobs: the time that goes into compiling them well is not earned back.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     # Two attempts for each task; a local session has one unless told so.
     with warnings.catch_warnings():
