@@ -1,6 +1,8 @@
 """Fixtures that several packages of tests share."""
 
+import collections
 import os
+import random
 import signal
 import time
 import uuid
@@ -29,11 +31,33 @@ settings.load_profile("same")
 
 
 class TimeBox:
-    """Ends a run after some minutes, as green as its tests are."""
+    """Ends a run after some minutes, as green as its tests are.
 
-    def __init__(self, minutes):
+    It takes one variant of each test before it takes another one, and modules in another order with each seed. Tests of
+    a class stay together, as they may go on from each other.
+    """
+
+    def __init__(self, minutes, seed):
         self.end = time.monotonic() + 60 * minutes
+        self.seed = seed
         self.over = False
+
+    def pytest_report_header(self):
+        return f"order of tests: --seed {self.seed}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        modules = sorted({item.path for item in items})
+        random.Random(self.seed).shuffle(modules)
+        variants = collections.Counter()
+
+        def place(item):
+            name = item.nodeid.partition("[")[0]
+            variant = variants[name]
+            variants[name] += item.cls is None
+            return variant, modules.index(item.path)
+
+        items.sort(key=place)
 
     def pytest_runtest_logfinish(self, nodeid):
         self.over = time.monotonic() > self.end
@@ -51,12 +75,15 @@ class TimeBox:
 
 def pytest_addoption(parser):
     parser.addoption("--minutes", type=float, help="begin no further test after so many minutes")
+    parser.addoption("--seed", type=int, help="with --minutes: the order of modules; else any")
 
 
 def pytest_configure(config):
     minutes = config.getoption("--minutes")
     if minutes is not None:
-        config.pluginmanager.register(TimeBox(minutes))
+        if config.option.seed is None:
+            config.option.seed = random.randrange(1000)  # what xdist hands to its workers
+        config.pluginmanager.register(TimeBox(minutes, config.option.seed))
 
 
 @pytest.fixture(scope="session")
