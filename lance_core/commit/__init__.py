@@ -27,6 +27,7 @@ from lance_core.commit.versions import (
     load_version_record,
     locate_latest,
     refuse_another,
+    refuse_gone,
     summaries,
 )
 from lance_core.errors import CommitConflictError
@@ -64,6 +65,7 @@ __all__ = [
     "migrate_to_v2_names",
     "on_commit",
     "refuse_another",
+    "refuse_gone",
     "refuse_overruled",
     "refuse_superseded",
     "summaries",

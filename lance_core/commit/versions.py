@@ -56,6 +56,7 @@ __all__ = [
     "load_version_record",
     "locate_latest",
     "refuse_another",
+    "refuse_gone",
     "summaries",
 ]
 
@@ -324,6 +325,16 @@ def existing_versions(store: ObjectStore) -> list[int]:
     if not found:
         raise _dropped(store)
     return found
+
+
+def refuse_gone(store: ObjectStore) -> None:
+    """Make sure that a dataset that was opened is there, when something of it is not.
+
+    Raises:
+        DatasetNotFoundError: It has no version any more.
+    """
+    if locate_latest(store) is None:
+        raise _dropped(store)
 
 
 def summaries(store: ObjectStore) -> Iterator[VersionSummary]:

@@ -8,14 +8,15 @@ from typing import Any, Final, Self
 
 from lance_core.commit import (
     commit,
+    existing_versions,
     find_all_by_property,
     find_by_property,
-    list_versions,
     load_following,
     load_manifest,
     load_transaction,
     load_version_record,
     migrate_to_v2_names,
+    refuse_gone,
     summaries,
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
@@ -60,7 +61,7 @@ class HistoryVerbs(Handle):
 
     def version_refs(self) -> list[dict[str, int]]:
         """The numbers of all versions of this branch, oldest first, without reading them."""
-        return [{"version": number} for number in list_versions(self._store)]
+        return [{"version": number} for number in existing_versions(self._store)]
 
     def migrate_manifest_paths_v2(self) -> None:
         """Give the manifests of this branch the names that sort newest first.
@@ -68,9 +69,12 @@ class HistoryVerbs(Handle):
         It must run to its end before anybody else uses the dataset; after an interruption run it again.
 
         Raises:
+            DatasetNotFoundError: The dataset is gone.
+            IncompatibleConflictError: It was dropped and made again.
             UnsupportedError: The version has writer flags that are not known.
         """
         self._manifest.check_writable()
+        load_following(self._store, self._manifest)  # says if the dataset is gone, or another one
         migrate_to_v2_names(self._store)
         self._manifest = load_manifest(self._store, self.version)
 
@@ -80,12 +84,17 @@ class HistoryVerbs(Handle):
         Raises:
             VersionNotFoundError: There is no such version.
         """
-        found = load_transaction(self._store, load_version_record(self._store, int(version)))
+        try:
+            record = load_version_record(self._store, int(version))
+        except VersionNotFoundError:
+            refuse_gone(self._store)
+            raise
+        found = load_transaction(self._store, record)
         return None if found is None else Transaction.from_record(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """The transactions of the latest versions up to this one, newest first."""
-        numbers = [number for number in list_versions(self._store) if number <= self.version]
+        numbers = [number for number in existing_versions(self._store) if number <= self.version]
         return [self.read_transaction(number) for number in reversed(numbers[-recent_transactions:])]
 
     def history(self, *, ahead: int = 1) -> Iterator[tuple[Self, Transaction | None]]:
@@ -96,7 +105,7 @@ class HistoryVerbs(Handle):
         Args:
             ahead: So many versions are read at once, for a caller that is going to ask for them.
         """
-        numbers = [number for number in reversed(list_versions(self._store)) if number <= self.version]
+        numbers = [number for number in reversed(existing_versions(self._store)) if number <= self.version]
         for start in range(0, len(numbers), ahead):
             wanted = numbers[start : start + ahead]
             if ahead == 1:
@@ -155,7 +164,7 @@ class HistoryVerbs(Handle):
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""
         limit = _utc(asof, self._uri)
-        for number in reversed(list_versions(self._store)):
+        for number in reversed(existing_versions(self._store)):
             if load_version_record(self._store, number).timestamp <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit
+from lance_core.commit import commit, load_following
 from lance_core.errors import InvalidInputError
 from lance_core.maintenance.compaction import compact
 from lance_core.maintenance.results import CompactionMetrics
@@ -140,17 +140,20 @@ class DatasetOptimizer:
             NotFoundError: There is no index of a name.
             UnsupportedError: An index that is named cannot be built here, or an argument is not offered.
             RetryableConflictError: Other writers changed the same each time.
+            DatasetNotFoundError: The dataset is gone.
         """
         refuse("optimize_indices", others)
-        self._dataset.move_to(
-            optimize_indices(
-                self._dataset.source,
-                num_indices_to_merge=num_indices_to_merge,
-                index_names=index_names,
-                retrain=bool(retrain),
-                properties=transaction_properties,
-            )
+        source = self._dataset.source
+        found = optimize_indices(
+            source,
+            num_indices_to_merge=num_indices_to_merge,
+            index_names=index_names,
+            retrain=bool(retrain),
+            properties=transaction_properties,
         )
+        if found is source.manifest:
+            load_following(source.store, found)  # nothing was committed, which would say if the dataset is gone
+        self._dataset.move_to(found)
 
 
 _NOT_OPTIONS = ("transaction_properties", "progress")

@@ -90,11 +90,11 @@ def _check_fragment(source: Source, fragment: Fragment) -> Iterator[Problem]:
         except LanceError as error:
             yield problem(path, str(error))
         else:
-            rows = [] if deletions is None else deletions.to_array().tolist()
+            rows = BitMap() if deletions is None else deletions.bitmap  # a few bytes of it can tell of billions
             if fragment.num_deleted_rows and len(rows) != fragment.num_deleted_rows:
                 yield problem(path, f"deletes {len(rows)} rows, the manifest says {fragment.num_deleted_rows}")
-            if rows and fragment.physical_rows and rows[-1] >= fragment.physical_rows:
-                yield problem(path, f"deletes row {rows[-1]} of {fragment.physical_rows}")
+            if rows and fragment.physical_rows and rows.max() >= fragment.physical_rows:
+                yield problem(path, f"deletes row {rows.max()} of {fragment.physical_rows}")
     for message in row_record_problems(fragment):
         yield problem("", message)
 

@@ -141,10 +141,14 @@ class DeletionVector:
         if num_rows > _MOST_ROWS:
             raise CorruptFileError(f"a fragment of {num_rows} rows")
         mask = np.ones(num_rows, dtype=np.bool_)
-        # A bitmap of a few bytes can hold billions of rows: cut it before it is spread out.
-        inside = self._rows if not self._rows or self._rows.max() < num_rows else self._rows & BitMap(range(num_rows))
-        mask[np.frombuffer(inside.to_array(), np.uint32) if inside else []] = False
+        mask[self.within(num_rows).to_array()] = False
         return mask
+
+    def within(self, num_rows: int) -> DeletionVector:
+        """Return the offsets below a number of rows: a bitmap of a few bytes can hold billions of others."""
+        if not self._rows or self._rows.max() < num_rows:
+            return self
+        return DeletionVector(self._rows & BitMap(range(num_rows)))
 
     def to_bytes(self, file_type: DeletionFileType | None = None) -> tuple[bytes, DeletionFileType]:
         """Return the bytes of a deletion file and its form.
@@ -179,6 +183,8 @@ class DeletionVector:
         Raises:
             CorruptFileError: The bytes are no deletion file of that form, or delete other rows than they can.
         """
+        if num_rows > _MOST_ROWS:
+            raise CorruptFileError(f"of a fragment of {num_rows} rows, more than a fragment can have")
         try:
             if file_type is DeletionFileType.BITMAP:
                 rows = BitMap.deserialize(bytes(data))

@@ -18,8 +18,9 @@ from lance_core.store import fsspec as fsspec_module
 from lance_core.store import open_store
 from lance_core.table.fragment import BasePath
 from lance_core.table.rowids import encode_row_ids
+from lance_core.table.transaction import WriterVersion
 from tests import processes
-from tests.hostile.tables import forge, forge_files, forge_fragments, table
+from tests.hostile.tables import ROWS, forge, forge_files, forge_fragments, table
 
 
 def at_base(path, base_path):
@@ -142,6 +143,7 @@ def bitmap_of_all():
 
 LIMITED = """
 import resource, sys, lance_core as lance
+from lance_core.maintenance.verify import verify
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 dataset = lance.dataset(sys.argv[1])
 for verb in (dataset.to_table, lambda: dataset.delete("a = 2"), lambda: dataset.update({"b": "'z'"}), dataset.validate):
@@ -149,6 +151,8 @@ for verb in (dataset.to_table, lambda: dataset.delete("a = 2"), lambda: dataset.
         verb()
     except lance.errors.CorruptFileError as error:
         print(error)
+for problem in verify(dataset):
+    print(problem.path, problem.message)
 """
 
 
@@ -160,7 +164,31 @@ def test_bombs_in_deletion_files_are_not_unpacked(tmp_path, kind, claim):
     deleted_by(path, data, kind, num_deleted_rows=claim)
     done = processes.run([sys.executable, "-c", LIMITED, path])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("_deletions/") >= 3, done.stdout + done.stderr
+    assert done.stdout.count("_deletions/") >= 4, done.stdout + done.stderr
+
+
+EARLY = """
+import resource, sys, lance_core as lance
+from lance_core.maintenance.verify import verify
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+dataset = lance.dataset(sys.argv[1])
+print(verify(dataset)[0].message)
+try:
+    print(dataset.take([0]).num_rows)
+except lance.errors.CorruptFileError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("rows", [6, 2**32, 2**40])
+def test_all_rows_are_deleted_by_a_manifest_whose_counts_may_be_wrong(tmp_path, rows):
+    path = tmp_path / "t"
+    deleted_by(path, bitmap_of_all(), "bin", num_deleted_rows=2**31)
+    forge_fragments(path, lambda fragment: replace(fragment, physical_rows=rows))
+    forge(path, lambda manifest: replace(manifest, writer_version=WriterVersion(library="lance", version="0.8.1")))
+    done = processes.run([sys.executable, "-c", EARLY, path])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith(("deletes", "the manifest says", "has 6 rows")), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -189,6 +217,13 @@ def test_deletions_in_several_batches_are_read(tmp_path):
     data = sink.getvalue().to_pybytes()
     dataset = deleted_by(tmp_path / "t", data, "arrow", num_deleted_rows=2)
     assert dataset.to_table()["a"].to_pylist() == [0, 1, 3, 4]
+
+
+def test_deletions_of_no_row_are_valid(tmp_path):
+    dataset = deleted_by(tmp_path / "t", arrow_file(pa.array([], pa.uint32())), "arrow", num_deleted_rows=0)
+    dataset.validate()
+    assert verify(dataset) == []
+    assert dataset.to_table() == ROWS
 
 
 def test_running_out_of_memory_says_nothing_about_the_file(tmp_path, monkeypatch):

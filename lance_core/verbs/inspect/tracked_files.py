@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from lance_core.commit import list_versions, load_manifest
+from lance_core.commit import existing_versions, load_manifest
 from lance_core.errors import VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
@@ -43,8 +43,11 @@ def tracked_files(
         source: A version of the dataset.
         min_version: Leave out older versions.
         progress: Called after each version with the number of versions done and their total.
+
+    Raises:
+        DatasetNotFoundError: The dataset is gone.
     """
-    versions = [number for number in list_versions(source.store) if min_version is None or number >= min_version]
+    versions = [number for number in existing_versions(source.store) if min_version is None or number >= min_version]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for done, number in enumerate(reversed(versions), start=1):
@@ -60,8 +63,14 @@ def tracked_files(
 
 
 def all_files(store: ObjectStore) -> pa.RecordBatchReader:
-    """All files below the dataset's root, with size and time."""
+    """All files below the dataset's root, with size and time.
+
+    Raises:
+        DatasetNotFoundError: The dataset is gone.
+    """
     found = list(store.list(""))
+    if not found:
+        existing_versions(store)  # says that the dataset is gone
     columns = [
         pa.array([store.root] * len(found), pa.string()).dictionary_encode(),
         pa.array([meta.key for meta in found], pa.string()),

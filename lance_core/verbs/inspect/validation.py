@@ -87,7 +87,7 @@ def validate_fragment(source: Source, fragment: Fragment) -> None:
     recorded = fragment.num_deleted_rows
     if recorded and recorded != len(deletions):
         raise CorruptFileError(f"Fragment {fragment.id}: {recorded} deletions are recorded, {len(deletions)} are there")
-    if rows is not None and deletions.bitmap.max() >= rows:
+    if rows is not None and len(deletions) and deletions.bitmap.max() >= rows:
         raise CorruptFileError(f"Fragment {fragment.id}: deletion vector contains an offset that is out of range")
 
 

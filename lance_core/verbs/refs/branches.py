@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, existing_versions, load_following, load_latest
+from lance_core.commit import commit, existing_versions, load_following, load_latest, refuse_gone
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -221,6 +221,7 @@ class Branches:
         index = manifest_index(self._place.store_of(branch))
         has_rows = index is not None and index.latest() is not None
         if own is None and not (has_rows or fork_tags or _own_files(root, branch, refs)):
+            refuse_gone(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
             (name, ref.parent_version)

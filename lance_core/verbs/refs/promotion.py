@@ -38,7 +38,6 @@ from lance_core.errors import (
     CommitConflictError,
     IncompatibleConflictError,
     InvalidInputError,
-    NotFoundError,
     RetryableConflictError,
 )
 from lance_core.table.deletion import new_deletion_file_id
@@ -65,7 +64,7 @@ from lance_core.verbs.refs.promotion_record import (
 )
 from lance_core.verbs.refs.promotion_update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
-from lance_core.verbs.version.references import Place, load_tag
+from lance_core.verbs.version.references import Place, find_tag
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
 
@@ -370,9 +369,8 @@ class _Promotion:
         """
         if self.tag is None:
             return
-        try:
-            found = load_tag(self.place.root, self.tag)
-        except NotFoundError:
+        found = find_tag(self.place.root, self.tag)
+        if found is None:
             return
         if landed is None or (found.version, found.branch) != (landed.version, self.branch.ref.parent_branch):
             raise InvalidInputError(f"Ref conflict error: tag {self.tag} already exists, on version {found.version}")

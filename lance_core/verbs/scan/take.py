@@ -14,7 +14,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.scan.fragment_scan import FragmentScan
 from lance_core.verbs.scan.options import ScanOptions
-from lance_core.verbs.scan.read_fragment import Rows, live_counts
+from lance_core.verbs.scan.read_fragment import Rows, live_counts, physical_rows
 from lance_core.verbs.scan.small_fragments import joined_rows
 from lance_core.verbs.version.source import Source
 
@@ -125,7 +125,7 @@ def _physical_offsets(source: Source, fragment: Fragment, rows: _Integers) -> _I
     deletions = source.deletions(fragment)
     if deletions is None:
         return rows
-    deleted = deletions.to_array().astype(np.int64)
+    deleted = deletions.within(physical_rows(source, fragment)).to_array().astype(np.int64)
     # The number of live rows before each deleted row; it decides which deleted rows come before a live one.
     before = deleted - np.arange(len(deleted))
     return rows + np.searchsorted(before, rows, side="right")

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lance_core.commit import identity_of, latest_version, load_manifest, refuse_another
+from lance_core.commit import identity_of, latest_version, load_manifest, refuse_another, refuse_gone
 from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
@@ -15,7 +15,7 @@ from lance_core.table.paths import branch_ref_key, tag_ref_key
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
 from lance_core.verbs.version.branch_roots import store_of_branch
 
-__all__ = ["Place", "Reference", "Resolved", "load_branch", "load_tag"]
+__all__ = ["Place", "Reference", "Resolved", "find_tag", "load_branch", "load_tag"]
 
 Reference = int | str | tuple[str | None, int | None] | None
 """A version on the current branch, a tag, or a branch (None or "main" for main) and a version (None for its latest);
@@ -44,12 +44,14 @@ class Resolved:
         """Read its manifest.
 
         Raises:
+            DatasetNotFoundError: There is no version any more.
             VersionNotFoundError: There is no such version.
             IncompatibleConflictError: It is not the one that the handle has: the dataset was dropped and made again.
         """
         try:
             found = load_manifest(self.store, self.version)
         except VersionNotFoundError as error:
+            refuse_gone(self.store)
             raise VersionNotFoundError(
                 f"Version not found error: version {self.branch or MAIN}:{self.version} does not exist in the table "
                 f"{self.store.root}; versions() lists those that do"
@@ -113,36 +115,49 @@ class Place:
         if version is None:
             version = latest_version(store)
         if version is None:
+            refuse_gone(self.root)
             raise VersionNotFoundError(_no_branch(branch or MAIN, self.root))
         is_known = (branch, version) == (self.branch, self.version)
         return Resolved(branch=branch, version=version, store=store, known=self.known if is_known else None)
 
 
 def load_tag(root: ObjectStore, tag: str) -> TagRef:
-    """Read a tag.
+    """Read a tag of a dataset that was opened.
 
     Raises:
-        VersionNotFoundError: There is none.
+        DatasetNotFoundError: The dataset is gone.
+        VersionNotFoundError: There is no such tag.
     """
+    found = find_tag(root, tag)
+    if found is None:
+        refuse_gone(root)
+        raise VersionNotFoundError(
+            f"Ref not found error: tag {tag} does not exist in the table {root.root}; tags.list() lists those that do"
+        )
+    return found
+
+
+def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
+    """Read a tag; None if there is none."""
     check_known_tag_name(tag)
     try:
         return TagRef.from_bytes(root.get(tag_ref_key(tag)))
-    except ObjectNotFoundError as error:
-        raise VersionNotFoundError(
-            f"Ref not found error: tag {tag} does not exist in the table {root.root}; tags.list() lists those that do"
-        ) from error
+    except ObjectNotFoundError:
+        return None
 
 
 def load_branch(root: ObjectStore, branch: str) -> BranchRef:
-    """Read the reference of a branch.
+    """Read the reference of a branch of a dataset that was opened.
 
     Raises:
+        DatasetNotFoundError: The dataset is gone.
         VersionNotFoundError: There is no such branch.
     """
     check_known_branch_name(branch)
     try:
         return BranchRef.from_bytes(root.get(branch_ref_key(branch)))
     except ObjectNotFoundError as error:
+        refuse_gone(root)
         raise VersionNotFoundError(_no_branch(branch, root)) from error
 
 

@@ -85,6 +85,45 @@ def test_a_handle_of_a_table_that_is_gone_says_so(uri, verb):
         VERBS[verb](handle)
 
 
+LOOKS = {
+    "add by a function": lambda ds: ds.add_columns(lambda batch: pa.record_batch({"d": batch["a"]}), ["a"]),
+    "all_files": lambda ds: ds.all_files(),
+    "branches.delete": lambda ds: ds.branches.delete("there"),
+    "branches.diff": lambda ds: ds.branches.diff("there"),
+    "checkout_version": lambda ds: ds.checkout_version(7),
+    "checkout a branch": lambda ds: ds.checkout_version(("there", None)),
+    "checkout a tag": lambda ds: ds.checkout_version("there"),
+    "get_transactions": lambda ds: ds.get_transactions(),
+    "migrate": lambda ds: ds.migrate_manifest_paths_v2(),
+    "optimize_indices": lambda ds: ds.optimize.optimize_indices(),
+    "read_transaction": lambda ds: ds.read_transaction(1),
+    "shallow_clone": lambda ds: ds.shallow_clone(f"{ds.uri}-clone", ds.version),
+    "tags.create": lambda ds: ds.tags.create("t"),
+    "tags.delete": lambda ds: ds.tags.delete("there"),
+    "tags.update": lambda ds: ds.tags.update("there", 1),
+    "tracked_files": lambda ds: ds.tracked_files(),
+    "versions": lambda ds: ds.versions(),
+}
+
+
+@pytest.mark.parametrize("verb", LOOKS)
+def test_whatever_looks_for_something_of_a_table_that_is_gone_says_so(uri, verb):
+    handle = make(uri, OLD)
+    handle.tags.create("there")
+    handle.create_branch("there")
+    drop(uri)
+    with pytest.raises(DatasetNotFoundError, match="gone"):
+        LOOKS[verb](handle)
+
+
+def test_names_of_manifests_are_left_alone_in_a_table_that_was_made_again(uri):
+    handle = make(uri, OLD)
+    drop(uri)
+    make(uri, NEW)
+    with pytest.raises(IncompatibleConflictError, match="dropped and made again"):
+        handle.migrate_manifest_paths_v2()
+
+
 @pytest.mark.parametrize("verb", ["insert", "merge", "drop"])
 @pytest.mark.parametrize("made_again", [True, False])
 def test_on_object_storage_as_well(s3, verb, made_again):
