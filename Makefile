@@ -66,10 +66,10 @@ coverage: java setup $(CLASSES) ## Run the tests and tell which lines they leave
 
 .PHONY: test-slow
 test-slow: java setup $(CLASSES) ## Run the tests that take minutes
-	$(RUN)/pytest -m slow --timeout 3600 --hypothesis-profile anew
+	$(RUN)/pytest -m "slow and not ceph" --timeout 3600 --hypothesis-profile anew
 
 .PHONY: test-ui
-test-ui: java setup ## Run the tests of the Dagster UI in headless Chromium
+test-ui: setup ## Run the tests of the Dagster UI in headless Chromium
 	@command -v chromium >/dev/null || { echo "chromium is missing; on Debian: apt-get install chromium"; exit 1; }
 	$(RUN)/pytest -m ui tests/ui
 
@@ -120,6 +120,7 @@ test-lowest: java setup test-lowest-core ## Run the Dagster and Spark tests with
 	$(UV) venv --quiet --clear --python .venv/bin/python $(LOWEST)
 	VIRTUAL_ENV=$(LOWEST) $(UV) pip install --quiet --group dev -e . \
 	  "dagster==$(LOWEST_DAGSTER)" "dagster-webserver==$(LOWEST_DAGSTER)" "pyspark[connect]==$(LOWEST_SPARK)"
+	$(LOWEST)/bin/python -m tests.spark_classes 2> $(LOWEST)/spark-classes.log
 	@# This Spark leaves sockets to the garbage collector, which is not what is tested here.
 	PATH=$(CURDIR)/$(LOWEST)/bin:$(PATH) $(LOWEST)/bin/python -m pytest tests/lance_dagster tests/pyspark_lance \
 	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
@@ -142,7 +143,7 @@ test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of 
 .PHONY: ci-long
 ci-long: test-lowest-core ## Run what takes longer than continuous integration may: UI, lowest versions, ten minutes of slow tests
 	@if command -v chromium >/dev/null; then $(MAKE) test-ui; else echo "the tests of the UI are left out: no chromium"; fi
-	$(RUN)/pytest -m slow --minutes 10 --timeout 3600 --hypothesis-profile anew tests
+	$(RUN)/pytest -m "slow and not ceph" --minutes 10 --timeout 3600 --hypothesis-profile anew tests
 
 .PHONY: check
 check: setup ## Lint, type-check, check the layers and the generated code

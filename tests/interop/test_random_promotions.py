@@ -226,8 +226,7 @@ def test_more_promotions(tmp_path, seed, moved):
     tell(tmp_path, seed + 1000 * moved, moved=moved)
 
 
-@pytest.mark.parametrize("seed", [2, pytest.param(range(3, 12), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 def test_promotions_on_object_storage(s3, seed):
-    for number in [seed] if isinstance(seed, int) else seed:
-        for moved in (False, True):
-            tell(f"s3://{s3.new_bucket()}", number + 1000 * moved, moved=moved, storage_options=s3.storage_options)
+    for moved in (False, True):
+        tell(f"s3://{s3.new_bucket()}", seed + 1000 * moved, moved=moved, storage_options=s3.storage_options)
