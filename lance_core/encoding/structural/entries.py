@@ -1,43 +1,129 @@
-"""Finding the entries of full-zip pages with lists: each entry tells where the next one begins."""
+"""The entries of full-zip pages: how they are built, and where they begin.
+
+In pages with lists, or with values of varying width, each entry tells where the next one begins: `fullzip` draws them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.page import Bytes
+from lance_core.encoding.repdef import Layer, Mask, slot_levels
 from lance_core.errors import CorruptFileError
 
-__all__ = ["find_entries"]
+__all__ = ["EntryForm", "control_bytes", "find_entries", "little_endian"]
+
+_FEW_ROWS: Final = 16
+"""So many rows are walked one after the other: a step of arrays takes as long as some twenty entries in a loop."""
 
 
-def find_entries(data: Bytes, row_starts: Counts, row_ends: Counts, sizes_at: Callable[[Counts], Counts]) -> Counts:
+def control_bytes(bits_rep: int, bits_def: int) -> int:
+    """Bytes of a control word."""
+    bits = bits_rep + bits_def
+    if bits == 0:
+        return 0
+    return 1 if bits <= 8 else 2 if bits <= 16 else 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryForm:
+    """How the entries of a page are built."""
+
+    layers: tuple[Layer, ...]
+    bits_rep: int
+    bits_def: int
+    size: int
+    """Bytes of a fixed width value, or of a length."""
+    is_variable: bool
+
+    @property
+    def width(self) -> int:
+        """Bytes of a control word."""
+        return control_bytes(self.bits_rep, self.bits_def)
+
+    @property
+    def last_present(self) -> int:
+        """The highest definition of an entry that has a value."""
+        return 0 if self.is_variable else slot_levels(self.layers)
+
+
+def find_entries(form: EntryForm, data: Bytes, row_starts: Counts, row_ends: Counts) -> Counts:
     """Where every entry of some rows begins, in ascending order.
 
-    All rows are walked side by side: the first entries of all rows, then the second ones, and so on, each step being
-    a few array operations. Rows that are much longer than the others are few, and their rest costs a step per entry.
+    Many rows are walked side by side: the first entries of all rows, then the second ones, and so on, each step being
+    a few array operations. When few are left, which are longer than the others, each is walked to its end.
 
     Args:
+        form: How entries are built; they have a control word.
         data: The page's bytes.
         row_starts: Where each row begins; a row has at least one entry.
         row_ends: Where it ends.
-        sizes_at: Sizes of the entries at some positions, at least 1 each.
 
     Raises:
         CorruptFileError: Entries do not end where their row ends.
     """
-    found = [row_starts]
-    at, ends = row_starts, row_ends
     if row_starts.size and bool((row_starts >= row_ends).any()):
         raise CorruptFileError("a row has no entry")
-    while at.size:
-        at = at + sizes_at(at)
+    found = []
+    at, ends = row_starts, row_ends
+    while at.size > _FEW_ROWS:
+        found.append(at)
+        at = at + _sizes(form, data, at)
         if bool((at > ends).any()):
             raise CorruptFileError("an entry ends after its row")
         going_on = at < ends
         at, ends = at[going_on], ends[going_on]
-        found.append(at)
-    del data
-    return np.sort(np.concatenate(found)) if len(found) > 1 else row_starts
+    for start, end in zip(at.tolist(), ends.tolist(), strict=True):
+        found.append(np.array(_walk(form, data.data, start, end), np.int64))
+    return np.sort(np.concatenate(found)) if found else row_starts
+
+
+def little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
+    """The unsigned integers of `width` bytes at some positions.
+
+    Raises:
+        CorruptFileError: One ends after the data.
+    """
+    found = np.zeros(starts.size, np.int64)
+    if starts.size and int(starts.max()) + width > data.size:
+        raise CorruptFileError("an entry ends after the page")
+    for byte in range(width):
+        found |= data[starts + byte].astype(np.int64) << (8 * byte)
+    return found
+
+
+def _sizes(form: EntryForm, data: Bytes, starts: Counts) -> Counts:
+    """Sizes of the entries that begin at `starts`, at least 1 each."""
+    words = little_endian(data, starts, form.width)
+    present: Mask = words & ((1 << form.bits_def) - 1) <= form.last_present
+    sizes = np.full(starts.size, form.width, np.int64)
+    sizes[present] += form.size
+    if form.is_variable:
+        lengths = little_endian(data, starts[present] + form.width, form.size)
+        if lengths.size and (int(lengths.min()) < 0 or int(lengths.max()) > data.size):
+            raise CorruptFileError("a value is longer than its page")
+        sizes[present] += lengths
+    return sizes
+
+
+def _walk(form: EntryForm, data: memoryview, start: int, end: int) -> list[int]:
+    """Where the entries of one row begin."""
+    width, mask, last_present = form.width, (1 << form.bits_def) - 1, form.last_present
+    found = []
+    while start < end:
+        found.append(start)
+        value = start + width
+        word = int.from_bytes(data[start:value], "little")
+        if word & mask > last_present:
+            start = value
+        elif form.is_variable:
+            start = value + form.size + int.from_bytes(data[value : value + form.size], "little")
+        else:
+            start = value + form.size
+    if start > end:
+        raise CorruptFileError("an entry ends after its row")
+    return found

@@ -20,7 +20,6 @@ integers of the smallest of 1, 2, 4 and 8 bytes that holds the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ from lance_core.encoding.repdef import (
     wire_layers,
 )
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
-from lance_core.encoding.structural.entries import find_entries
+from lance_core.encoding.structural.entries import EntryForm, control_bytes, find_entries, little_endian
 from lance_core.errors import CorruptFileError
 
 __all__ = ["bytes_of_bits", "decode", "encode", "group_key", "plain_layout"]
@@ -115,16 +114,9 @@ def bytes_of_bits(block: FixedWidthBlock) -> FixedWidthBlock:
     return FixedWidthBlock(data=data, bits_per_value=8, num_values=block.num_values)
 
 
-def _control_bytes(bits_rep: int, bits_def: int) -> int:
-    bits = bits_rep + bits_def
-    if bits == 0:
-        return 0
-    return 1 if bits <= 8 else 2 if bits <= 16 else 4
-
-
 def _control_words(levels: Levels, bits_rep: int, bits_def: int) -> npt.NDArray[np.uint8]:
     """Control words as rows of bytes: shape (levels, bytes per word)."""
-    width = _control_bytes(bits_rep, bits_def)
+    width = control_bytes(bits_rep, bits_def)
     words = np.zeros(levels.num_levels, np.uint32)
     if levels.repetition is not None:
         words |= levels.repetition.astype(np.uint32) << np.uint32(bits_def)
@@ -187,22 +179,6 @@ def _index_width(total: int) -> int:
     return next(width for width in (1, 2, 4, 8) if total < 1 << (8 * width))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Zip:
-    """How the entries of a page are built."""
-
-    layers: tuple[Layer, ...]
-    bits_rep: int
-    bits_def: int
-    size: int
-    """Bytes of a fixed width value, or of a length."""
-    is_variable: bool
-
-    @property
-    def width(self) -> int:
-        return _control_bytes(self.bits_rep, self.bits_def)
-
-
 def group_key(page: PageInfo, layout: FullZipLayout, *, is_whole: bool) -> bytes | None:
     """Pages whose descriptions have the same key are decoded together; None for a page that is not.
 
@@ -242,7 +218,7 @@ def decode(
         raise CorruptFileError(f"a full-zip page of {bits} bits per value or offset")
     if layout.bits_rep > 16 or layout.bits_def > 16:
         raise CorruptFileError("levels of more than 16 bits")
-    kind = _Zip(
+    kind = EntryForm(
         layers=layers,
         bits_rep=layout.bits_rep,
         bits_def=layout.bits_def,
@@ -318,7 +294,7 @@ def _check_index(index: Counts, size: int) -> None:
 
 
 def _unzip(
-    kind: _Zip, data: Bytes, row_starts: Counts, row_ends: Counts
+    kind: EntryForm, data: Bytes, row_starts: Counts, row_ends: Counts
 ) -> tuple[Levels, FixedWidthBlock | VariableBlock]:
     if kind.width == 0 and not kind.is_variable:
         levels = Levels(layers=kind.layers, num_levels=row_starts.size, repetition=None, definition=None)
@@ -326,7 +302,7 @@ def _unzip(
         return levels, FixedWidthBlock(data=plain, bits_per_value=kind.size * 8, num_values=row_starts.size)
     starts = row_starts
     if kind.bits_rep:
-        starts = find_entries(data, row_starts, row_ends, lambda at: _entry_sizes(kind, data, at))
+        starts = find_entries(kind, data, row_starts, row_ends)
     repetition, definition = _levels_at(kind, data, starts)
     levels = Levels(layers=kind.layers, num_levels=starts.size, repetition=repetition, definition=definition)
     slots = slot_mask(levels)
@@ -356,39 +332,11 @@ def _plain_values(data: Bytes, starts: Counts, size: int) -> Bytes:
     return data[low:high].view(kind)[numbers].view(np.uint8)
 
 
-def _levels_at(kind: _Zip, data: Bytes, starts: Counts) -> tuple[LevelArray | None, LevelArray | None]:
-    words = _little_endian(data, starts, kind.width)
+def _levels_at(kind: EntryForm, data: Bytes, starts: Counts) -> tuple[LevelArray | None, LevelArray | None]:
+    words = little_endian(data, starts, kind.width)
     repetition = (words >> kind.bits_def).astype(np.uint16) if kind.bits_rep else None
     definition = (words & ((1 << kind.bits_def) - 1)).astype(np.uint16) if kind.bits_def else None
     return repetition, definition
-
-
-def _little_endian(data: Bytes, starts: Counts, width: int) -> Counts:
-    found = np.zeros(starts.size, np.int64)
-    if starts.size and int(starts.max()) + width > data.size:
-        raise CorruptFileError("an entry ends after the page")
-    for byte in range(width):
-        found |= data[starts + byte].astype(np.int64) << (8 * byte)
-    return found
-
-
-def _entry_sizes(kind: _Zip, data: Bytes, starts: Counts) -> Counts:
-    """Sizes of the entries that begin at `starts`."""
-    _, definition = _levels_at(kind, data, starts)
-    present: Mask = np.ones(starts.size, np.bool_)
-    if definition is not None and kind.is_variable:
-        present = definition == 0
-    elif definition is not None:
-        slots = slot_mask(Levels(layers=kind.layers, num_levels=starts.size, repetition=None, definition=definition))
-        present = present if slots is None else slots
-    sizes = np.full(starts.size, kind.width, np.int64)
-    sizes[present] += kind.size
-    if kind.is_variable:
-        lengths = _little_endian(data, starts[present] + kind.width, kind.size)
-        if lengths.size and (int(lengths.min()) < 0 or int(lengths.max()) > data.size):
-            raise CorruptFileError("a value is longer than its page")
-        sizes[present] += lengths
-    return sizes
 
 
 def _cut_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
@@ -405,7 +353,7 @@ def _cut_fixed(data: Bytes, starts: Counts, size: int) -> Bytes:
 def _cut_variable(data: Bytes, starts: Counts, prefix: int, valid: Mask | None) -> VariableBlock:
     lengths = np.zeros(starts.size, np.int64)
     present = starts if valid is None else starts[valid]
-    found = _little_endian(data, present, prefix)
+    found = little_endian(data, present, prefix)
     if found.size and (int(found.min()) < 0 or int((present + prefix + found).max()) > data.size):
         raise CorruptFileError("a value is longer than its page")
     lengths[slice(None) if valid is None else valid] = found

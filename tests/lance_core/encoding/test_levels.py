@@ -10,8 +10,8 @@ from lance_core.encoding.datablock import array_to_block
 from lance_core.encoding.paths import leaf_paths
 from lance_core.encoding.repdef import Layer, Levels, unravel
 from lance_core.encoding.shred import null_mask, shred
-from lance_core.encoding.structural import fullzip
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
+from lance_core.encoding.structural.entries import control_bytes
 from lance_core.errors import CorruptFileError
 from lance_core.schema import schema_from_arrow
 from tests.arrow_data import random_table
@@ -133,4 +133,4 @@ def test_columns_of_one_struct_must_have_as_many_rows():
 )
 def test_control_words_of_zipped_pages_are_as_short_as_their_bits_allow(bits, expected):
     """As pylance counts: another width would make its pages and ours unreadable for each other."""
-    assert fullzip._control_bytes(*bits) == expected
+    assert control_bytes(*bits) == expected
