@@ -5,7 +5,7 @@ Of data files only the metadata at their end is read, not the pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,9 @@ __all__ = ["Problem", "verify"]
 
 READ_AHEAD: Final = 8
 """Fragments that are checked side by side."""
+
+_LISTED: Final = 1024
+"""Fragments that wait for it: there can be millions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +66,33 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
     source = dataset.source
     fragments = source.manifest.fragments
     problems: list[Problem] = []
-    with ThreadPool(READ_AHEAD) as pool:
-        checked = pool.map(lambda fragment: list(_check_fragment(source, fragment)), fragments)
-        for count, found in enumerate(checked, 1):
-            problems += found
-            if progress is not None:
-                progress(count, len(fragments))
+    for count, found in enumerate(_checked(source, fragments), 1):
+        problems += found
+        if progress is not None:
+            progress(count, len(fragments))
     for fragment_id, message in row_id_problems(source):
         problems.append(Problem(version=source.manifest.version, fragment_id=fragment_id, path="", message=message))
     for index in source.manifest.indices:
         problems += _check_index(source, index)
     return problems + list(_check_transaction(source))
+
+
+def _checked(source: Source, fragments: Sequence[Fragment]) -> Iterator[list[Problem]]:
+    """Yield the problems of each fragment; those that name no file wait for none."""
+
+    def check(fragment: Fragment) -> list[Problem]:
+        return list(_check_fragment(source, fragment))
+
+    with ThreadPool(READ_AHEAD) as pool:
+        for start in range(0, len(fragments), _LISTED):
+            window = fragments[start : start + _LISTED]
+            found = pool.map(check, [fragment for fragment in window if _has_files(fragment)])
+            for fragment in window:
+                yield next(found) if _has_files(fragment) else check(fragment)
+
+
+def _has_files(fragment: Fragment) -> bool:
+    return bool(fragment.files) or fragment.deletion_file is not None
 
 
 def _check_fragment(source: Source, fragment: Fragment) -> Iterator[Problem]:
