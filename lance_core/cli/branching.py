@@ -13,6 +13,7 @@ from lance_core.cli.output import Output
 from lance_core.cli.upkeep import parse_option_age
 from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
+from lance_core.printing import printable
 
 __all__ = ["branches", "discard", "promote"]
 
@@ -76,7 +77,7 @@ def discard(
     if (branch is None) == (older_than is None):
         raise click.UsageError("give a BRANCH, or --older-than")
     if not (yes or dry_run or output.as_json):
-        click.confirm(f"Throw away {branch or 'idle branches'} of {dataset.uri}?", abort=True)
+        click.confirm(printable(f"Throw away {branch or 'idle branches'} of {dataset.uri}?"), abort=True)
     if branch is not None:
         output.record({"branch": branch, "discarded": dataset.branches.discard(branch)})
         return

@@ -114,6 +114,16 @@ def test_errors_act_on_no_terminal(tmp_path):
     assert "\\x1b[2J" in printed
 
 
+@pytest.mark.parametrize("command", [("discard", "\x1b[2J"), ("restore", "1")])
+def test_questions_act_on_no_terminal(tmp_path, command):
+    path = tmp_path / "\x1b[2J"
+    lance.write_dataset(pa.table({"n": [1]}), path)
+    done = CliRunner().invoke(cli, [command[0], str(path), command[1]], input="n\n", catch_exceptions=False)
+    assert done.exit_code == 1
+    assert "\\x1b[2J" in done.output
+    assert forbidden(done.output) == []
+
+
 def test_printable():
     assert printable("a\nb\x1b\x85\u202e\ud800 é[x]") == "a\nb\\x1b\\x85\\u202e\\ud800 é[x]"
     assert printable(3) == "3"
