@@ -112,6 +112,11 @@ def test_nanoseconds_are_cut_off_only_where_that_is_allowed():
     assert convert(nanoseconds, pa.timestamp("us"), exact=False).cast(pa.int64()).to_pylist() == [1, None]
     with pytest.raises(InvalidInputError, match="column 'c'"):
         convert(nanoseconds, pa.timestamp("us"))
+    source, target = pa.schema([("c", nanoseconds.type)]), pa.schema([("c", pa.timestamp("us"))])
+    batch = pa.record_batch([nanoseconds], schema=source)
+    assert BatchConverter(source, target, exact=False)(batch)["c"].cast(pa.int64()).to_pylist() == [1, None]
+    with pytest.raises(InvalidInputError, match="column 'c'"):
+        BatchConverter(source, target)(batch)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ def test_frames_are_as_large_for_spark_as_they_are(spark, uri):
 
     assert 15e6 < size(pyspark_lance.read(spark, uri)) < 20e6
     assert 0.5e6 < size(pyspark_lance.read(spark, uri, columns=["id"])) < 1e6
+    assert 0.15e6 < size(pyspark_lance.read(spark, uri).limit(1000)) < 0.2e6
     frame = pyspark_lance.read(spark, uri)
     plan = frame.join(frame.withColumnRenamed("id", "other"), frame.id == functions.col("other"))
     assert "BroadcastHashJoin" not in plan._jdf.queryExecution().executedPlan().toString()

@@ -7,6 +7,7 @@ import stat
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,10 @@ import lance_core
 from lance_core import Between, Equals, Slice, Slices
 from lance_core.errors import IncompatibleConflictError, InvalidInputError, LanceError, SchemaError, StoreError
 from lance_core.file import LanceFileReader
-from pyspark_lance import write_task
+from pyspark_lance import transports, write_task
 from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.row_rules import PartitionValues
-from pyspark_lance.transports import rows_per_batch
+from pyspark_lance.transports import rows_per_batch, run_on_partitions
 from pyspark_lance.write_job import WriteOptions, prepare_write
 from pyspark_lance.write_task import TaskReport, WriteTask
 from tests import processes
@@ -312,3 +313,30 @@ def test_a_struct_gets_more_fields(uri, lance, mode):
     assert lance_core.dataset(uri).to_table().to_pylist() == expected
     assert lance.dataset(uri).to_table().to_pylist() == expected
     lance_core.dataset(uri).validate()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "count", "message"),
+    [([0], 2, "answered for 1 of 2"), ([0, 1, 1], 2, "answered for 3 of 2"), ([1, 1], 2, "answered twice")],
+)
+def test_answers_that_spark_loses_or_doubles_are_an_error(monkeypatch, partitions, count, message):
+    answers = [(number, b"x") for number in partitions]
+    rdd = SimpleNamespace(collect=lambda _: (answers, count))
+    monkeypatch.setattr(transports, "run_job", lambda _, job: job())
+    monkeypatch.setattr(transports.ArrowRdd, "of", lambda *_: rdd)
+    rows = [SimpleNamespace(partition=number, message=data) for number, data in answers]
+    frame = SimpleNamespace(sparkSession=None, mapInArrow=lambda *_: SimpleNamespace(collect=lambda: rows))
+    stored = pa.schema([("a", pa.int64())])
+    with pytest.raises(LanceError, match=message):
+        run_on_partitions(frame, repr, stored)
+    if len(set(partitions)) < len(partitions):
+        with pytest.raises(LanceError, match="answered twice"):
+            run_on_partitions(frame, repr, stored, transport="map_in_arrow")
+
+
+def test_answers_come_in_order_of_partitions(monkeypatch):
+    rdd = SimpleNamespace(collect=lambda _: ([(1, b"b"), (0, b"a")], 2))
+    monkeypatch.setattr(transports, "run_job", lambda _, job: job())
+    monkeypatch.setattr(transports.ArrowRdd, "of", lambda *_: rdd)
+    found = run_on_partitions(SimpleNamespace(sparkSession=None), repr, pa.schema([("a", pa.int64())]))
+    assert [(answer.partition, answer.message) for answer in found] == [(0, b"a"), (1, b"b")]
