@@ -322,6 +322,19 @@ class TestBases:
         assert rows(maker.dataset(uri)) == rows(seen)
         assert seen.validate() is None
 
+    def test_names_paths_and_ids_are_taken_once(self, uri):
+        """pylance takes a second place for an id, and forgets the first, whose files are lost to it."""
+        base = lance_core.DatasetBasePath
+        lance_core.dataset(uri).add_bases([base("/a", name="a", id=7), base("/b", name="b")])
+        taken = [base("/c", name="c", id=7), base("/c", name="a"), base("/a", name="c"), base("/c", name="c", id=8)]
+        for one in taken:
+            with pytest.raises(InvalidInputError, match="exists"):
+                lance_core.dataset(uri).add_bases([one])
+        lance_core.dataset(uri).add_bases([base("/c", name="c", id=3), base("/d")])
+        for library in (lance, lance_core):
+            found = {number: (one.path, one.name) for number, one in library.dataset(uri).base_paths().items()}
+            assert found == {7: ("/a", "a"), 8: ("/b", "b"), 3: ("/c", "c"), 9: ("/d", None)}
+
     def test_upserts_go_to_a_base(self, uri, tmp_path):
         dataset = lance_core.dataset(uri)
         dataset.add_bases([lance_core.DatasetBasePath(str(tmp_path / "hot"), name="hot")])

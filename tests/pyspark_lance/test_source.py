@@ -197,6 +197,19 @@ def test_versions_that_cannot_be(uri, options, error):
         SourceOptions({"path": uri, **options}).open()
 
 
+def test_each_way_to_name_a_version(uri):
+    first = lance_core.write_dataset(pa.table({"id": [1]}), uri)
+    first.tags.create("one", 1)
+    between = dt.datetime.now(dt.UTC).isoformat()
+    first.insert(pa.table({"id": [2]}))
+    ways = ({"version": "1"}, {"versionAsOf": "1"}, {"tag": "one"}, {"asof": between}, {"timestampAsOf": between})
+    assert [SourceOptions({"path": uri, **way}).open().version for way in ways] == [1] * 5
+    assert SourceOptions({"path": uri}).open().version == 2
+    for number, way in enumerate(ways):
+        with pytest.raises(InvalidInputError, match="only one of the options"):
+            SourceOptions({"path": uri, **way, **ways[number - 1]}).open()
+
+
 # Streams
 
 
