@@ -1,5 +1,6 @@
 """Compaction on a real session, classic or Connect, with pylance reading the result."""
 
+import contextlib
 import pathlib
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 import lance_core
 import pyspark_lance
 from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError
+from lance_core.maintenance import Compaction
 
 # Two tasks: a fragment that may not be touched lies between them.
 TWO_TASKS = {"excluded_fragment_ids": [3]}
@@ -146,6 +148,28 @@ def test_if_all_fragments_were_changed_that_is_an_error(spark, table, uri, lance
 def test_options_are_checked_before_anything_runs(spark, table, uri):
     with pytest.raises(InvalidInputError, match="compaction mode"):
         pyspark_lance.compact(spark, uri, {"compaction_mode": "magic"})
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("options", [{"aws_region": "x"}, None])
+def test_what_tasks_leave_behind_is_deleted_with_the_same_options(monkeypatch, uri, options, interrupted):
+    import pyspark_lance.compaction as module
+
+    for _ in range(2):
+        lance_core.write_dataset(pa.table({"id": [1]}), uri, mode="append")
+    tasks = Compaction.plan(lance_core.dataset(uri)).tasks
+    asked = []
+
+    def run(*_):
+        if interrupted:
+            raise KeyboardInterrupt
+        return [], []
+
+    monkeypatch.setattr(module, "run_tasks", run)
+    monkeypatch.setattr(module, "delete_leftovers", lambda *given, **_: asked.append(given[3]))
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        module.execute_tasks(None, uri, tasks, storage_options=options)
+    assert asked == [options]
 
 
 def test_storage_options_are_not_shown():

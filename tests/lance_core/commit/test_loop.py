@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
+import lance_core
 from lance_core.commit import (
     CommitOptions,
     commit,
@@ -336,6 +337,29 @@ def test_no_attempt_begins_after_the_time_is_up(path, monkeypatch):
     with pytest.raises(RetryableConflictError, match="other writers were faster"):
         commit(store, appending(1, fragment_of(0, 3, path)), options=options)
     assert len(attempts) == 1
+
+
+def test_callers_say_how_long_a_commit_may_try(path, monkeypatch):
+    attempts = []
+    monkeypatch.setattr(VersionWriter, "put", lambda *_: attempts.append(1))
+    operation = lance_core.LanceOperation.Append(lance_core.write_fragments(pa.table({"a": [1]}), path))
+    verbs = (
+        lambda **given: lance_core.LanceDataset.commit(path, operation, 1, **given),
+        lambda **given: lance_core.LanceDataset.commit_batch(path, [lance_core.Transaction(1, operation)], **given),
+    )
+    for verb in verbs:
+        for given, tries in (
+            ({"commit_timeout": timedelta(microseconds=1)}, 1),
+            ({"commit_timeout": None}, 3),
+            ({}, 3),
+        ):
+            attempts.clear()
+            with pytest.raises(RetryableConflictError):
+                verb(max_retries=3, **given)
+            assert len(attempts) == tries
+        for refused in (timedelta(0), timedelta(seconds=-1)):
+            with pytest.raises(InvalidInputError, match="commit_timeout must be positive"):
+                verb(commit_timeout=refused)
 
 
 def test_memory_serves_as_well():
