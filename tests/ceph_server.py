@@ -6,7 +6,6 @@ authentication among each other; the gateway checks the signatures of its users 
 
 import contextlib
 import shutil
-import socket
 import tempfile
 import time
 import urllib.error
@@ -73,7 +72,7 @@ class _Cluster:
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def start(self) -> None:
-        monitor_port, self.gateway_port = _free_ports(2)
+        monitor_port, self.gateway_port = (self.stack.enter_context(processes.held_port()) for _ in range(2))
         place = f"[v2:127.0.0.1:{monitor_port}]"
         cluster_id = str(uuid.uuid4())
         self._write_settings(cluster_id, place)
@@ -118,7 +117,7 @@ class _Cluster:
         (self.folder / "ceph.conf").write_text("\n".join(lines) + "\n")
 
     def _run(self, program: str, *arguments: object) -> None:
-        processes.run(self._command(program, arguments), cwd=self.folder, limit_s=120, check=True)
+        processes.run(self._command(program, arguments), cwd=self.folder, check=True)
 
     def _begin(self, program: str, *arguments: object) -> None:
         command = self._command(program, ("-f", *arguments))
@@ -130,24 +129,14 @@ class _Cluster:
         return [program, *map(str, (*settings, *arguments))]
 
     def _wait(self) -> None:
-        for _ in range(600):
+        while all(process.poll() is None for process in self.running):
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.gateway_port}/", timeout=5).close()
             except urllib.error.HTTPError:
                 return
             except OSError:
-                if any(process.poll() is not None for process in self.running):
-                    break
                 time.sleep(0.1)
             else:
                 return
         logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("*.out"))
         raise RuntimeError(f"Ceph did not start: {logs}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

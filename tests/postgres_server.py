@@ -4,7 +4,7 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
+import signal
 import subprocess
 import tempfile
 import time
@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import processes
 
 PASSWORD = "test-password-canary"
 
@@ -50,11 +52,7 @@ def postgres_programs() -> Path | None:
 @contextlib.contextmanager
 def postgres_server(programs: Path) -> Iterator[PostgresServer]:
     """Start a server in a process of its own, and stop it afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-    process = None
     try:
         user = _unprivileged_user()
         secret = folder / "password"
@@ -62,30 +60,34 @@ def postgres_server(programs: Path) -> Iterator[PostgresServer]:
         if user is not None:
             for path in (folder, secret):
                 os.chown(path, user, user)
+        started = {"env": {"LC_ALL": "C", "PATH": os.defpath}, "cwd": folder}
         initdb = [programs / "initdb", "-D", folder / "data", "-U", "tester", "-A", "scram-sha-256", "--no-sync"]
-        _run_as(user, [*initdb, f"--pwfile={secret}"], folder).communicate()
-        settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        process = _run_as(user, [programs / "postgres", "-D", folder / "data", *options], folder)
-        server = PostgresServer(port)
-        _wait_for(server, process, folder)
-        yield server
+        processes.run(_as_user(user, [*initdb, f"--pwfile={secret}"]), check=True, **started)
+        with processes.held_port() as port:
+            settings = {
+                "listen_addresses": "127.0.0.1",
+                "port": port,
+                "unix_socket_directories": folder,
+                "fsync": "off",
+            }
+            options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+            command = _as_user(user, [programs / "postgres", "-D", folder / "data", *options])
+            with processes.running(command, log=folder / "log", **started) as process:
+                server = PostgresServer(port)
+                _wait_for(server, process, folder)
+                yield server
+                process.send_signal(signal.SIGINT)  # by SIGTERM it would wait for its clients
     finally:
-        if process is not None:
-            process.terminate()
-            process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_for(server: PostgresServer, process: subprocess.Popen, folder: Path) -> None:
     import psycopg
 
-    for _ in range(300):
+    while process.poll() is None:
         with contextlib.suppress(psycopg.OperationalError):
             server.run("SELECT 1")
             return
-        if process.poll() is not None:
-            break
         time.sleep(0.1)
     raise RuntimeError(f"PostgreSQL did not start: {(folder / 'log').read_text()}")
 
@@ -100,9 +102,8 @@ def _unprivileged_user() -> int | None:
     raise RuntimeError("PostgreSQL does not run as root, and there is no user to become")
 
 
-def _run_as(user: int | None, command: list, folder: Path) -> subprocess.Popen:
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [str(word) for word in command], cwd=folder, user=user, group=user, extra_groups=[] if user else None,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env={"LC_ALL": "C", "PATH": os.defpath},
-        )  # fmt: skip
+def _as_user(user: int | None, command: list) -> list:
+    """The command, run by a user; whoever changes users loses the wish to end with its parent, so it is told again."""
+    if user is None:
+        return command
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--pdeathsig=KILL", "--", *command]

@@ -12,7 +12,7 @@ import pytest
 from tests.processes import held_port, run, running
 
 SIGNALS = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-KEPT = {"processes.py", "test_processes.py", "postgres_server.py"}  # PostgreSQL needs a user of its own
+KEPT = {"processes.py", "test_processes.py"}
 # A child that ignores SIGTERM and keeps what it was given to print to.
 STUBBORN = """
 import signal, subprocess, sys, time

@@ -22,12 +22,6 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def answers(port):
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
@@ -56,7 +50,6 @@ def python(request, tmp_path):
 @pytest.fixture
 def cluster(tmp_path, python):
     """A master and two workers; gives the master's URL and the environment of a driver."""
-    port = free_port()
     env = {
         **os.environ,
         "PYSPARK_PYTHON": python,
@@ -66,18 +59,17 @@ def cluster(tmp_path, python):
         "SPARK_DAEMON_MEMORY": "256m",
     }
     with contextlib.ExitStack() as stack:
+        port = stack.enter_context(processes.held_port())
         log = tmp_path / "master.log"
         start = [SPARK_CLASS, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port]
         master = stack.enter_context(
-            processes.running(
-                [str(one) for one in [*start, "--webui-port", free_port()]], env=env, cwd=tmp_path, log=log
-            )
+            processes.running([str(one) for one in [*start, "--webui-port", 0]], env=env, cwd=tmp_path, log=log)
         )
         await_port(port, master, log)
         url = f"spark://127.0.0.1:{port}"
         for number in (2, 3):
             start = [SPARK_CLASS, "org.apache.spark.deploy.worker.Worker", "--host", f"127.0.0.{number}", "--cores", 1]
-            more = ["--memory", "600m", "--webui-port", free_port(), "--work-dir", tmp_path / f"work-{number}", url]
+            more = ["--memory", "600m", "--webui-port", 0, "--work-dir", tmp_path / f"work-{number}", url]
             stack.enter_context(
                 processes.running(
                     [str(one) for one in [*start, *more]],
@@ -122,8 +114,13 @@ def check_leftovers(uri):
 
 @pytest.mark.parametrize("python", ["bare"], indirect=True)
 def test_a_connect_server_beside_it(cluster, tmp_path):
-    url, env = cluster
-    port, log = free_port(), tmp_path / "connect.log"
+    with processes.held_port() as port:
+        drive_connected(*cluster, port, tmp_path)
+    check_leftovers(str(tmp_path / "connected.lance"))
+
+
+def drive_connected(url, env, port, tmp_path):
+    log = tmp_path / "connect.log"
     settings = {
         "spark.connect.grpc.binding.port": port,
         "spark.driver.host": "127.0.0.1",
@@ -139,7 +136,6 @@ def test_a_connect_server_beside_it(cluster, tmp_path):
     with processes.running(command, env={**env, "SPARK_DAEMON_MEMORY": "700m"}, cwd=tmp_path, log=log) as server:
         await_port(port, server, log)
         drive("connected", f"sc://127.0.0.1:{port}", env, tmp_path)
-    check_leftovers(str(tmp_path / "connected.lance"))
 
 
 @pytest.mark.parametrize("python", ["bare"], indirect=True)

@@ -93,7 +93,7 @@ def browse(url, profile, *arguments, size="1600,1900"):
         f"--window-size={size}",
     ]
     command = [CHROMIUM, *" ".join(fixed).split(), f"--user-data-dir={profile}", *arguments, url]
-    return processes.run(command, check=True, limit_s=120).stdout
+    return processes.run(command, check=True).stdout
 
 
 @pytest.mark.ui
