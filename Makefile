@@ -58,11 +58,11 @@ $(CLASSES): $(STAMP) | java
 
 .PHONY: test
 test: java setup $(CLASSES) ## Run the tests
-	$(RUN)/pytest -n 2 --dist loadfile
+	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: coverage
 coverage: java setup $(CLASSES) ## Run the tests and tell which lines they leave out
-	$(RUN)/pytest -n 2 --dist loadfile --cov --cov-report=term --cov-report=html:.coverage_html
+	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-report=html:.coverage_html
 
 .PHONY: test-slow
 test-slow: java setup $(CLASSES) ## Run the tests that take minutes
@@ -105,7 +105,7 @@ lowest-core: setup
 .PHONY: lowest-core-tests
 lowest-core-tests:
 	@# This pyarrow makes no arrays of half floats and dictionaries of large strings from Python values.
-	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile tests/lance_core tests/hostile \
+	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/lance_core tests/hostile \
 	  --deselect tests/lance_core/encoding/test_levels.py::test_arrays_survive_levels \
 	  --deselect tests/lance_core/encoding/test_relabel.py::test_values_stay
 
