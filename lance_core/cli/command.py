@@ -82,7 +82,7 @@ def _key_value(item: str) -> tuple[str, str]:
         return key, Path(value[1:]).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is no UTF-8 text"
-        raise click.BadParameter(f"{key}: {value[1:]}: {reason}", param_hint="--storage-option") from None
+        raise click.BadParameter(printable(f"{key}: {value[1:]}: {reason}"), param_hint="--storage-option") from None
 
 
 def _fail(error: Exception, output: Output) -> None:
