@@ -1,8 +1,7 @@
-"""Texts of a table, made fit for people's eyes: a terminal, or Markdown.
+"""Texts of a table, made fit for people's eyes.
 
 Names, messages and values come from whoever wrote a table. On a terminal a few characters clear the screen, set a
-title, make a link or reverse the order of what follows; in Markdown they make links and pictures. The functions here
-make such characters visible.
+title, make a link or reverse the order of what follows. The function here makes such characters visible.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["markdown", "printable"]
+__all__ = ["printable"]
 
 # C0 but the newline, DEL, C1, the controls of writing direction, line separators, and halves of characters.
 _HIDDEN: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&:@])")
-_ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _NAMED: Final = {"\t": "\\t", "\r": "\\r"}
 
 
@@ -26,12 +23,6 @@ def printable(text: object) -> str:
         text: The text; any other object is converted by `str`.
     """
     return _HIDDEN.sub(_escape, str(text))
-
-
-def markdown(text: object) -> str:
-    """Escape a text so that Markdown shows it literally, on one line."""
-    shown = printable(text).replace("\n", "\\n")
-    return _MARKDOWN.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), shown)
 
 
 def _escape(match: re.Match[str]) -> str:

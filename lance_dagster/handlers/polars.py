@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_core import WriteResult
+from lance_core.errors import UnsupportedError
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.pyarrow import read_table
@@ -55,4 +56,7 @@ def _to_arrow(frame: pl.DataFrame) -> pa.Table:
     """Without string views, which Lance does not store."""
     import polars as pl
 
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    try:
+        return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows
+        raise UnsupportedError(f"the frame cannot become an Arrow table: {error}") from error

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from lance_core import WriteResult
+from lance_core.errors import UnsupportedError
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 
@@ -75,11 +76,11 @@ class DuckDBHandler(LanceTypeHandler):
 
     def arrow_schema(self, value: Any) -> pa.Schema:
         """The columns, without computing the relation."""
-        return pa.RecordBatchReader.from_stream(value.limit(0)).schema
+        return _reader(value.limit(0)).schema
 
     def write(self, value: Any, request: WriteRequest) -> WriteResult | None:
         """Write the rows as they are computed."""
-        reader = pa.RecordBatchReader.from_stream(value)
+        reader = _reader(value)
         return write_arrow(reader, reader.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
@@ -90,6 +91,13 @@ class DuckDBHandler(LanceTypeHandler):
         """A relation without rows."""
         del table, load_as
         return _relation(schema.empty_table())
+
+
+def _reader(relation: Any) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(relation)
+    except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows
+        raise UnsupportedError(f"the relation cannot become Arrow batches: {error}") from error
 
 
 def _as_wanted(table: pa.Table, load_as: type | None) -> pa.Table | pa.RecordBatch:

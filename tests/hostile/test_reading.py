@@ -317,6 +317,18 @@ def test_columns_of_more_levels_are_refused(tmp_path, make, levels):
         dataset.add_columns(schema)
 
 
+def test_a_frame_that_is_too_deep_for_arrows_c_interface_is_refused(tmp_path):
+    pl = pytest.importorskip("polars")
+    value = 7
+    for _ in range(65):
+        value = [value]
+    frame = pl.DataFrame({"a": [value]})
+    with pytest.raises(UnsupportedError, match="DataFrame"):
+        lance.write_dataset(frame, tmp_path / "t")
+    with pytest.raises(UnsupportedError, match="DataFrame"):
+        table(tmp_path / "t").insert(frame)
+
+
 @pytest.mark.parametrize("make", NESTINGS)
 def test_levels_of_schemas_in_json(make):
     deepest = pa.schema([("a", nested(64, NESTINGS[make]))])

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import lance_core as lance
 from lance_core.cli.app import cli
-from lance_core.printing import markdown, printable
+from lance_core.printing import printable
 from tests import processes
 
 NASTY = {
@@ -127,12 +127,6 @@ def test_questions_act_on_no_terminal(tmp_path, command):
 def test_printable():
     assert printable("a\nb\x1b\x85\u202e\ud800 é[x]") == "a\nb\\x1b\\x85\\u202e\\ud800 é[x]"
     assert printable(3) == "3"
-
-
-def test_markdown_shows_texts_as_they_are():
-    assert markdown("![x](http://evil) <b> & | a_b\n# c\x1b") == (
-        "\\!\\[x\\]\\(http\\://evil\\) &lt;b&gt; &amp; \\| a\\_b\\\\n\\# c\\\\x1b"
-    )
 
 
 @pytest.mark.parametrize("ending", ["", "\n", "\r\n"])

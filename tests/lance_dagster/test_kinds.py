@@ -13,6 +13,7 @@ import pyarrow.dataset as pads
 import pytest
 
 import lance_core
+from lance_core.errors import UnsupportedError
 from lance_dagster import LanceIOManager
 from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.pyarrow import PyArrowHandler, read_table
@@ -66,6 +67,28 @@ def as_rows(value):
 def test_values(lake, value):
     lake.run(giving(value))
     assert lake.table("numbers").to_table().to_pydict() == ROWS.to_pydict()
+
+
+def deep():
+    value = 7
+    for _ in range(65):
+        value = [value]
+    return {"a": [value]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: pl.DataFrame(deep()),
+        lambda: pl.DataFrame(deep()).lazy(),
+        lambda: pd.DataFrame(deep()),
+        lambda: pa.table(deep()),
+        lambda: duckdb.sql(f"select {'[' * 65}1{']' * 65} as a"),
+    ],
+)
+def test_types_that_are_nested_too_deep_are_refused(lake, value):
+    with pytest.raises(UnsupportedError, match=r"asset numbers, table .*numbers"):
+        lake.run(giving(value))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lance_core.arguments import checked_methods
 from lance_core.encoding.choices import Choices
-from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError
+from lance_core.errors import ArgumentTypeError, InvalidInputError, SchemaError, UnsupportedError
 from lance_core.file.container import WrittenFile
 from lance_core.file.version import DEFAULT_VERSION, FileVersion
 from lance_core.file.writer import TOTAL_BUFFERED, DataFileWriter
@@ -266,6 +266,7 @@ def to_batches(
 
     Raises:
         InvalidInputError: The data is of an unsupported kind, or an iterable came without a schema.
+        UnsupportedError: It comes from another library, and Arrow cannot take its types over.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return data.schema, [data]
@@ -277,7 +278,7 @@ def to_batches(
     if hasattr(data, "to_reader"):
         return to_batches(data.to_reader())
     if hasattr(data, "__arrow_c_stream__"):
-        return to_batches(pa.RecordBatchReader.from_stream(data))
+        return to_batches(_stream_of(data))
     if hasattr(data, "to_batches") and hasattr(data, "schema"):
         return data.schema, data.to_batches()
     if isinstance(data, Iterable):
@@ -285,6 +286,13 @@ def to_batches(
             raise InvalidInputError("an iterable of batches needs a schema")
         return schema, _checked(data, schema)
     raise ArgumentTypeError(f"rows cannot be taken from {type(data).__name__}")
+
+
+def _stream_of(data: Any) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid as error:  # types that are nested deeper than Arrow's C interface allows
+        raise UnsupportedError(f"rows cannot be taken from {type(data).__name__}: {error}") from error
 
 
 def _from_python(data: ReaderLike, schema: pa.Schema | None) -> pa.Table | None:
