@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import lance
@@ -19,6 +20,7 @@ from lance_core.commit import (
 )
 from lance_core.commit import loop as loop_module
 from lance_core.commit.handler import VersionWriter
+from lance_core.commit.rebase import Rebased
 from lance_core.errors import (
     CommitConflictError,
     DatasetExistsError,
@@ -33,7 +35,7 @@ from lance_core.store import open_store
 from lance_core.store.local import LocalStore
 from lance_core.table import DeletionFile, DeletionVector, Transaction, new_deletion_file_id
 from lance_core.table.operations import Delete, Overwrite, Restore, Update, UpdateConfig, UpdateMap
-from lance_core.table.paths import Naming
+from lance_core.table.paths import Naming, transaction_key
 from tests.lance_core.commit.tables import appending, creation, fragment_of
 from tests.racing import race
 
@@ -293,6 +295,35 @@ def test_the_file_of_a_transaction_that_followed_another_says_what_was_committed
     filed = load_transaction(store, load_latest(store))
     assert filed.operation == inline.operation == followed.transaction.operation
     assert lance.dataset(path).read_transaction(3).read_version == filed.read_version
+
+
+@pytest.mark.parametrize("changed_by", ["rebase", "caller"])
+def test_the_file_of_a_transaction_is_that_of_the_attempt_that_won(path, monkeypatch, changed_by):
+    store = open_store(path)
+    base = load_latest(store)
+    (mine, rows), (other, other_rows) = (delete_rows(store, base, {0: [row]}) for row in (1, 2))
+    if changed_by == "caller":
+        mine, rows = appending(1, fragment_of(0, 3, path)), None
+    put, turns = VersionWriter.put, []
+
+    def put_late(writer, manifest, transaction):
+        turns.append(manifest.version)
+        if len(turns) == 1:
+            commit(store, other, affected_rows=other_rows)
+        return put(writer, manifest, transaction)
+
+    def prepare(transaction, latest):
+        return Rebased(transaction=replace(transaction, properties={"follows": str(latest.version)}))
+
+    monkeypatch.setattr(VersionWriter, "put", put_late)
+    done = commit(store, mine, affected_rows=rows, prepare=prepare)
+    assert (done.attempts, turns) == (2, [2, 2, 3])
+    store.put(done.manifest.location.key, done.manifest.to_bytes())  # without the transaction in it
+    filed = load_transaction(store, load_latest(store))
+    assert filed.properties == {"follows": "2"}
+    assert filed.operation == done.transaction.operation
+    named = {transaction_key(load_manifest(store, version).transaction_file) for version in (1, 2, 3)}
+    assert {found.key for found in store.list("_transactions/")} == named
 
 
 def test_what_an_attempt_wrote_goes_when_another_was_faster(path, monkeypatch):
