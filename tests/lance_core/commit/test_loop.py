@@ -360,6 +360,25 @@ def test_what_an_attempt_wrote_goes_when_another_was_faster(path, monkeypatch):
     assert {found.key for found in store.list("_deletions/")} - given <= named
 
 
+def test_what_an_attempt_wrote_goes_when_it_fails(path, monkeypatch):
+    store = open_store(path)
+    base = load_latest(store)
+    (mine, rows), (other, other_rows) = (delete_rows(store, base, {0: [row]}) for row in (1, 2))
+    commit(store, other, affected_rows=other_rows)
+    before = {found.key for found in store.list("")}
+    merged = []
+
+    def fails(writer, manifest, transaction):
+        merged.extend(found.key for found in store.list("_deletions/") if found.key not in before)
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(VersionWriter, "put", fails)
+    with pytest.raises(StoreError, match="full"):
+        commit(store, mine, affected_rows=rows)
+    assert len(merged) == 1
+    assert {found.key for found in store.list("")} == before
+
+
 def test_no_attempt_begins_after_the_time_is_up(path, monkeypatch):
     store = open_store(path)
     attempts = []
