@@ -55,7 +55,9 @@ class LanceFragment(FragmentChanges):
     """
 
     def __repr__(self) -> str:
-        """Name the fragment and the dataset."""
+        """Name the fragment and the dataset, also while a debugger looks at one that is being made."""
+        if not hasattr(self, "_source"):
+            return f"<{type(self).__name__} that is not opened>"
         return f"LanceFragment(id={self.fragment_id}, uri={self._source.store.root!r})"
 
     @property

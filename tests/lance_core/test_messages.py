@@ -68,3 +68,15 @@ def test_storage_that_cannot_be_reached_is_named(user):
     assert f"at the endpoint http://{endpoint}: " in said
     assert user or "it cannot be reached (EndpointConnectionError); the storage option aws_endpoint" in said
     assert "hidden" not in said
+
+
+@pytest.mark.parametrize("kind", [lance.LanceDataset, lance.LanceFragment])
+def test_objects_that_are_being_made_can_be_shown(kind):
+    assert repr(kind.__new__(kind)) == f"<{kind.__name__} that is not opened>"
+
+
+@pytest.mark.parametrize("place", ["", "none/there"])
+def test_a_place_that_cannot_be_a_checkpoint_is_named(tmp_path, place):
+    path = tmp_path / place
+    with pytest.raises(InvalidInputError, match=f"{path} cannot be used as a checkpoint"):
+        lance.batch_udf(checkpoint_file=path)

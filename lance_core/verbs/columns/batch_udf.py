@@ -75,12 +75,18 @@ class BatchUDFCheckpoint:
 
     Args:
         path: The file.
+
+    Raises:
+        InvalidInputError: It is no checkpoint, or cannot be written.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = fspath(path)
         # Results of a function may be read only by those who may read the table.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise InvalidInputError(f"{self.path} cannot be used as a checkpoint ({error.strerror})") from error
         with self._connected() as connection, connection:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS batches (fragment_id INT, batch_index INT, result BLOB, "

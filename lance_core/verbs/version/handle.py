@@ -60,7 +60,9 @@ class Handle:
         self._scan_defaults = dict(default_scan_options or {})
 
     def __repr__(self) -> str:
-        """Name the root and the version."""
+        """Name the root and the version, also while a debugger looks at a handle that is being made."""
+        if not hasattr(self, "_manifest"):
+            return f"<{type(self).__name__} that is not opened>"
         return f"{type(self).__name__}({self._uri!r}, version={self.version})"
 
     def __reduce__(self) -> tuple[Any, ...]:
