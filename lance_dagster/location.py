@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-__all__ = ["TableLocation", "checked_root", "locate_table"]
+__all__ = ["TableLocation", "checked_root", "locate_table", "refuse_credentials"]
 
 # One folder name on every store and in every URI: no separators, no query, no escape, nothing hidden, no "..".
 _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
@@ -66,16 +66,28 @@ def checked_root(root_uri: Any) -> Any:
             f"root_uri {place!r} has a scheme and no slash behind it: it is {parts.scheme}:/... or {parts.scheme}://...;"
             f" a local folder of that name is ./{place}"
         )
-    if "@" in parts.netloc and parts.scheme not in ("abfs", "abfss", "adl"):
-        raise dg.DagsterInvalidDefinitionError(
-            f"root_uri holds credentials (before the @ of {parts.netloc.rpartition('@')[2]!r}), and it is shown in the "
-            "UI, in events and in errors; give them as storage_options, each an EnvVar"
-        )
+    refuse_credentials("root_uri", root_uri)
     if query and parts.scheme != "s3+ddb":
         raise dg.DagsterInvalidDefinitionError(
             f"root_uri {place!r} has a query (after the ?); settings of the storage belong to storage_options"
         )
     return root_uri
+
+
+def refuse_credentials(what: str, uri: str) -> None:
+    """Make sure that a URI names no user or password.
+
+    Raises:
+        DagsterInvalidDefinitionError: It does; the error does not repeat them.
+    """
+    parts = urlsplit(uri.partition("?")[0])
+    user, at, host = parts.netloc.rpartition("@")
+    is_container = parts.scheme in ("abfs", "abfss", "adl") and ":" not in user
+    if at and not is_container:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{what} holds credentials (before the @ of {host!r}), and it is shown in the UI, in events and in errors; "
+            "give them as storage_options, each an EnvVar"
+        )
 
 
 def locate_table(
@@ -104,6 +116,7 @@ def locate_table(
             )
     elsewhere = _text(metadata, "lance/uri")
     if elsewhere is not None:
+        refuse_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
         return TableLocation(uri=elsewhere.rstrip("/"), schema=schema, table=table)
     place, mark, query = checked_root(root_uri).partition("?")
     return TableLocation(uri=f"{place.rstrip('/')}/{schema}/{table}.lance{mark}{query}", schema=schema, table=table)

@@ -9,6 +9,7 @@ import dagster as dg
 
 from lance_dagster._context import definition_metadata
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG
+from lance_dagster.location import refuse_credentials
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -49,8 +50,12 @@ def observable_lance_asset(
         tags: As of any asset.
         automation_condition: When to look, such as `AutomationCondition.on_cron("@hourly")`.
         io_manager_key: The IO manager that loads it as an input.
+
+    Raises:
+        DagsterInvalidDefinitionError: The URI holds credentials, which would show in the UI.
     """
     asset_key = table_refs([key])[0].key
+    refuse_credentials(f"asset {asset_key.to_user_string()}: its uri", uri)
 
     @dg.observable_source_asset(
         key=asset_key,

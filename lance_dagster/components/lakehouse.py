@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import dagster as dg
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from lance_dagster.branch_jobs import build_branch_jobs
 from lance_dagster.branch_sensor import build_branch_sensor
@@ -18,6 +18,7 @@ from lance_dagster.checks import (
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
 from lance_dagster.io_manager import LanceIOManager
+from lance_dagster.location import checked_root
 from lance_dagster.observation import build_lance_observation_sensor
 from lance_dagster.policy import MAINTENANCE_KEY
 
@@ -102,6 +103,11 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     tables: Sequence[LakehouseTable] = Field(default=(), description="What is done for which tables.")
     maintenance: MaintenanceFields | None = Field(default=None, description="Upkeep of all of them.")
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
+
+    @field_validator("root_uri")
+    @classmethod
+    def _check_root(cls, value: str) -> object:
+        return checked_root(value)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The IO manager, and what `tables`, `maintenance` and `branching` ask for; no table is looked at."""

@@ -79,4 +79,4 @@ def test_objects_that_are_being_made_can_be_shown(kind):
 def test_a_place_that_cannot_be_a_checkpoint_is_named(tmp_path, place):
     path = tmp_path / place
     with pytest.raises(InvalidInputError, match=f"{path} cannot be used as a checkpoint"):
-        lance.batch_udf(checkpoint_file=path)
+        lance.batch_udf(checkpoint_file=path)(lambda batch: batch)

@@ -19,6 +19,7 @@ from lance_dagster import (
     stamp_lance_metadata,
 )
 from lance_dagster.branch_jobs import BranchConfig
+from lance_dagster.components import LanceLakehouseComponent
 from lance_dagster.location import locate_table
 from lance_dagster.maintenance import MaintenanceConfig, PolicyOverrides
 from lance_dagster.settings import OutputSettings
@@ -266,11 +267,28 @@ class TestRoots:
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="has a scheme and no slash behind it"):
                 made(root_uri=root)
 
-    @pytest.mark.parametrize("root", ["s3://user:hush@bucket/lake", "https://hush@host/x", "s3://key:hush@b?x=1"])
+    @pytest.mark.parametrize(
+        "root",
+        [
+            *("s3://user:hush@bucket/lake", "https://hush@host/x", "s3://key:hush@b?x=1"),
+            "abfss://user:hush@account.dfs.core.windows.net/lake",
+        ],
+    )
     def test_credentials_are_refused_and_not_shown(self, root):
-        for made in (LanceIOManager, LanceTableResource):
+        for made in (LanceIOManager, LanceTableResource, LanceLakehouseComponent):
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="storage_options") as caught:
                 made(root_uri=root)
+            assert "hush" not in str(caught.value)
+
+    def test_credentials_of_a_table_that_others_write_are_refused_and_not_shown(self):
+        uri = "s3://user:hush@bucket/lake/t.lance"
+        asks = (
+            lambda: observable_lance_asset("theirs", uri),
+            lambda: locate_table("lake", dg.AssetKey("theirs"), {"lance/uri": uri}, default_schema=None),
+        )
+        for ask in asks:
+            with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"asset theirs: .* storage_options") as caught:
+                ask()
             assert "hush" not in str(caught.value)
 
     @pytest.mark.parametrize("wrong", ["hush", {"aws_secret_access_key": ["hush"]}, {"key": b"\xffhush"}], ids=str)
