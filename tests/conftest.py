@@ -89,9 +89,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     minutes = config.getoption("--minutes")
     if minutes is not None:
-        if config.option.seed is None:
-            config.option.seed = random.randrange(1000)  # what xdist hands to its workers
-        config.pluginmanager.register(TimeBox(minutes, config.option.seed))
+        any_seed = os.environ.setdefault("TEST_ORDER_SEED", str(random.randrange(1000)))  # for xdist's workers too
+        seed = config.getoption("--seed")
+        config.pluginmanager.register(TimeBox(minutes, int(any_seed) if seed is None else seed))
 
 
 @pytest.fixture(scope="session")

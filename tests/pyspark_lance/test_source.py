@@ -229,7 +229,7 @@ def test_a_stream_begins_at_a_version_that_is_there(uri):
 def run(stream, uri, checkpoint, mode="append", **options):
     writer = stream.writeStream.format("lance").outputMode(mode).option("checkpointLocation", str(checkpoint))
     query = writer.options(**options).trigger(availableNow=True).start(uri)
-    query.awaitTermination(120)
+    assert query.awaitTermination(1000)
     return query
 
 
@@ -295,7 +295,8 @@ def test_a_stream_of_a_table(spark, uri, tmp_path, lance):
     with pytest.raises(Exception, match=r"version \d+ of .*table.lance does not only append \(Delete\)"):
         run(stream, copy, check)
     save(spark.range(20, 22), uri)
-    run(spark.readStream.format("lance").option("ignoreChanges", "true").load(uri), copy, check)
+    for _ in range(2):  # Spark 4.1 ends once it has repeated the batch that failed
+        run(spark.readStream.format("lance").option("ignoreChanges", "true").load(uri), copy, check)
     assert sorted(lance.dataset(copy).to_table().column("id").to_pylist()) == list(range(22))
 
 
