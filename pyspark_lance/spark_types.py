@@ -48,6 +48,9 @@ __all__ = [
 VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
 """Key of the column metadata that makes an array column a vector: the number of its items."""
 
+_MOST_LEVELS: Final = 62
+"""Levels of nested types: Arrow's messages have 64, and Spark puts a struct around the columns."""
+
 _RESERVED: Final = frozenset({"_rowid", "_rowaddr", "_rowoffset"})
 
 
@@ -56,7 +59,7 @@ def handed_over(schema: StructType) -> pa.Schema:
 
     Raises:
         SchemaError: A name is used twice, or cannot be a column's.
-        UnsupportedError: A type has no place in Arrow or in Lance; the message names the column.
+        UnsupportedError: A type has no place in Arrow or in Lance, or is nested too deep; the message names the column.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.types import StructType
@@ -71,7 +74,22 @@ def handed_over(schema: StructType) -> pa.Schema:
             raise UnsupportedError(
                 f"column {field.name!r}: {field.dataType.simpleString()} cannot be stored"
             ) from error
+        _check_depth(fields[-1])
     return pa.schema(fields)
+
+
+def _check_depth(field: pa.Field) -> None:
+    """Refuse a column that Spark and Arrow cannot hand over: messages of Arrow have no more levels.
+
+    Raises:
+        UnsupportedError: It is.
+    """
+    level = [field.type]
+    for _ in range(_MOST_LEVELS + 1):
+        level = [kind.field(index).type for kind in level for index in range(kind.num_fields)]
+        if not level:
+            return
+    raise UnsupportedError(f"column {field.name!r} is nested more than {_MOST_LEVELS} deep, which Spark cannot pass on")
 
 
 def check_names(names: Iterable[str], within: str = "", *, reads: bool = False) -> None:
@@ -290,7 +308,9 @@ def spark_schema(stored: pa.Schema) -> StructType:
 
     Raises:
         SchemaError: A column has no name.
-        UnsupportedError: Spark has no type for a column; the message names it.
+        UnsupportedError: Spark has no type for a column, or it is nested too deep; the message names it.
     """
     check_names(stored.names, reads=True)
+    for field in stored:
+        _check_depth(field)
     return from_arrow(pa.schema([_view_field(field, field.name) for field in stored]))

@@ -328,3 +328,18 @@ def test_structs_get_the_fields_that_are_new():
 def test_arrays_and_maps_of_nothing_are_refused_by_name(kind, told):
     with pytest.raises(SchemaError, match=told):
         frame(c=kind)
+
+
+@pytest.mark.parametrize("nest", [t.ArrayType, lambda kind: t.StructType([t.StructField("x", kind)])])
+def test_columns_that_spark_cannot_pass_on_are_refused(nest):
+    kind = t.IntegerType()
+    for _ in range(62):
+        kind = nest(kind)
+    known = handed_over(t.StructType([t.StructField("a", kind)]))
+    assert spark_schema(known).names == ["a"]
+    for _ in range(100):
+        kind = nest(kind)
+        with pytest.raises(UnsupportedError, match="column 'a' is nested more than 62 deep"):
+            handed_over(t.StructType([t.StructField("a", kind)]))
+    with pytest.raises(UnsupportedError, match="column 'a' is nested more than 62 deep"):
+        spark_schema(pa.schema([pa.field("a", pa.list_(known.field("a").type))]))
