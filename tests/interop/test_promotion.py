@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import random
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -183,6 +184,14 @@ class TestUnmovedMain:
         open_branch(maker, uri).delete("n = 2")
         with pytest.raises(InvalidInputError, match="was promoted to version"):
             lance_core.dataset(uri).branches.promote("work")
+
+    @pytest.mark.parametrize(("branch", "shown"), [("etl/2024.01-a_b", "etl-2024-01-a_b"), ("--", "branch")])
+    def test_the_tag_names_the_branch(self, uri, branch, shown):
+        main = lance_core.dataset(uri)
+        main.create_branch(branch).delete("n = 1")
+        done = main.branches.promote(branch)
+        assert re.fullmatch(rf"promoted\.{shown}\.[0-9a-f]{{8}}", done.tag)
+        assert lance.dataset(uri).tags.list()[done.tag]["version"] == done.version
 
     def test_a_branch_without_changes(self, uri):
         main = lance_core.dataset(uri)

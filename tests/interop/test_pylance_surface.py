@@ -1,5 +1,6 @@
 """Names, arguments and words that code for pylance uses, held against pylance itself."""
 
+import inspect
 import pickle
 import warnings
 
@@ -394,3 +395,32 @@ class TestSql:
         query = lance_core.write_dataset(ROWS, "memory://").sql("SELECT 1").build()
         with pytest.raises(UnsupportedError, match=r"pip install 'lance-dagster\[sql\]'"):
             query.to_batch_records()
+
+
+def defaults_of(called):
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):  # classes that are not made by hand
+        return {}
+    return {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+
+
+def test_what_is_not_given_is_what_pylance_takes():
+    shared = {
+        name: (getattr(lance, name), getattr(lance_core, name)) for name in dir(lance) if hasattr(lance_core, name)
+    }
+    shared = {name: both for name, both in shared.items() if name[0] != "_" and callable(both[0])}
+    for name, (theirs, ours) in list(shared.items()):
+        verbs = (
+            [verb for verb in dir(theirs) if verb[0] != "_" and hasattr(ours, verb)] if inspect.isclass(theirs) else []
+        )
+        shared |= {f"{name}.{verb}": (getattr(theirs, verb), getattr(ours, verb)) for verb in verbs}
+    compared, others = 0, set()
+    for name, (theirs, ours) in shared.items():
+        here = defaults_of(ours)
+        for argument, value in defaults_of(theirs).items():
+            compared += argument in here
+            if argument in here and here[argument] != value:
+                others.add((name, argument))
+    assert compared > 200
+    assert {argument for _, argument in others} == {"max_rows_per_group"}  # of files of version 0.1
