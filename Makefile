@@ -64,9 +64,14 @@ test: java setup $(CLASSES) ## Run the tests
 coverage: java setup $(CLASSES) ## Run the tests and tell which lines they leave out
 	$(RUN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-report=html:.coverage_html
 
+# Where slow tests are taken from, and their examples of properties: those of each run (`same`), or new ones.
+SLOW ?= tests
+DRAWN ?= anew
+
 .PHONY: test-slow
-test-slow: java setup $(CLASSES) ## Run the tests that take minutes
-	$(RUN)/pytest -m "slow and not ceph" --timeout 3600 --hypothesis-profile anew
+test-slow: java setup $(CLASSES) ## Run the tests that take minutes (MINUTES, SEED, SLOW)
+	$(RUN)/pytest -m "slow and not ceph" --timeout 3600 --hypothesis-profile $(DRAWN) \
+	  $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED)) $(SLOW)
 
 .PHONY: test-ui
 test-ui: setup ## Run the tests of the Dagster UI in headless Chromium
@@ -139,11 +144,6 @@ mutants: setup ## Change the code here and there, and see which changes no test 
 
 .PHONY: test-all
 test-all: test test-slow test-ui test-heavy test-ceph test-lowest ## Run all of these, one after the other
-
-.PHONY: ci-long
-ci-long: test-lowest-core ## Run what takes longer than continuous integration may: UI, lowest versions, ten minutes of slow tests
-	@if command -v chromium >/dev/null; then $(MAKE) test-ui; else echo "the tests of the UI are left out: no chromium"; fi
-	$(RUN)/pytest -m "slow and not ceph" --minutes 10 --timeout 3600 --hypothesis-profile anew tests
 
 .PHONY: check
 check: setup ## Lint, type-check, check the layers and the generated code
