@@ -14,6 +14,8 @@ CLASSES := .venv/spark-classes.jsa
 LOWEST_DAGSTER := 1.11.8
 LOWEST_SPARK := 4.1.0
 
+# Where it is set, each of the many programs that tests start compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
 

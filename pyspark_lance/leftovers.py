@@ -23,7 +23,7 @@ _LOGGER = logging.getLogger("pyspark_lance")
 
 
 _POLL_SECONDS: Final = 0.2
-_STILL_POLLS: Final = 6
+_STILL_POLLS: Final = 15
 """So many looks in a row must find no file before the workers of failed tasks are taken to have ended."""
 _MOST_POLLS: Final = 150
 
@@ -47,7 +47,7 @@ def delete_leftovers(
         keep: Fragments that are committed, or may be.
         storage_options: Options of the storage.
         failed: Whether tasks failed or were cancelled. Then, and if a second attempt wrote a file to keep, this looks
-            again until no more files come, for about a second after the last one, and 30 s at most.
+            again until no more files come, for three seconds after the last one, and 30 s at most.
         index_segments: Delete its index segments, whose UUIDs begin with the id, in place of data files.
     """
     names = {file.path for fragment in keep for file in fragment.files}
