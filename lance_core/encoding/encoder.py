@@ -257,5 +257,9 @@ def _encode_dictionary(
     # Wishes for a layout and for byte planes are about values, not about indices.
     options = replace(options, layout=None, bss=None)
     choice = choose_fixed(block, has_levels=True, limits=limits, options=options, dictionary=False)
-    chunks = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
+    try:
+        chunks = encode_miniblock(block, choice.compression, max_values=limits.max_values, max_bytes=limits.max_bytes)
+    except InvalidInputError:
+        # Packed values come by the thousand, which can be more than a field's metadata lets a chunk have.
+        chunks = encode_miniblock(block, "flat", max_values=limits.max_values, max_bytes=limits.max_bytes)
     return miniblock.encode(levels, chunks, num_rows=num_rows, dictionary=dictionary, large_chunks=limits.large_chunks)

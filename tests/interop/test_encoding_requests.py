@@ -194,6 +194,16 @@ def test_chunks_of_strings_are_as_small_as_asked_for(tmp_path):
         assert chunks(version, {"minichunk-size": "16"}) <= ROWS // 2
 
 
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_dictionaries_are_written_however_small_chunks_are_to_be(tmp_path, version):
+    array = pa.array([f"the same item {i}" for i in np.random.default_rng(0).integers(0, 39, 817)])
+    for size in ("64", "128", "1024"):
+        field = pa.field("c", array.type, metadata=keys_of({"minichunk-size": size}))
+        table = pa.table([array], schema=pa.schema([field]))
+        path = str(tmp_path / write_ours(tmp_path, table, version).key)
+        assert LanceFileReader(path).read_all().to_table()["c"].to_pylist() == array.to_pylist()
+
+
 def test_the_layout_of_a_top_level_field_holds_for_the_leaves_below(tmp_path):
     wish = keys_of({"structural-encoding": "fullzip"})
     array = pa.array([[{"x": i, "y": i * 2}] * (i % 3) for i in range(500)])
