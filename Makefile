@@ -73,7 +73,7 @@ DRAWN ?= anew
 .PHONY: test-slow
 test-slow: java setup $(CLASSES) ## Run the tests that take minutes (MINUTES, SEED, SLOW)
 	$(RUN)/pytest -m "slow and not ceph" --timeout 3600 --hypothesis-profile $(DRAWN) \
-	  $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED)) $(SLOW)
+	  $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED) -n 2 --dist load --maxschedchunk 1) $(SLOW)
 
 .PHONY: test-ui
 test-ui: setup ## Run the tests of the Dagster UI in headless Chromium
