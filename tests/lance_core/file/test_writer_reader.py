@@ -57,6 +57,17 @@ def test_round_trip_over_many_batches_and_pages(store, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_file_is_finished_once(store, version):
+    data = table(3)
+    writer = DataFileWriter(store, "f.lance", schema_from_arrow(data.schema), version=FileVersion(version))
+    writer.write(data)
+    writer.complete()
+    with pytest.raises(InvalidInputError, match=r"f\.lance: the writer is finished"):
+        writer.complete()
+    assert writer.close().size_bytes == store.head("f.lance").size
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_projection_and_renaming_go_by_field_id(store, version):
     data = table(2000)
     write(store, data, version)
