@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from lance_core.errors import (
@@ -91,7 +91,13 @@ class VersionWriter:
         data = manifest.to_bytes(record)
         self.met, self._unsettled = None, None
         lock = self.store.options.commit_lock
-        with nullcontext() if lock is None else lock(manifest.version):
+        with ExitStack() as held:
+            if lock is not None:
+                try:
+                    held.enter_context(lock(manifest.version))
+                except Exception:
+                    self.discard()
+                    raise
             location = self._put_manifest(key, data, transaction.uuid)
         manifest = replace(manifest, transaction_bytes=record)
         if location is None:

@@ -67,19 +67,24 @@ class Staged:
         """
         base = self.source.manifest
         transaction = Transaction(read_version=base.version, operation=operation, properties=dict(properties or {}))
-        self._commits = True
         return commit(
             self.source.store,
             transaction,
             base=base,
             options=options,
             affected_rows=affected_rows,
-            ready=None if self.settling is None else self.settling.wait,
+            ready=self._begin,
         ).manifest
+
+    def _begin(self) -> None:
+        """Wait until all is durable; a version can appear from then on."""
+        if self.settling is not None:
+            self.settling.wait()
+        self._commits = True
 
     @property
     def may_be_committed(self) -> bool:
-        """Whether a commit was begun, so that an interruption leaves open whether it landed."""
+        """Whether a version was about to be put, so that an interruption leaves open whether it landed."""
         return self._commits
 
     def discard(self) -> None:

@@ -59,13 +59,21 @@ def write_dataset(data: ReaderLike, schema: pa.Schema | None, place: Destination
         enable_v2_manifest_paths=options.enable_v2_manifest_paths,
         first_field_id=prepared.first_field_id,
     )
+    may_be_committed = False
+
+    def ready() -> None:
+        nonlocal may_be_committed
+        settling.wait()
+        may_be_committed = True
+
     try:
-        manifest, _ = commit_fragments(place, request, settling.wait)
+        manifest, _ = commit_fragments(place, request, ready)
     except OutcomeUnknownError:
         raise  # the files may be in use
-    except LanceError:
-        settling.stop()
-        prepared.discard(fragments)
+    except BaseException as error:
+        if isinstance(error, LanceError) or not may_be_committed:
+            settling.stop()
+            prepared.discard(fragments)
         raise
     return replace(place, base=manifest)
 
