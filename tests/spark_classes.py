@@ -13,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
 # Short jobs: the time that goes into compiling them well is not earned back.

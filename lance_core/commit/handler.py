@@ -95,7 +95,7 @@ class VersionWriter:
             if lock is not None:
                 try:
                     held.enter_context(lock(manifest.version))
-                except Exception:
+                except BaseException:  # whatever a lock of the user raises, nothing was put
                     self.discard()
                     raise
             location = self._put_manifest(key, data, transaction.uuid)

@@ -120,20 +120,21 @@ def test_what_a_lock_raises_comes_through_and_commits_nothing(tmp_path):
     assert (dataset.version, dataset.latest_version, dataset.count_rows()) == (2, 2, 3)
 
 
+@pytest.mark.parametrize("error", [ConnectionError, KeyboardInterrupt])
 @pytest.mark.parametrize("name", ["insert", "overwrite", "delete", "update", "merge_insert", "add_columns", "restore"])
-def test_a_lock_that_cannot_be_had_leaves_nothing(tmp_path, name):
+def test_a_lock_that_cannot_be_had_leaves_nothing(tmp_path, name, error):
     """Whether a function raises that gives a lock, or entering what it gives."""
 
     class Refused:
         def __enter__(self):
-            raise ConnectionError("no lock")
+            raise error("no lock")
 
         def __exit__(self, *_):
             raise AssertionError("it was not entered")
 
     uri = made(lance_core, str(tmp_path / "t"))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConnectionError, match="no lock"):
+    with pytest.raises(error, match="no lock"):
         CHANGES[name](lance_core.dataset(uri, commit_lock=lambda _: Refused()))
     assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file() and path not in before] == []
 
