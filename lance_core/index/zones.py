@@ -49,8 +49,7 @@ class Zones:
 
     def lie_in(self, view: View, chosen: Bools) -> Bools:
         """Which zones lie in some fragments."""
-        places = view.places(self.fragment_ids)
-        return (places >= 0) & chosen[places]
+        return _is_chosen(view.places(self.fragment_ids), chosen)
 
     def layout(self, view: View, covered: Bools) -> tuple[Ints, Ints, Bools]:
         """Where the zones of some fragments lie.
@@ -68,7 +67,7 @@ class Zones:
         """
         view.check_fragments(self.fragment_ids)
         places = view.places(self.fragment_ids)
-        own = np.flatnonzero((places >= 0) & covered[places])
+        own = np.flatnonzero(_is_chosen(places, covered))
         order = own[np.lexsort((self.starts[own], places[own]))]
         where, starts = places[order], self.starts[order]
         ends, physical = starts + self.lengths[order], view.physical_rows
@@ -140,6 +139,13 @@ def cut(parts: Iterable[Rows], num_rows: int, size: int) -> Iterator[tuple[int, 
             position = stop
     if collected:
         yield begin, num_rows - begin, collected
+
+
+def _is_chosen(places: Ints, chosen: Bools) -> Bools:
+    """Which places are those of chosen fragments; -1 is none, also where there are no fragments at all."""
+    found = places >= 0
+    found[found] = chosen[places[found]]
+    return found
 
 
 def _left(num_rows: int, starts: Ints, ends: Ints, possible: Bools) -> BitMap:
