@@ -28,6 +28,7 @@ __all__ = [
     "facts_of",
     "input_annotation",
     "instance_of",
+    "is_external_asset",
     "is_own_upstream",
     "is_silent",
     "job_beside_resources",
@@ -288,6 +289,18 @@ def definition_metadata(
         return definition.metadata_by_key.get(asset_key)
     graph = _asset_graph(getattr(context, "job_def", None))
     return graph.get(asset_key).metadata if graph is not None and graph.has(asset_key) else None
+
+
+def is_external_asset(
+    context: dg.OpExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
+) -> bool | None:
+    """Whether the code location has an asset without materializing it; None if it has none, or does not tell."""
+    try:
+        repository = context.repository_def
+    except _ABSENT:
+        repository = None
+    graph: Any = _asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
+    return None if graph is None or not graph.has(asset_key) else not graph.get(asset_key).is_materializable
 
 
 def _asset_graph(job: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import definition_metadata, facts_of, job_beside_resources
+from lance_dagster._context import facts_of, job_beside_resources
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
+from lance_dagster.foreign import described, is_foreign
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def build_branch_jobs(
     run after the others are done; main is unchanged there.
 
     Args:
-        tables: Assets, specs or keys.
+        tables: Assets, specs or keys. Branches of external and observable assets are left alone unless their metadata
+            `lance/maintenance` is True, a policy or fields of one.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
         require_checks: Whether the checks of the asset must have passed on the branch.
         max_commit_drift: How many commits main may have had since the fork.
@@ -214,9 +216,10 @@ def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> 
     if unknown:
         raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
     for ref in [known[name] for name in dict.fromkeys(config.tables)] if config.tables else job.refs:
-        full = ref
-        if ref.metadata is None:
-            full = TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+        full = described(context, ref)
+        if is_foreign(full, context):
+            context.log.info("%s is left alone: others write it; its branches are theirs", ref.name)
+            continue
         yield full, job.root(context).open_or_none(full)
 
 

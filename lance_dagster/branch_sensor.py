@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata
 from lance_dagster.branch_jobs import build_branch_jobs, jobs_of
 from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.foreign import described, is_foreign
 from lance_dagster.tables import TableLike, TableRef, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
     """Make a sensor that looks at the open branches of tables; see the module's text.
 
     Args:
-        tables: Assets, specs or keys.
+        tables: Assets, specs or keys; branches of external and observable assets are left alone, as by the jobs.
         jobs: From `build_branch_jobs`; if not given those that were made last for these tables, or new ones.
         auto_promote: Whether branches are promoted; if not, one that is ready is reported.
         require_checks: Whether the checks of the asset must have passed on the branch.
@@ -94,7 +94,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
             raise ValueError(f"what becomes of a branch is one of {get_args(Ending)}, not {ending!r}")
     refs = table_refs(tables)
     made = jobs or jobs_of(refs, io_manager_key)
-    promote, discard = made or build_branch_jobs(_as_tables(refs), io_manager_key=io_manager_key)
+    promote, discard = made or build_branch_jobs(refs, io_manager_key=io_manager_key)
     rules = _Rules(
         promote=promote.name if auto_promote else None,
         discard=discard.name,
@@ -186,28 +186,21 @@ class _Rules:
         ]
 
 
-def _as_tables(refs: Iterable[TableRef]) -> list[TableLike]:
-    """Tables as jobs take them, with their metadata."""
-    return [ref.key if ref.metadata is None else dg.AssetSpec(ref.key, metadata=dict(ref.metadata)) for ref in refs]
-
-
 def _branches(context: dg.SensorEvaluationContext, refs: list[TableRef], resource: Any) -> Iterator[_Found]:
     root = table_root(resource)
     for given in refs:
-        ref = given
-        if ref.metadata is None:
-            ref = TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
-        main = root.open_or_none(ref)
+        ref = described(context, given)
+        main = None if is_foreign(ref, context) else root.open_or_none(ref)
         if main is None:
             continue
-        for branch, described in main.branches.list().items():
+        for branch, known in main.branches.list().items():
             head = main.checkout_version((branch, None))
-            made = datetime.fromtimestamp(described["create_at"], UTC)
+            made = datetime.fromtimestamp(known["create_at"], UTC)
             yield _Found(
                 ref=ref,
                 main=main,
                 branch=branch,
-                is_promoted="lance.promoted_version" in described["metadata"],
+                is_promoted="lance.promoted_version" in known["metadata"],
                 committed=max(made, head.timestamp),
                 version=head.version,
             )

@@ -8,7 +8,7 @@ columns   `columns`, in that order
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pyarrow as pa
@@ -92,14 +92,16 @@ def _open(
     context: dg.InputContext, location: TableLocation, settings: TableSettings, metadata: dict[str, object], where: str
 ) -> lance_core.LanceDataset:
     """The table at the version to read."""
-    options = dict(settings.storage_options) or None
+    options = location.options(settings.storage_options)
     pins = [pin for pin in INPUT_PINS if metadata.get(pin) is not None]
     try:
         facts = run_facts(context)
         branch = branch_of_run(settings.branching, facts)
+        if location.branch is not None:
+            return _open_own_branch(location, options, metadata, where)
         if not pins and branch is not None and facts is not None:
             began = run_began(instance_of(context), facts)
-            return branch_for_reading(location.uri, branch, began, settings.storage_options)
+            return branch_for_reading(location.uri, branch, began, options)
         if not pins:
             version = _materialized_version(context) if settings.read == "materialized" else None
             return lance_core.dataset(location.uri, version=version, storage_options=options)
@@ -110,6 +112,18 @@ def _open(
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
         raise DatasetNotFoundError(f"{where} has no table at {location.uri}; materialize it first") from error
+
+
+def _open_own_branch(
+    location: TableLocation, options: dict[str, str] | None, metadata: dict[str, object], where: str
+) -> lance_core.LanceDataset:
+    """The table of an asset that is a branch of it, whatever branch the run is on; a tag names its own branch."""
+    version, tag, moment = (metadata.get(pin) for pin in INPUT_PINS)
+    if tag is not None:
+        return lance_core.dataset(location.uri, version=cast("str", tag), storage_options=options)
+    asked = (location.branch, cast("int | None", version))
+    opened = lance_core.dataset(location.uri, version=asked, storage_options=options)
+    return opened if moment is None else opened.checkout_version(opened.version_as_of(moment_of(moment, where)))
 
 
 def _materialized_version(context: dg.InputContext) -> int | None:

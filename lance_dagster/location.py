@@ -6,20 +6,35 @@
 entry `schema`, the `schema` of the IO manager, the part of the asset key before the last, "public". These are the
 rules of Dagster's own database IO managers, so assets move over unchanged.
 
-A table that others write can be anywhere: the metadata entry `lance/uri` of its asset names it.
+A table that others write can be anywhere: the metadata entry `lance/uri` of its asset names it, and `lance/branch` the
+branch of it that the asset is. Storage options of its own are secrets, which no metadata may hold: the process that
+defines the asset remembers them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import dagster as dg
 
-__all__ = ["TableLocation", "checked_root", "locate_table", "refuse_credentials"]
+__all__ = [
+    "OWN_BRANCH_KEY",
+    "TableLocation",
+    "checked_root",
+    "locate_table",
+    "refuse_credentials",
+    "remember_options",
+    "resolved_options",
+]
+
+OWN_BRANCH_KEY = "lance/branch"
+
+_own_options: dict[tuple[str, str], Mapping[str, Any]] = {}
+"""Storage options of tables that others write, by asset and URI; values can be `EnvVar`."""
 
 # One folder name on every store and in every URI: no separators, no query, no escape, nothing hidden, no "..".
 _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
@@ -33,11 +48,19 @@ class TableLocation:
         uri: The URI of the Lance dataset.
         schema: The folder that it is in.
         table: Its name, without the suffix.
+        branch: The branch that the asset is, of a table that others write; None for main.
+        own_options: Storage options of such a table, which take the place of the IO manager's; None without any.
     """
 
     uri: str
     schema: str
     table: str
+    branch: str | None = None
+    own_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    def options(self, usual: Mapping[str, str] | None) -> dict[str, str] | None:
+        """The storage options to reach it: its own, or else the usual ones."""
+        return dict(usual or {}) or None if self.own_options is None else resolved_options(self.own_options)
 
     @property
     def name(self) -> str:
@@ -117,9 +140,25 @@ def locate_table(
     elsewhere = _text(metadata, "lance/uri")
     if elsewhere is not None:
         refuse_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
-        return TableLocation(uri=elsewhere.rstrip("/"), schema=schema, table=table)
+        return TableLocation(
+            uri=elsewhere.rstrip("/"),
+            schema=schema,
+            table=table,
+            branch=_text(metadata, OWN_BRANCH_KEY),
+            own_options=_own_options.get((asset_key.to_user_string(), elsewhere)),
+        )
     place, mark, query = checked_root(root_uri).partition("?")
     return TableLocation(uri=f"{place.rstrip('/')}/{schema}/{table}.lance{mark}{query}", schema=schema, table=table)
+
+
+def remember_options(asset_key: dg.AssetKey, uri: str, options: Mapping[str, Any]) -> None:
+    """Reach the table of an asset with storage options of its own, whoever opens it in this process."""
+    _own_options[asset_key.to_user_string(), uri] = dict(options)
+
+
+def resolved_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Storage options with the values of environment variables."""
+    return {name: value.get_value() or "" if isinstance(value, dg.EnvVar) else value for name, value in options.items()}
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str | None:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from lance_dagster._context import definition_metadata, job_beside_resources
+from lance_dagster._context import job_beside_resources
+from lance_dagster.foreign import described, is_foreign
 from lance_dagster.names import mapping_key
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.settings import partition_columns
@@ -84,14 +85,20 @@ class _Job:
         """The tables of the IO manager."""
         return table_root(getattr(context.resources, self.io_manager_key))
 
-    def rewriter(self, context: dg.OpExecutionContext) -> "Rewriter":
+    def options(self, context: dg.OpExecutionContext, asset: str) -> dict[str, str] | None:
+        """The storage options of a table."""
+        root = self.root(context)
+        ref = next((ref for ref in self.refs if ref.name == asset), None)
+        return root.options if ref is None else root.locate(described(context, ref)).options(root.storage_options)
+
+    def rewriter(self, context: dg.OpExecutionContext, asset: str) -> "Rewriter":
         """The rewriter that runs tasks in a step."""
         from lance_dagster import upkeep  # noqa: PLC0415 - code locations load without lance_core
 
         if self.engine == "process":
             return upkeep.run_here
         manager = getattr(context.resources, self.io_manager_key)
-        return _on_spark(manager, self.root(context).options, self.policy.max_parallel_tasks)
+        return _on_spark(manager, self.options(context, asset), self.policy.max_parallel_tasks)
 
 
 def build_maintenance_job(
@@ -110,7 +117,8 @@ def build_maintenance_job(
     skipped. A run that was killed is started again, and finishes what is left.
 
     Args:
-        tables: Assets, specs or keys. The metadata `lance/maintenance` of an asset changes the policy for it.
+        tables: Assets, specs or keys. The metadata `lance/maintenance` of an asset changes the policy for it. External
+            and observable assets are left alone unless that metadata is True, a policy or fields of one.
         policy: What to do; the defaults if it is not given.
         name: Name of the job.
         engine: "process": steps of the run rewrite; "spark": the executors of the Spark session of the IO manager.
@@ -129,13 +137,14 @@ def build_maintenance_job(
     for ref in refs:
         policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
     job = _Job(name=name, refs=refs, policy=chosen, engine=engine, io_manager_key=io_manager_key)
+    own = [ref.name for ref in refs if not is_foreign(ref)]
     return job_beside_resources(
         _graph(job),
         {PAYLOADS: payload_io_manager or dg.FilesystemIOManager()},
         name=name,
-        description=f"Keeps {len(refs)} Lance tables small and fast.",
+        description=f"Keeps {len(own)} Lance tables small and fast.",
         executor_def=_executor(job),
-        metadata={TABLES_KEY: [ref.name for ref in refs]},
+        metadata={TABLES_KEY: own},
     )
 
 
@@ -207,10 +216,7 @@ def _chosen(job: _Job, context: dg.OpExecutionContext, config: MaintenanceConfig
     salt = context.run.tags.get(ORDER_TAG)
     if salt is not None:
         refs.sort(key=lambda ref: sha256(f"{salt}:{ref.name}".encode()).digest())
-    return [
-        ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
-        for ref in refs
-    ]
+    return [described(context, ref) for ref in refs]
 
 
 def _survey(
@@ -220,6 +226,12 @@ def _survey(
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     root, where = job.root(context), f"asset {ref.name}"
+    if is_foreign(ref, context):
+        context.log.info(
+            "%s is left alone: others write it, as it is an external or observable asset here; metadata "
+            "lance/maintenance with True or a policy has it maintained all the same", where
+        )  # fmt: skip
+        return None, []
     policy = policy_of(job.policy, ref.metadata, where=where)
     if policy is None:
         context.log.info("%s is left alone: its metadata says so", where)
@@ -271,8 +283,8 @@ def _rewrite_op(job: _Job) -> dg.OpDefinition:
 
         started, results, failed = time.monotonic(), [], None
         try:
-            dataset = _open(job, context, task["uri"])
-            rewriter = job.rewriter(context)
+            dataset = _open(job, context, task["uri"], task["asset"])
+            rewriter = job.rewriter(context, task["asset"])
             done = rewriter(dataset, [CompactionTask.from_json(text) for text in task["tasks"]])
             results = [result.json() for result in done]
         except Exception as error:  # the other tables go on; `report` fails with it
@@ -317,7 +329,7 @@ def _step_op(job: _Job, step: str, work: Work, description: str) -> dg.OpDefinit
         if table.error is None:
             started = time.monotonic()
             try:
-                work(job, context, _open(job, context, table.uri), table)
+                work(job, context, _open(job, context, table.uri, table.asset), table)
             except Exception as error:  # the other tables go on; `report` fails with it
                 context.log.exception("asset %s: %s failed", table.asset, step)
                 table.error = _text(step, error)
@@ -331,7 +343,7 @@ def _commit(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lanc
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
     if table.num_tasks:
-        upkeep.commit(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context))
+        upkeep.commit(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context, table.asset))
 
 
 def _materialize(
@@ -339,7 +351,8 @@ def _materialize(
 ) -> None:
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
-    upkeep.materialize_deletions(dataset, table, _properties(context, table, dataset), rewriter=job.rewriter(context))
+    rewriter = job.rewriter(context, table.asset)
+    upkeep.materialize_deletions(dataset, table, _properties(context, table, dataset), rewriter=rewriter)
 
 
 def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
@@ -377,7 +390,7 @@ def _report_op(job: _Job) -> dg.OpDefinition:
 
         if table.error is not None:
             raise dg.Failure(f"asset {table.asset}: {table.error}", metadata={"dagster/uri": table.uri})
-        found = measure(_open(job, context, table.uri), table.resolved)
+        found = measure(_open(job, context, table.uri, table.asset), table.resolved)
         if table.lost:
             context.log.warning("asset %s: writers were faster at %d rewrites; the next run", table.asset, table.lost)
         kind = "skipped" if table.lost else "done"
@@ -448,10 +461,10 @@ def _observation(
     return dg.AssetObservation(dg.AssetKey.from_user_string(table.asset), metadata=entries)
 
 
-def _open(job: _Job, context: dg.OpExecutionContext, uri: str) -> "lance_core.LanceDataset":
+def _open(job: _Job, context: dg.OpExecutionContext, uri: str, asset: str) -> "lance_core.LanceDataset":
     import lance_core  # noqa: PLC0415 - code locations load without it
 
-    return lance_core.dataset(uri, storage_options=job.root(context).options)
+    return lance_core.dataset(uri, storage_options=job.options(context, asset))
 
 
 def _properties(context: dg.OpExecutionContext, table: "Upkeep", dataset: "lance_core.LanceDataset") -> dict[str, str]:

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata, is_silent, observed_in
+from lance_dagster._context import is_silent, observed_in
+from lance_dagster.foreign import described, is_foreign
 from lance_dagster.maintenance import TABLES_KEY
 from lance_dagster.maintenance_triggers import config_for, tables_of
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
@@ -81,7 +82,7 @@ def build_maintenance_sensor(
 
     Args:
         job: From `build_maintenance_job`, for these tables at least.
-        tables: Assets, specs or keys.
+        tables: Assets, specs or keys; external and observable assets are left alone, as by the job.
         policy: The thresholds; the defaults if it is not given.
         name: Name of the sensor; `<job>_sensor` if not given.
         io_manager_key: The resource that knows where the tables are.
@@ -94,7 +95,7 @@ def build_maintenance_sensor(
         DagsterInvalidDefinitionError: a table is not one of the job, or its metadata cannot be used.
     """
     chosen = LanceMaintenancePolicy() if policy is None else policy
-    refs = table_refs(tables)
+    refs = [ref for ref in table_refs(tables) if not is_foreign(ref)]
     for ref in refs:
         policy_of(chosen, ref.metadata, where=f"asset {ref.name}")
         if ref.name not in tables_of(job):
@@ -219,9 +220,9 @@ def _needs(
     from lance_core.errors import LanceError  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.health import measure  # noqa: PLC0415 - heavy imports at first use
 
-    known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+    known = described(context, ref)
     own = policy_of(policy, known.metadata, where=f"asset {ref.name}")
-    if own is None:
+    if own is None or is_foreign(known, context):
         return None
     try:
         dataset = root.open_or_none(known)

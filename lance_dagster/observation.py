@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import definition_metadata
 from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG
-from lance_dagster.location import refuse_credentials
+from lance_dagster.foreign import described
+from lance_dagster.location import OWN_BRANCH_KEY, refuse_credentials, remember_options, resolved_options
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
 if TYPE_CHECKING:
@@ -37,13 +37,16 @@ def observable_lance_asset(
 ) -> dg.SourceAsset:
     """An asset that somebody else writes; observing it tells its data version, rows and newest change.
 
-    Upkeep of the table does not move the data version. `LanceIOManager` loads the asset from this URI.
+    Maintenance of the table does not move the data version. `LanceIOManager` loads the asset from this URI, its branch
+    and with its storage options, as sensors do. Maintenance and promotion leave the table alone unless the metadata
+    `lance/maintenance` says otherwise.
 
     Args:
         key: The asset's key.
         uri: The table.
-        storage_options: How to reach it; values can be `EnvVar`.
-        branch: The branch to look at; None for main.
+        storage_options: How to reach it, in place of those of the IO manager; values can be `EnvVar`. No event and no
+            metadata has them.
+        branch: The branch to look at and to load; None for main.
         group_name: As of any asset.
         description: As of any asset.
         metadata: As of any asset.
@@ -57,11 +60,17 @@ def observable_lance_asset(
     asset_key = table_refs([key])[0].key
     refuse_credentials(f"asset {asset_key.to_user_string()}: its uri", uri)
 
+    if storage_options is not None:
+        remember_options(asset_key, uri, storage_options)
+    own: dict[str, Any] = {"dagster/uri": uri, "lance/uri": uri}
+    if branch is not None:
+        own[OWN_BRANCH_KEY] = branch
+
     @dg.observable_source_asset(
         key=asset_key,
         group_name=group_name,
         description=description,
-        metadata={**(metadata or {}), "dagster/uri": uri, "lance/uri": uri},
+        metadata={**(metadata or {}), **own},
         tags={"dagster/kind/lance": "", **(tags or {})},
         automation_condition=automation_condition,
         io_manager_key=io_manager_key,
@@ -70,7 +79,7 @@ def observable_lance_asset(
         import lance_core  # noqa: PLC0415 - heavy imports at first use
         from lance_dagster.history import data_version_of  # noqa: PLC0415 - heavy imports at first use
 
-        options = {name: _plain(value) for name, value in (storage_options or {}).items()} or None
+        options = resolved_options(storage_options or {}) or None
         version = None if branch is None else (branch, None)
         dataset = lance_core.dataset(uri, version=version, storage_options=options)
         return dg.ObserveResult(
@@ -160,7 +169,7 @@ def _foreign_versions(
     from lance_core.errors import LanceError  # noqa: PLC0415 - heavy imports at first use
     from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
-    known = ref if ref.metadata is not None else TableRef(key=ref.key, metadata=definition_metadata(context, ref.key))
+    known = described(context, ref)
     try:
         dataset = root.open_or_none(known)
         if dataset is None or dataset.version == after:
@@ -225,7 +234,3 @@ def lance_eager() -> Any:  # as Dagster's own: a condition that can be changed b
             tag_keys={PUBLISHES_TAG}
         )
     return condition.eager().replace("newly_updated", condition.newly_updated() & ~on_branch)
-
-
-def _plain(value: Any) -> Any:
-    return value.get_value() if isinstance(value, dg.EnvVar) else value

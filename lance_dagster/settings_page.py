@@ -34,7 +34,7 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "
     "only nulls, and the columns of a table that is not there yet. Without it the metadata of the asset's Dagster type "
     "tells them: its `lance/schema`, or the table schema that types made from Pandera or Patito models show",
-    "lance/maintenance": "fields of a `LanceMaintenancePolicy`",
+    "lance/maintenance": "fields of a `LanceMaintenancePolicy`; false: left alone; true: maintained though external",
     "lance/column_lineage": "where each column comes from",
 }
 """Definition metadata of an asset, with the meaning of each key."""

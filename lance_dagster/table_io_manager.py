@@ -198,7 +198,8 @@ class LanceTableIOManager(dg.IOManager):
         loading = find_loading()
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
-        requests = read_requests(context, location, self._settings, loading, where=where, upstream=upstream)
+        settings = replace(self._settings, storage_options=location.options(self._settings.storage_options) or {})
+        requests = read_requests(context, location, settings, loading, where=where, upstream=upstream)
         if requests is None:
             context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
             known = known_schema(upstream, type_metadata(context), where)

@@ -34,9 +34,6 @@ __all__ = [
     "table_root",
 ]
 
-TableLike = dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
-"""A reference to a table: an asset of any kind, its key, or "schema/table"."""
-
 _PARTS_OF_A_NAME: Final = 2
 
 
@@ -48,16 +45,25 @@ class TableRef:
         key: The asset's key.
         metadata: Its definition metadata; None when only the key is known.
         partitions_def: Its partitions; None if it has none, or only the key is known.
+        is_external: Whether others write the asset: an external or observable one. None where the code location has
+            to be asked, as for a key or a spec.
+        is_spec: Whether an `AssetSpec` named it, which declares an asset and does not tell who writes it.
     """
 
     key: dg.AssetKey
     metadata: Mapping[str, Any] | None = None
     partitions_def: dg.PartitionsDefinition[Any] | None = None
+    is_external: bool | None = None
+    is_spec: bool = False
 
     @property
     def name(self) -> str:
         """The key as text, parts joined by slashes."""
         return self.key.to_user_string()
+
+
+TableLike = TableRef | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | str | Sequence[str]
+"""A reference to a table: an asset of any kind, its key, or "schema/table"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,7 @@ class TableRoot:
         """The storage options as lance_core takes them."""
         return dict(self.storage_options) or None
 
-    def locate(self, table: TableLike | TableRef) -> TableLocation:
+    def locate(self, table: TableLike) -> TableLocation:
         """The location of a table.
 
         Raises:
@@ -100,7 +106,7 @@ class TableRoot:
 
     def open(
         self,
-        table: TableLike | TableRef,
+        table: TableLike,
         *,
         version: int | None = None,
         tag: str | None = None,
@@ -115,17 +121,19 @@ class TableRoot:
         if len(pins) > 1 or (tag is not None and branch is not None):
             names = [*pins, *(["branch"] if branch is not None else [])]
             raise ValueError(f"{' and '.join(names)} exclude each other")
-        uri = self.locate(table).uri
+        location = self.locate(table)
+        uri, options = location.uri, location.options(self.storage_options)
+        branch = location.branch if branch is None and tag is None else branch
         if branch is None:
             moment = None if as_of is None else as_moment(as_of)
             return lance_core.dataset(
-                uri, version=version if tag is None else tag, asof=moment, storage_options=self.options
+                uri, version=version if tag is None else tag, asof=moment, storage_options=options
             )
-        opened = lance_core.dataset(uri, version=(branch, version), storage_options=self.options)
+        opened = lance_core.dataset(uri, version=(branch, version), storage_options=options)
         return opened if as_of is None else opened.checkout_version(opened.version_as_of(as_moment(as_of)))
 
     def open_in_run(
-        self, table: TableLike | TableRef, facts: RunFacts, instance: dg.DagsterInstance | None
+        self, table: TableLike, facts: RunFacts, instance: dg.DagsterInstance | None
     ) -> lance_core.LanceDataset:
         """Open a table as a run sees it.
 
@@ -137,12 +145,14 @@ class TableRoot:
             facts: The run.
             instance: Where it is recorded.
         """
-        branch = branch_of_run(self.branching, facts)
-        if branch is None:
+        branch, location = branch_of_run(self.branching, facts), self.locate(table)
+        if branch is None or location.branch is not None:
             return self.open(table)
-        return branch_for_reading(self.locate(table).uri, branch, run_began(instance, facts), self.options)
+        return branch_for_reading(
+            location.uri, branch, run_began(instance, facts), location.options(self.storage_options)
+        )
 
-    def open_or_none(self, table: TableLike | TableRef) -> lance_core.LanceDataset | None:
+    def open_or_none(self, table: TableLike) -> lance_core.LanceDataset | None:
         """The newest version of a table; None when there is no table yet."""
         from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
 
@@ -203,7 +213,7 @@ def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:
     Raises:
         DagsterInvalidDefinitionError: something else is among them.
     """
-    if isinstance(tables, str | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset):
+    if isinstance(tables, TableRef | str | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset):
         tables = [tables]
     found: dict[dg.AssetKey, TableRef] = {}
     for table in tables:
@@ -237,11 +247,24 @@ def as_moment(value: datetime | str) -> datetime:
 
 
 def _refs(table: Any) -> Iterator[TableRef]:
-    if isinstance(table, dg.AssetsDefinition):
+    if isinstance(table, TableRef):
+        yield table
+    elif isinstance(table, dg.AssetsDefinition):
         for spec in table.specs:
-            yield TableRef(key=spec.key, metadata=spec.metadata, partitions_def=spec.partitions_def)
+            yield TableRef(
+                key=spec.key,
+                metadata=spec.metadata,
+                partitions_def=spec.partitions_def,
+                is_external=not table.is_materializable,
+            )
     elif isinstance(table, dg.AssetSpec | dg.SourceAsset):
-        yield TableRef(key=table.key, metadata=table.metadata, partitions_def=table.partitions_def)
+        yield TableRef(
+            key=table.key,
+            metadata=table.metadata,
+            partitions_def=table.partitions_def,
+            is_external=True if isinstance(table, dg.SourceAsset) else None,
+            is_spec=isinstance(table, dg.AssetSpec),
+        )
     elif isinstance(table, dg.AssetKey):
         yield TableRef(key=table)
     elif isinstance(table, str) and table:

@@ -33,15 +33,26 @@ class LakehouseTable(dg.Model, dg.Resolvable):
     key: dg.ResolvedAssetKey = Field(description="Key of the asset, such as nyc/flights.")
     checks: Sequence[Literal["health", "integrity", "drift"]] = Field(default=(), description="Checks of the table.")
     primary_key: Sequence[str] = Field(default=(), description="Columns that name each row once, to be checked.")
-    maintenance: PolicyFields | None = Field(default=None, description="What the policy says otherwise here.")
+    maintenance: PolicyFields | bool | None = Field(
+        default=None,
+        description="What the policy says otherwise here; false: left alone; true: maintained though external.",
+    )
     external: bool = Field(
         default=False, description="Others write the table: declare the asset, tell of their commits."
     )
 
     def spec(self) -> dg.AssetSpec:
         """The asset, as far as its table goes."""
-        overrides = {} if self.maintenance is None else self.maintenance.overrides()
-        return dg.AssetSpec(self.key, metadata={MAINTENANCE_KEY: overrides} if overrides else {}, kinds={"lance"})
+        said = self.maintenance
+        if said is None:
+            said = not self.external  # what others write is theirs to maintain
+        value = (said.overrides() or True) if isinstance(said, PolicyFields) else said
+        return dg.AssetSpec(self.key, metadata={MAINTENANCE_KEY: value}, kinds={"lance"})
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether others write the table, and it is not to be maintained here."""
+        return self.external and not self.maintenance
 
 
 class BranchingFields(dg.Model, dg.Resolvable):
@@ -101,7 +112,9 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
     io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
     ui_url: str | None = Field(default=None, description="Where the Dagster UI is, if not at the root of its host.")
     tables: Sequence[LakehouseTable] = Field(default=(), description="What is done for which tables.")
-    maintenance: MaintenanceFields | None = Field(default=None, description="Upkeep of all of them.")
+    maintenance: MaintenanceFields | None = Field(
+        default=None, description="Maintenance of all of them, but for external ones that do not ask for it."
+    )
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
 
     @field_validator("root_uri")
@@ -129,10 +142,11 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
             resources={self.io_manager_key: manager},
         )
         parts = [own]
-        if self.maintenance is not None and specs:
-            parts.append(maintenance_definitions(specs, self.maintenance, self.io_manager_key))
-        if self.branching is not None and self.branching.mode != "off" and specs:
-            parts.append(_branch_definitions(specs, self.branching, self.io_manager_key))
+        ours = [spec for spec, table in zip(specs, self.tables, strict=True) if not table.is_foreign]
+        if self.maintenance is not None and ours:
+            parts.append(maintenance_definitions(ours, self.maintenance, self.io_manager_key))
+        if self.branching is not None and self.branching.mode != "off" and ours:
+            parts.append(_branch_definitions(ours, self.branching, self.io_manager_key))
         return dg.Definitions.merge(*parts)
 
     def _checks(self, table: LakehouseTable) -> list[dg.AssetChecksDefinition]:

@@ -57,7 +57,7 @@ def test_a_lakehouse_is_all_that_its_yaml_says(lake):
     fill(lake, "ext/boats", fragments=6)
     job = defs.resolve_job_def("lance_maintenance")
     assert job.execute_in_process(instance=lake.instance, run_config=QUIET).success
-    assert len(lake.table("ext/boats").get_fragments()) == 1
+    assert len(lake.table("ext/boats").get_fragments()) == 6  # its owner's affair
 
 
 def test_a_second_lakehouse_fits_beside_it(lake):
