@@ -11,7 +11,18 @@ from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.compare import compare, either, is_null, meet, negated
 from lance_core.verbs.expressions.sql.intervals import is_interval, shift
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, fits, is_number, is_text, literal, unit_type
+from lance_core.verbs.expressions.sql.typed import (
+    Typed,
+    Written,
+    call,
+    fits,
+    integer,
+    is_number,
+    is_text,
+    literal,
+    unit_type,
+    written,
+)
 
 __all__ = ["arithmetic", "bitwise", "concatenated", "guarded", "minus"]
 
@@ -80,7 +91,11 @@ def minus(value: Typed) -> Typed:
     """
     if pa.types.is_null(value.type):
         return value
-    if value.is_literal and isinstance(value.value, int | float) and not isinstance(value.value, bool):
+    if isinstance(value.value, int) and not isinstance(value.value, bool):
+        return integer(-value.value)
+    if isinstance(value.value, Written):
+        return written(value.value.negated())
+    if isinstance(value.value, float):
         return literal(-value.value, value.type)
     if pa.types.is_unsigned_integer(value.type):
         raise InvalidInputError(f"a {value.type} has no negative")

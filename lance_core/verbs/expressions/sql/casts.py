@@ -7,6 +7,7 @@ and gives null in a TRY_CAST.
 from __future__ import annotations
 
 import re
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.arithmetic import guarded
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, fits, is_text, literal
+from lance_core.verbs.expressions.sql.typed import Typed, Written, call, fits, is_text, literal
 
 __all__ = ["cast", "named_type", "type_of", "words"]
 
@@ -41,6 +42,7 @@ _NAMES: Final = {
     "DATE": pa.date32(),
     "TIME": pa.time64("ns"),
 }
+_WIDE: Final = Context(prec=400, rounding=ROUND_HALF_UP)
 _TIMESTAMPS: Final = ("TIMESTAMP", "DATETIME", "TIMESTAMPNTZ")
 _UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 _ARROW_NAMES: Final = {
@@ -113,9 +115,21 @@ def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Typed | None =
         return literal(None, kind)
     if value.is_literal and (isinstance(value.value, str) or fits(value.value, kind)):
         return _cast_literal(value, kind, strict=strict)
+    if guard is None and isinstance(value.value, int | Written) and not isinstance(value.value, bool):
+        number = _written_number(value, kind)
+        if number is not None:
+            return _cast_literal(number, kind, strict=strict)
     if is_text(kind):
         return words(value, kind)
     return _cast_column(guarded(value, guard), kind, strict=strict)
+
+
+def _written_number(value: Typed, kind: pa.DataType) -> Typed | None:
+    """A literal number, rounded as a cast does, from the digits that were written; None for other types."""
+    digits = value.value.digits if isinstance(value.value, Written) else Decimal(value.value)
+    if pa.types.is_decimal(kind):
+        return Typed(value.expression, value.type, _WIDE.quantize(digits, Decimal(1).scaleb(-kind.scale)))
+    return Typed(value.expression, value.type, int(digits)) if pa.types.is_integer(kind) else None
 
 
 def words(value: Typed, kind: pa.DataType) -> Typed:

@@ -14,7 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
-from lance_core.verbs.expressions.sql.typed import Typed, call, common_type, fits, is_text, literal
+from lance_core.verbs.expressions.sql.typed import (
+    EXACT_FLOATS,
+    Typed,
+    Written,
+    call,
+    common_type,
+    fits,
+    is_text,
+    literal,
+)
 
 __all__ = ["both", "common_of", "compare", "either", "is_in", "is_null", "meet", "negated", "same"]
 
@@ -39,8 +48,11 @@ def meet(left: Typed, right: Typed, *, narrow_floats: bool = False, exact: bool 
         exact: See `common_type`.
 
     Raises:
-        InvalidInputError: There is no common type.
+        InvalidInputError: There is no common type, or a literal is out of the range of the column beside it.
     """
+    if narrow_floats:
+        _check_range(left, right)
+        _check_range(right, left)
     if left.is_literal and not right.is_literal and _narrows(left, right, narrow_floats):
         return left.to(right.type), right
     if right.is_literal and not left.is_literal and _narrows(right, left, narrow_floats):
@@ -49,6 +61,27 @@ def meet(left: Typed, right: Typed, *, narrow_floats: bool = False, exact: bool 
     if kind is None:
         raise InvalidInputError(f"{left.type} and {right.type} have no common type")
     return left.to(kind), right.to(kind)
+
+
+def _check_range(column: Typed, other: Typed) -> None:
+    """Reject a literal that no value of a column of integers can be compared with exactly, as pylance does.
+
+    Raises:
+        InvalidInputError: It is such a literal.
+    """
+    if not (column.is_column and pa.types.is_integer(column.type)) or not other.is_literal:
+        return
+    value = other.value
+    if isinstance(value, Written) and value.digits == value.digits.to_integral_value() and abs(value) >= 2**63:
+        value = int(value.digits)
+    if isinstance(value, int) and not isinstance(value, bool) and not fits(value, column.type):
+        raise InvalidInputError(
+            f"the literal {value} is out of the range of the {column.type} that it is compared with"
+        )
+    if isinstance(value, float) and abs(value) >= EXACT_FLOATS and column.type.bit_width == 64:
+        raise InvalidInputError(
+            f"the literal {value} cannot be compared exactly with a column of {column.type}: write it as an integer"
+        )
 
 
 def common_of(values: Sequence[Typed]) -> list[Typed]:

@@ -21,7 +21,7 @@ from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
 from lance_core.verbs.expressions.sql.intervals import interval
 from lance_core.verbs.expressions.sql.patterns import like
 from lance_core.verbs.expressions.sql.python_functions import python_call
-from lance_core.verbs.expressions.sql.typed import Typed, call, literal
+from lance_core.verbs.expressions.sql.typed import Typed, Written, call, integer, literal, written
 from lance_core.verbs.expressions.sql.words import CLOCKS
 
 __all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
@@ -146,8 +146,8 @@ def _literal(_: Compiler, node: exp.Expr) -> Typed:
     try:
         number = int(text)
     except ValueError:
-        return literal(float(text), pa.float64())
-    return literal(number, pa.int64()) if -(2**63) <= number < 2**63 else literal(float(number), pa.float64())
+        return written(Written(text))
+    return integer(number)
 
 
 def _hexadecimal(c: Compiler, node: exp.Expr) -> Typed:

@@ -11,10 +11,11 @@ expression here carries its type, and a literal its value, so that it can take t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import time
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,15 +23,19 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 
 __all__ = [
+    "EXACT_FLOATS",
     "MISSING",
     "Typed",
+    "Written",
     "call",
     "common_type",
     "fits",
+    "integer",
     "is_number",
     "is_text",
     "literal",
     "unit_type",
+    "written",
 ]
 
 
@@ -40,11 +45,43 @@ class _Missing:
 
 MISSING: Final = _Missing()
 
+
+class Written(float):
+    """A literal number that no integer type holds: a float that keeps the digits that were written, for decimals.
+
+    Args:
+        text: The literal.
+    """
+
+    __slots__ = ("text",)
+
+    def __new__(cls, text: str) -> Self:
+        """The float nearest to what was written."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+    @property
+    def digits(self) -> Decimal:
+        """The number exactly."""
+        return Decimal(self.text)
+
+    def negated(self) -> Written:
+        """The same with the other sign."""
+        return Written(self.text.removeprefix("-") if self.text.startswith("-") else f"-{self.text}")
+
+
+EXACT_FLOATS: Final = 2.0**53
+"""From here on a float64 stands for several integers."""
 _UNITS: Final = ("s", "ms", "us", "ns")
 _TRUTH: Final = {
     **dict.fromkeys(("t", "true", "y", "yes", "on", "1"), True),
     **dict.fromkeys(("f", "false", "n", "no", "off", "0"), False),
 }
+_MOST_DIGITS: Final = 38
+"""Digits that a decimal of 128 bits can have."""
 _INT_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
@@ -108,6 +145,18 @@ def literal(value: Any, kind: pa.DataType) -> Typed:
         raise InvalidInputError(f"{value!r} is no {kind}: {error}") from error
     known = value if value is None else scalar.as_py() if _plain(kind) else scalar
     return Typed(pc.scalar(scalar), kind, known)
+
+
+def integer(value: int) -> Typed:
+    """A literal of the first type that holds an integer: int64, uint64, or float64, which knows its digits."""
+    if -(2**63) <= value < 2**64:
+        return literal(value, pa.int64() if value < 2**63 else pa.uint64())
+    return written(Written(str(value)))
+
+
+def written(value: Written) -> Typed:
+    """A literal with a fraction or an exponent."""
+    return Typed(literal(float(value), pa.float64()).expression, pa.float64(), value)
 
 
 def call(name: str, arguments: list[Typed], kind: pa.DataType, options: Any = None) -> Typed:
@@ -183,10 +232,13 @@ def _common_number(left: Typed, right: Typed, *, exact: bool) -> pa.DataType:
         if not pa.types.is_decimal(decimal.type):
             continue
         if pa.types.is_floating(number.type):
-            if exact and isinstance(number.value, float) and abs(number.value) < 1e15:
-                return _wider(decimal.type, _digits(Decimal(repr(number.value))))
+            if exact and isinstance(number.value, float) and math.isfinite(number.value):
+                return _exactly(decimal.type, _decimal_of(number.value)) or pa.float64()
             return pa.float64()
         return _wider(decimal.type, _as_decimal(number.type))
+    for whole, number in ((left, right), (right, left)):
+        if exact and pa.types.is_integer(whole.type) and _is_inexact(number.value):
+            return _exactly(_as_decimal(whole.type), _decimal_of(number.value)) or pa.float64()
     if pa.float64() in (one, other):
         return pa.float64()
     if pa.types.is_floating(one) or pa.types.is_floating(other):
@@ -206,9 +258,24 @@ def _as_decimal(kind: pa.DataType) -> pa.DataType:
     return kind if pa.types.is_decimal(kind) else pa.decimal128(_INT_DIGITS[kind.bit_width], 0)
 
 
-def _digits(value: Decimal) -> pa.DataType:
+def _is_inexact(value: Any) -> bool:
+    """Whether a literal is a float that stands for several integers."""
+    return isinstance(value, float) and math.isfinite(value) and abs(value) >= EXACT_FLOATS
+
+
+def _decimal_of(value: float) -> Decimal:
+    """The number that was written."""
+    return value.digits if isinstance(value, Written) else Decimal(repr(value))
+
+
+def _exactly(kind: pa.DataType, value: Decimal) -> pa.DataType | None:
+    """The type that holds both decimals and a number without loss, of 256 bits if need be; None if there is none."""
     scale = max(-int(value.as_tuple().exponent), 0)
-    return pa.decimal128(max(len(value.as_tuple().digits), scale + 1), scale)
+    whole = max(value.adjusted() + 1, kind.precision - kind.scale, 1)
+    scale = max(scale, kind.scale)
+    if whole + scale <= _MOST_DIGITS:
+        return pa.decimal128(whole + scale, scale)
+    return pa.decimal256(whole + scale, scale) if whole + scale <= 2 * _MOST_DIGITS else None
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -244,7 +311,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     if isinstance(value, str) and not is_text(kind):
         return _from_text(value, kind)
     if isinstance(value, float) and pa.types.is_decimal(kind):
-        value = Decimal(repr(value))
+        value = _decimal_of(value)
     if isinstance(value, int) and pa.types.is_decimal(kind):
         value = Decimal(value)
     if isinstance(value, pa.Scalar):
