@@ -188,6 +188,15 @@ class IncompatibleConflictError(CommitConflictError):
     code = "commit-conflict-incompatible"
 
 
+class HistoryGapError(IncompatibleConflictError):
+    """What was committed since the version that was read is not known: versions were cleaned up, or contradict others.
+
+    A verb that works its change out from the rows does so again on the latest version.
+    """
+
+    code = "history-gap"
+
+
 class SupersededError(IncompatibleConflictError):
     """A later try of the same write has committed; this one must not."""
 

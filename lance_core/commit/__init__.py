@@ -1,10 +1,12 @@
 """Commits and history: which versions there are, and how a new one is made in spite of other writers."""
 
 from lance_core.commit.conflict import AffectedRows, Verdict, affected_fragments, judge
+from lance_core.commit.landing import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
+from lance_core.commit.relation import carries_on, is_later_than
 from lance_core.commit.tries import (
     REPLACES_KEY,
     OnEarlierTry,
@@ -33,6 +35,7 @@ from lance_core.commit.versions import (
 from lance_core.errors import CommitConflictError
 
 __all__ = [
+    "LOOK_AGAIN_AFTER",
     "REPLACES_KEY",
     "AffectedRows",
     "CommitConflictError",
@@ -45,6 +48,7 @@ __all__ = [
     "Verdict",
     "WriteTry",
     "affected_fragments",
+    "carries_on",
     "check_identity",
     "commit",
     "deletion_vector",
@@ -52,6 +56,7 @@ __all__ = [
     "find_all_by_property",
     "find_by_property",
     "identity_of",
+    "is_later_than",
     "judge",
     "latest_version",
     "list_versions",

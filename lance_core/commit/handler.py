@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -56,6 +57,7 @@ class VersionWriter:
         durable: Whether a version must survive a power loss once it is committed.
         ready: Waits until the files that a version refers to are durable.
         met: The other writer's manifest that stood in the place of the last `put`, once `settle` has read it.
+        began_ns: When the last `put` began to give the version its name, nanoseconds since the epoch.
     """
 
     store: ObjectStore
@@ -63,6 +65,7 @@ class VersionWriter:
     durable: bool
     ready: Callable[[], None] | None = None
     met: Manifest | None = None
+    began_ns: int = 0
     _transaction_file: str = ""
     _record: bytes = b""
     _unsettled: tuple[Manifest, str] | None = None
@@ -157,7 +160,8 @@ class VersionWriter:
     def _put_manifest(self, key: str, data: bytes, uuid: str) -> ManifestLocation | None:
         """Put the manifest; None if there is one, this writer's own or another's."""
         location = ManifestLocation(key=key, size_bytes=len(data), naming=self.naming)
-        store = self.store if self.ready is None else naming_after(self.store, self.ready)
+        self.began_ns = 0
+        store = naming_after(self.store, self._before_naming)
         for attempt in range(1, _PUT_ATTEMPTS + 1):
             try:
                 e_tag = store.put_if_absent(key, data, durable=self.durable)
@@ -175,6 +179,11 @@ class VersionWriter:
             else:
                 return replace(location, e_tag=e_tag)
         raise AssertionError("the last attempt returns or raises")
+
+    def _before_naming(self) -> None:
+        if self.ready is not None:
+            self.ready()
+        self.began_ns = self.began_ns or time.time_ns()  # of the first attempt: it may be the one that lands
 
     def _unknown(self, key: str, uuid: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(

@@ -6,7 +6,8 @@
 Of the writers that collide one has won, so that the first attempts follow each other at once: whoever waits meanwhile
 gets few turns beside writers that do not. Then pauses come between, of 2^n slots at random, each a little longer than
 one attempt takes, so that crowds spread out. A writer refuses to commit over a version that is missing from the
-history: what it changed is not known any more.
+history, or that the one after it was not made from: what was changed is not known any more. For the same reason it
+looks again after its put (`commit.landing`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import TypeAlias
 
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
+from lance_core.commit.landing import Clock, Put, has_landed
 from lance_core.commit.listeners import tell
 from lance_core.commit.rebase import Rebased, rebase
+from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
 from lance_core.commit.tries import WriteTry, meet
 from lance_core.commit.versions import (
@@ -37,6 +40,7 @@ from lance_core.errors import (
     CommitConflictError,
     CorruptFileError,
     DatasetExistsError,
+    HistoryGapError,
     IncompatibleConflictError,
     InvalidInputError,
     LanceError,
@@ -64,6 +68,9 @@ _HASTY = 12
 """Attempts that follow each other without a pause."""
 
 _READS_AT_A_TIME = 8
+
+_MAX_AHEAD_NS = 3600 * 10**9
+"""How far the clock of another writer may be ahead for its time to be followed."""
 
 _MAX_UNSEEN = 4
 """How often a put may report that a version exists while a listing does not show it."""
@@ -192,10 +199,13 @@ class _Commit:
     met: Manifest | None = None
     listing: Future[Listed] | None = None
     slot_s: float = 0.0
+    looked: Clock = field(default_factory=Clock.now)
+    before: Manifest | None = None
 
     def run(self) -> Committed:
         started = time.monotonic()
         self.store.prepare_commits()
+        self.looked = Clock.now()
         latest = load_latest(self.store) if self.base is None else load_following(self.store, self.base)
         writer = self._writer(latest)
         unseen = 0
@@ -227,10 +237,12 @@ class _Commit:
         slots = random.uniform(0, 2 ** max(attempt - _HASTY, 0) - 1)  # noqa: S311 - no secret
         pause = min(_MAX_PAUSE_S, self.slot_s * slots)
         time.sleep(pause)
-        if latest is None:
-            return load_latest(self.store, self.met)
         listing, self.listing = self.listing, None
         listed = listing.result() if listing is not None and not pause else None
+        if listed is None:
+            self.looked = Clock.now()
+        if latest is None:
+            return load_latest(self.store, self.met)
         return load_following(self.store, latest, listed=listed, met=self.met)
 
     def _put(self, writer: VersionWriter, manifest: Manifest, transaction: Transaction) -> Manifest | None:
@@ -242,6 +254,7 @@ class _Commit:
         landed = writer.put(manifest, transaction)
         if landed is not None or not self.store.put_is_a_request:
             return landed or writer.settle()
+        self.looked = Clock.now()
         with ThreadPool(1) as pool:
             self.listing = pool.submit(Listed.of, self.store)
             return writer.settle()
@@ -284,7 +297,12 @@ class _Commit:
         try:
             make_durable(self.store, rebased.written)
             manifest = self._next(rebased.transaction, latest, self._version_after(latest))
+            looked = self.looked
             landed = self._put(writer, manifest, rebased.transaction)
+            if landed is not None and not has_landed(
+                self.store, Put(manifest=landed, base=latest, looked=looked, began_ns=writer.began_ns)
+            ):
+                landed = None
             self.slot_s = self.slot_s or 1.1 * (time.monotonic() - began)
         except OutcomeUnknownError:
             raise
@@ -324,26 +342,43 @@ class _Commit:
         if len(unseen) > 1 and self.store.put_is_a_request:
             with ThreadPool(_READS_AT_A_TIME) as pool:
                 found = list(pool.map(lambda version: self._recorded(version, latest), unseen))
-            self.seen.update(zip(unseen, found, strict=True))
+            for manifest, transaction in found:
+                self._see(manifest, transaction)
             return
         for version in unseen:
-            self.seen[version] = self._recorded(version, latest)
+            self._see(*self._recorded(version, latest))
 
-    def _recorded(self, version: int, latest: Manifest) -> Transaction:
+    def _see(self, manifest: Manifest, transaction: Transaction) -> None:
+        """Take note of a version, if the one after it in the history can have been made from it.
+
+        Raises:
+            HistoryGapError: It cannot.
+        """
+        before, self.before = self.before or self.base, manifest
+        follows = before is not None and before.version == manifest.version - 1
+        if before is not None and follows and not carries_on(before, manifest, transaction):
+            raise HistoryGapError(
+                f"Incompatible transaction: version {manifest.version} of {self.store.root} was not made from version "
+                f"{before.version}, which was put under a number that cleanup had freed, so what was changed since "
+                f"version {self.original.read_version} is not known. `lance verify` names such versions"
+            )
+        self.seen[manifest.version] = transaction
+
+    def _recorded(self, version: int, latest: Manifest) -> tuple[Manifest, Transaction]:
         known = next((one for one in (latest, self.met) if one is not None and one.version == version), None)
         try:
             manifest = known if known is not None else load_manifest(self.store, version)
         except VersionNotFoundError:
             if self._creates:
                 raise DatasetExistsError(f"Dataset already exists: {self.store.root}") from None
-            raise IncompatibleConflictError(
+            raise HistoryGapError(
                 f"Incompatible transaction: version {version} is missing from the history since version "
                 f"{self.original.read_version}, so what it changed is not known"
             ) from None
         transaction = load_transaction(self.store, manifest)
         if transaction is None:
             raise IncompatibleConflictError(f"Incompatible transaction: version {version} does not say what it changed")
-        return transaction
+        return manifest, transaction
 
     @property
     def _creates(self) -> bool:
@@ -429,12 +464,23 @@ class _Commit:
             stable_row_ids=self.options.stable_row_ids,
             source=source,
         )
-        manifest = transaction.apply(latest, context, time.time_ns())
+        manifest = transaction.apply(latest, context, _time_after(latest))
         return manifest if latest is None else repaired(self.store, manifest, latest)
 
     def _drop(self, rebased: Rebased) -> None:
         for key in rebased.written:
             self.store.delete(key)
+
+
+def _time_after(latest: Manifest | None) -> int:
+    """The time of a new version: now, or just after the version before it if its writer's clock was a bit ahead.
+
+    So a version that is younger than the one after it was put in its place too late.
+    """
+    now = time.time_ns()
+    if latest is not None and now <= latest.timestamp_ns < now + _MAX_AHEAD_NS:
+        return latest.timestamp_ns + 1
+    return now
 
 
 def _number(manifest: Manifest | None) -> int:

@@ -463,7 +463,9 @@ def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:
     name = parse_manifest_key(found.key)
     if name is None or is_detached(name.version):
         return None
-    location = ManifestLocation(key=found.key, size_bytes=found.size, naming=name.naming, e_tag=found.e_tag)
+    location = ManifestLocation(
+        key=found.key, size_bytes=found.size, naming=name.naming, e_tag=found.e_tag, modified=found.modified
+    )
     return name.version, location
 
 

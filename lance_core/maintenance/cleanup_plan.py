@@ -2,6 +2,8 @@
 
     version    removed if it is older than the handle's version and all selectors take it, unless it is
                tagged, named as in use, or one that a branch was forked from and still finds files by
+               ... or on object storage younger than five minutes: a writer that is slow between its look at the
+               latest version and its commit could be given the number of one that is gone (`commit.landing`)
     file       removed if a removed version refers to it and no other version does: of this branch, of any branch
                that finds it by a base path, or detached
                ... or if nothing at all refers to it and it is older than seven days: a write under way may need it
@@ -18,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lance_core.commit import check_identity
+from lance_core.commit import LOOK_AGAIN_AFTER, check_identity
 from lance_core.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, ObjectNotFoundError
 from lance_core.maintenance.references import References
-from lance_core.store import ObjectMeta, ObjectStore
+from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest import Manifest
 from lance_core.table.outline import ManifestOutline
 from lance_core.table.paths import (
@@ -47,6 +49,9 @@ __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Se
 UNVERIFIED_AGE: Final = timedelta(days=7)
 """Age from which an unreferenced file may be removed: no running write can still commit it."""
 
+YOUNG_AGE: Final = 5 * LOOK_AGAIN_AFTER
+"""Age up to which versions stay on object storage, unless nobody else is at work on the table."""
+
 READ_AHEAD: Final = 16
 """Manifests that are read side by side from object storage."""
 
@@ -60,7 +65,8 @@ class Selectors:
         retain_versions: Not among so many newest versions.
         versions: One of these.
         in_use: Versions to keep, by the name of their user.
-        delete_unverified: Remove files that nothing refers to whatever their age.
+        delete_unverified: Nobody else is at work on the dataset: remove files that nothing refers to, and versions on
+            object storage, whatever their age.
         error_if_tagged: Raise if a tagged version is selected, rather than keep it.
     """
 
@@ -162,7 +168,8 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
     }
     main = dataset_store(store, current.branch)
-    warnings = _keep_named(main, current.branch, taken, selectors)
+    young = _keep_young(store, taken, manifests, listed, selectors)
+    warnings = young + _keep_named(main, current.branch, taken, selectors)
     borrowed, branches = _branches(main, current.branch, manifests, taken)
     kept, gone = References(), References()
     kept.update(borrowed)
@@ -270,6 +277,36 @@ def _load_all(store: ObjectStore, keys: Iterable[str]) -> dict[int, ManifestOutl
         with ThreadPool(READ_AHEAD) as pool:
             loaded = list(pool.map(load, ordered))
     return {manifest.version: manifest for manifest in loaded if manifest is not None}
+
+
+def _keep_young(
+    store: ObjectStore,
+    taken: set[int],
+    manifests: Mapping[int, ManifestOutline],
+    listed: Mapping[str, ObjectMeta],
+    selectors: Selectors,
+) -> list[str]:
+    """Take versions off the list whose numbers a writer on object storage may still believe to be free."""
+    if not store.put_is_a_request or selectors.delete_unverified or gives_numbers_once(store):
+        return []
+    names = {parse_manifest_key(key): meta for key, meta in listed.items()}
+    written = {name.version: datetime.fromtimestamp(meta.modified, UTC) for name, meta in names.items() if name}
+    since = datetime.now(UTC) - YOUNG_AGE
+    young = {
+        version
+        for version in taken
+        if not is_detached(version) and max(manifests[version].timestamp, written[version]) > since
+    }
+    if not young:
+        return []
+    taken -= young
+    minutes = YOUNG_AGE // timedelta(minutes=1)
+    warning = (
+        f"{len(young)} version(s), {min(young)} to {max(young)}, are kept: on object storage those of the last "
+        f"{minutes} minutes stay, as a slow writer could be given their numbers again; delete_unverified=True removes "
+        "them if nobody else is at work on the dataset"
+    )
+    return [warning]
 
 
 def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:

@@ -1,4 +1,4 @@
-"""Check that all files of a version exist and agree with its manifest.
+"""Check that all files of a version exist and agree with its manifest, and that the history has no foreign version.
 
 Of data files only the metadata at their end is read, not the pages.
 """
@@ -16,6 +16,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.index.conditions import IsNull
 from lance_core.index.kinds import KINDS
 from lance_core.index.selection import view_of
+from lance_core.maintenance.verify_history import history_problems
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import DataFile, Fragment
 from lance_core.table.index import IndexMetadata
@@ -54,7 +55,7 @@ class Problem:
 
 
 def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Check all files of the handle's version.
+    """Check all files of the handle's version, and that each version can have been made from the one before it.
 
     Args:
         dataset: The handle.
@@ -74,7 +75,10 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
         problems.append(Problem(version=source.manifest.version, fragment_id=fragment_id, path="", message=message))
     for index in source.manifest.indices:
         problems += _check_index(source, index)
-    return problems + list(_check_transaction(source))
+    problems += _check_transaction(source)
+    for version, path, message in history_problems(source.store):
+        problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
+    return problems
 
 
 def _checked(source: Source, fragments: Sequence[Fragment]) -> Iterator[list[Problem]]:

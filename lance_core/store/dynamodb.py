@@ -14,7 +14,7 @@ from __future__ import annotations
 # botocore comes with s3fs, which is an optional extra.
 # ruff: noqa: PLC0415
 import os
-from typing import Any
+from typing import Any, Final
 
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
 from lance_core.store.options import StorageOptions
@@ -32,6 +32,8 @@ class DynamoDbIndex:
         prefix: The dataset's path in its bucket.
         options: Storage options; `dynamodb_endpoint` names another endpoint than AWS's.
     """
+
+    gives_numbers_once: Final = False
 
     def __init__(self, table: str, prefix: str, options: StorageOptions) -> None:
         self._table = table

@@ -31,7 +31,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Protocol
+from typing import Final, Protocol
 
 from lance_core.errors import AlreadyExistsError, DatasetExistsError, ObjectNotFoundError, StoreError
 from lance_core.store.base import (
@@ -46,7 +46,7 @@ from lance_core.store.base import (
 from lance_core.store.local import LocalStore
 from lance_core.store.options import StorageOptions
 
-__all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex", "manifest_index"]
+__all__ = ["ExternallyCommittedStore", "ManifestIndex", "SqliteIndex", "gives_numbers_once", "manifest_index"]
 
 _logger = logging.getLogger(__name__)
 
@@ -57,6 +57,11 @@ _LAST = (1 << 64) - 1
 
 class ManifestIndex(Protocol):
     """The rows of one dataset."""
+
+    @property
+    def gives_numbers_once(self) -> bool:
+        """Whether `add` itself makes sure, with the insertion, that no higher version has a row."""
+        ...
 
     def get(self, version: int) -> str | None:
         """Return the key of the version's manifest; None if there is no row."""
@@ -311,6 +316,8 @@ class SqliteIndex:
         place: The dataset, as a URI.
     """
 
+    gives_numbers_once: Final = True
+
     def __init__(self, path: str, place: str) -> None:
         self._path = path
         self._place = place
@@ -363,6 +370,12 @@ class SqliteIndex:
 def manifest_index(store: ObjectStore) -> ManifestIndex | None:
     """Return where the versions of a store's dataset are decided; None if the store itself decides."""
     return store.index if isinstance(store, ExternallyCommittedStore) else None
+
+
+def gives_numbers_once(store: ObjectStore) -> bool:
+    """Whether a version that was put can only be the last one: a number that cleanup has freed is never given again."""
+    index = manifest_index(store)
+    return index is not None and index.gives_numbers_once
 
 
 def _final_key(key: str) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 # psycopg is an optional extra.
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from lance_core.errors import InvalidInputError, OutcomeUnknownError, StoreError, UnsupportedError
@@ -35,6 +35,7 @@ _INSERT = (
     "INSERT INTO lance_manifests (base_uri, version, path, size) VALUES (%s, %s, %s, %s) "
     "ON CONFLICT (base_uri, version) DO NOTHING"
 )
+_HIGHER = "SELECT 1 FROM lance_manifests WHERE base_uri = %s AND version > %s LIMIT 1"
 _UPDATE = "UPDATE lance_manifests SET path = %s, size = %s WHERE base_uri = %s AND version = %s"
 _DELETE = "DELETE FROM lance_manifests WHERE base_uri = %s AND version = %s"
 _CLEAR = "DELETE FROM lance_manifests WHERE base_uri = %s"
@@ -57,6 +58,8 @@ class PostgresIndex:
         InvalidInputError: The URI is none of libpq's.
         UnsupportedError: psycopg is not installed.
     """
+
+    gives_numbers_once: Final = True
 
     def __init__(self, uri: str, place: str) -> None:
         self._uri = uri
@@ -83,7 +86,10 @@ class PostgresIndex:
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def add(self, version: int, key: str, size: int) -> bool:
-        """Insert a row unless there is one; a row with the same key is our own, whose answer was lost."""
+        """Insert a row unless there is one of this or a higher version.
+
+        A row with the same key is our own, whose answer was lost.
+        """
         return self._run(_INSERT, self._place, version, key, size)[0] == 1 or self.get(version) == key
 
     def remove(self, version: int) -> None:
@@ -139,6 +145,8 @@ class PostgresIndex:
         )
         with closing(connected) as connection:
             try:
+                if statement is _INSERT:
+                    return self._insert(connection, values), []
                 cursor = connection.execute(statement, values)
             except psycopg.OperationalError as error:
                 # Without a state the server did not answer; classes 08 and 57: it broke off.
@@ -146,6 +154,20 @@ class PostgresIndex:
                     raise OutcomeUnknownError(self._describe(error)) from None
                 raise
             return cursor.rowcount, cursor.fetchall() if cursor.description else []
+
+    def _insert(self, connection: Any, values: tuple[str | int, ...]) -> int:
+        """Insert a row and take it back if there is a higher one, in one transaction; returns how many are left.
+
+        The highest row is never deleted: one that was there before the insertion is seen after it.
+        """
+        place, version = values[:2]
+        inserted = [0]  # what is left if the transaction is rolled back
+        with connection.transaction() as transaction:
+            count = int(connection.execute(_INSERT, values).rowcount)
+            if count and connection.execute(_HIGHER, (place, version)).fetchall():
+                raise _driver().Rollback(transaction)
+            inserted.append(count)
+        return inserted[-1]
 
     def _describe(self, error: Any) -> str:
         """Say what failed without libpq's own words, which can repeat the URI."""

@@ -89,12 +89,14 @@ class ManifestLocation:
         size_bytes: Its size.
         naming: The scheme of its name.
         e_tag: The storage's identifier of this state of the file; None if the storage has none.
+        modified: When the file was written by the storage's clock, seconds since the epoch; None if it was not listed.
     """
 
     key: str
     size_bytes: int
     naming: Naming
     e_tag: str | None = None
+    modified: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from lance_core.commit import load_following
-from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError
+from lance_core.errors import EarlierTryLandedError, HistoryGapError, InvalidInputError, RetryableConflictError
 from lance_core.verbs.version.source import Source
 
 __all__ = ["CONFLICT_RETRIES", "RETRY_TIMEOUT", "retrying"]
@@ -53,7 +53,7 @@ def retrying(
             return attempt(source)
         except EarlierTryLandedError:
             raise
-        except RetryableConflictError as error:
+        except (RetryableConflictError, HistoryGapError) as error:
             tries += 1
             if tries > conflict_retries or time.monotonic() - began > retry_timeout.total_seconds():
                 raise RetryableConflictError(

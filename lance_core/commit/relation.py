@@ -1,0 +1,135 @@
+"""Whether a version was made from the one before it, as far as both of them and the transaction show.
+
+Cleanup frees the numbers of the versions that it removes. A writer that was slow between its look at the latest version
+and its put can take such a number: its version then stands below later ones that were never made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import TypeAlias
+
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import (
+    Append,
+    CreateIndex,
+    Delete,
+    Operation,
+    ReserveFragments,
+    Rewrite,
+    Update,
+    UpdateBases,
+    UpdateConfig,
+)
+from lance_core.table.transaction import Transaction
+
+__all__ = ["Relation", "carries_on", "is_later_than", "new_files", "refers_to", "relation"]
+
+_Files: TypeAlias = tuple[tuple[str, ...], str | None]
+"""Paths of the data files of a fragment, and the key of its deletion file."""
+
+
+class Relation(Enum):
+    """What two neighbours of the history show."""
+
+    FOLLOWS = "the later one was made from the earlier one, or from one that had the same effect"
+    CONTRADICTS = "the later one was not made from the earlier one"
+    UNKNOWN = "they do not show it"
+
+
+def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relation:
+    """Compare two versions with neighbouring numbers.
+
+    Args:
+        before: The earlier one.
+        after: The later one.
+        made_by: The transaction of the later one.
+    """
+    operation = made_by.operation
+    changed = _changed(operation)
+    if changed is None:
+        return Relation.UNKNOWN
+    if not isinstance(operation, UpdateConfig) and (before.config, before.table_metadata) != (
+        after.config,
+        after.table_metadata,
+    ):
+        return Relation.CONTRADICTS
+    if _columns(before) != _columns(after):
+        return Relation.CONTRADICTS
+    if isinstance(operation, Append | ReserveFragments | UpdateConfig) and not _index_ids(before) <= _index_ids(after):
+        return Relation.CONTRADICTS
+    return Relation.FOLLOWS if _explained(before, after, *changed) else Relation.CONTRADICTS
+
+
+def is_later_than(before: Manifest, after: Manifest) -> bool:
+    """Whether the earlier of two versions was made at a later time, as far as both say when."""
+    return bool(after.timestamp_ns) and before.timestamp_ns > after.timestamp_ns
+
+
+def carries_on(before: Manifest, after: Manifest, made_by: Transaction) -> bool:
+    """Whether nothing speaks against it that a version was made from the one before it."""
+    return not is_later_than(before, after) and relation(before, after, made_by) is not Relation.CONTRADICTS
+
+
+def new_files(manifest: Manifest, base: Manifest | None) -> frozenset[str]:
+    """Names of data files, deletion files and indices that a version has and the one that it was made from has not."""
+    known = _all_names(base) if base is not None else frozenset[str]()
+    return _all_names(manifest) - known
+
+
+def refers_to(manifest: Manifest, names: Collection[str]) -> bool:
+    """Whether a version refers to one of some files; their names are random, so that no other writer has used them."""
+    return bool(names) and not _all_names(manifest).isdisjoint(names)
+
+
+def _changed(operation: Operation) -> tuple[frozenset[int], int] | None:
+    """Ids of the fragments that an operation changes or removes, and how many it adds; None if it may do anything."""
+    match operation:
+        case Append():
+            return frozenset(), len(operation.fragments)
+        case Delete():
+            return frozenset((*operation.deleted_fragment_ids, *(f.id for f in operation.updated_fragments))), 0
+        case Update():
+            touched = (*operation.removed_fragment_ids, *(f.id for f in operation.updated_fragments))
+            return frozenset(touched), len(operation.new_fragments)
+        case Rewrite():
+            return operation.old_fragment_ids, sum(len(group.new_fragments) for group in operation.groups)
+        case CreateIndex() | ReserveFragments() | UpdateConfig() | UpdateBases():
+            return frozenset(), 0
+        case _:
+            return None
+
+
+def _explained(before: Manifest, after: Manifest, touched: Collection[int], added: int) -> bool:
+    """Whether the fragments of two versions differ by nothing else than what the operation between them says."""
+    old, new = _differing(before, after), _differing(after, before)
+    if len(new.keys() - old.keys()) != added:
+        return False
+    return all(number in touched or new.get(number) == files for number, files in old.items())
+
+
+def _differing(one: Manifest, other: Manifest) -> Mapping[int, _Files]:
+    """The files of the fragments that another version does not have in the same bytes, by id."""
+    known = set(other.fragments.raw)
+    places = [place for place, raw in enumerate(one.fragments.raw) if raw not in known]
+    return {fragment.id: _files(fragment) for fragment in map(one.fragments.__getitem__, places)}
+
+
+def _files(fragment: Fragment) -> _Files:
+    deletions = fragment.deletion_file
+    return tuple(file.path for file in fragment.files), None if deletions is None else deletions.key(fragment.id)
+
+
+def _all_names(manifest: Manifest) -> frozenset[str]:
+    names = (name for paths, deletions in map(_files, manifest.fragments) for name in (*paths, deletions))
+    return frozenset(name for name in names if name is not None) | _index_ids(manifest)
+
+
+def _columns(manifest: Manifest) -> Mapping[int, str]:
+    return {node.id: node.name for node, _ in manifest.schema.walk()}
+
+
+def _index_ids(manifest: Manifest) -> frozenset[str]:
+    return frozenset(str(index.uuid) for index in manifest.indices)

@@ -1,0 +1,68 @@
+"""Check that each version of the history can have been made from the one before it.
+
+A writer of a library that does not look again after its commit can have put a version under a number that cleanup had
+freed. Nothing was made from such a version: its rows were never part of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lance_core.commit import carries_on, is_later_than, list_versions, load_manifest, load_transaction
+from lance_core.errors import UnsupportedError, VersionNotFoundError
+from lance_core.store import ObjectStore
+from lance_core.table.manifest import Manifest
+from lance_core.threads import ThreadPool
+
+__all__ = ["history_problems"]
+
+READ_AHEAD: Final = 16
+"""Manifests that are read side by side."""
+
+_WINDOW: Final = 128
+"""Manifests that are held at a time."""
+
+
+def history_problems(store: ObjectStore) -> Iterator[tuple[int, str, str]]:
+    """Yield the number, the manifest's key and the fault of each version that is none of the history.
+
+    Versions that were cleaned up are no fault; versions with features that are not known cannot be compared.
+
+    Args:
+        store: The store of the dataset, or of a branch.
+    """
+    versions = list_versions(store)
+    with ThreadPool(READ_AHEAD) as pool:
+        before: Manifest | None = None
+        for start in range(0, len(versions), _WINDOW):
+            for after in pool.map(lambda version: _load(store, version), versions[start : start + _WINDOW]):
+                if after is not None:
+                    if before is not None and not _can_follow(store, before, after):
+                        yield before.version, _key(before), _fault(before, after)
+                    before = after
+
+
+def _can_follow(store: ObjectStore, before: Manifest, after: Manifest) -> bool:
+    if after.version > before.version + 1:
+        return not is_later_than(before, after)
+    made_by = load_transaction(store, after)
+    return made_by is None or carries_on(before, after, made_by)
+
+
+def _load(store: ObjectStore, version: int) -> Manifest | None:
+    try:
+        return load_manifest(store, version)
+    except (VersionNotFoundError, UnsupportedError):
+        return None  # cleaned up meanwhile, or of a later writer
+
+
+def _key(manifest: Manifest) -> str:
+    return "" if manifest.location is None else manifest.location.key
+
+
+def _fault(before: Manifest, after: Manifest) -> str:
+    return (
+        f"version {after.version} was not made from it: it was put under a number that cleanup had freed, and its "
+        f"change was never part of the table; cleanup_old_versions(versions=[{before.version}]) removes it"
+    )

@@ -1,0 +1,237 @@
+"""Numbers of versions that cleanup has freed: a slow writer that takes one is not told that it has committed."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.commit import landing, list_versions
+from lance_core.errors import CommitConflictError, DatasetExistsError, LanceError, OutcomeUnknownError
+from lance_core.maintenance.verify import verify
+from lance_core.store import open_store
+from lance_core.store.local import LocalStore
+from lance_core.store.memory import MemoryStore
+from lance_core.store.s3 import S3Store
+
+STORES = (LocalStore, MemoryStore, S3Store)
+
+
+def rows(*values):
+    return pa.table({"k": pa.array(values, pa.int64()), "v": pa.array([0] * len(values), pa.int64())})
+
+
+@pytest.fixture(params=["local", "memory", "s3", "sqlite"])
+def place(request, tmp_path):
+    """URI and options of a table of two versions."""
+    uri, options = str(tmp_path / "t"), {}
+    if request.param == "memory":
+        uri = f"memory://freed/{tmp_path.name}"
+    if request.param == "sqlite":
+        options = {"manifest_store": f"sqlite:///{tmp_path / 'rows.db'}"}
+    if request.param == "s3":
+        s3 = request.getfixturevalue("s3")
+        uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    kept = lance_core.write_dataset(rows(1, 2, 3), uri, storage_options=options)
+    kept.insert(rows(4))
+    yield uri, options
+    del kept  # what is in memory lives as long as its handles
+
+
+@pytest.fixture
+def stall(monkeypatch):
+    """Do something between a writer's look at the latest version and its put."""
+    meanwhile = []
+
+    def stalling(kind):
+        real = kind.put_if_absent
+
+        def put_if_absent(self, key, data, *, durable=True):
+            if key.startswith("_versions/") and meanwhile:
+                meanwhile.pop()()
+            return real(self, key, data, durable=durable)
+
+        monkeypatch.setattr(kind, "put_if_absent", put_if_absent)
+
+    for kind in STORES:
+        stalling(kind)
+    return meanwhile.append
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Let every look at the latest version be more than a minute old at once."""
+    monkeypatch.setattr(landing, "LOOK_AGAIN_AFTER", timedelta(0))
+
+
+def others(uri, options, versions, *, force=False):
+    """Other writers commit some versions, and all but the last one are cleaned up."""
+
+    def change():
+        dataset = lance_core.dataset(uri, storage_options=options)
+        dataset.delete("k = 2")
+        for number in range(versions - 1):
+            dataset.insert(rows(100 + number))
+        dataset.cleanup_old_versions(timedelta(0), retain_versions=1, delete_unverified=force)
+
+    return change
+
+
+VERBS = {
+    "append": (lambda ds: ds.insert(rows(50)), {50}, set()),
+    "delete": (lambda ds: ds.delete("k = 3"), set(), {3}),
+    "update": (lambda ds: ds.update({"v": "9"}, "k = 1"), set(), set()),
+    "merge": (
+        lambda ds: ds.merge_insert("k").when_matched_update_all().when_not_matched_insert_all().execute(rows(1, 60)),
+        {60},
+        set(),
+    ),
+    "add columns": (lambda ds: ds.add_columns({"w": "v + 1"}), set(), set()),
+    "config": (lambda ds: ds.update_config({"a": "b"}), set(), set()),
+    "restore": (lambda ds: ds.checkout_version(1).restore(), None, None),
+    "overwrite": (
+        lambda ds: lance_core.write_dataset(rows(70), ds, mode="overwrite"),
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("versions", [2, 5])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("place", ["local", "memory", "sqlite"], indirect=True)
+def test_a_version_under_a_freed_number_is_no_commit(place, stall, verb, versions):
+    uri, options = place
+    change, added, gone = VERBS[verb]
+    dataset = lance_core.dataset(uri, storage_options=options)
+    stall(others(uri, options, versions))
+    try:
+        change(dataset)
+    except CommitConflictError:
+        landed = False
+    else:
+        landed = True
+    found = lance_core.dataset(uri, storage_options=options)
+    assert found.version == list_versions(open_store(uri, options))[-1]
+    assert list_versions(open_store(uri, options))[0] >= 2 + versions, "what was put below the latest is gone"
+    keys = found.to_table()["k"].to_pylist()
+    if added is not None:
+        expected = {1, 3, 4, *range(100, 99 + versions)}
+        assert sorted(keys) == sorted((expected | added) - gone if landed else expected)
+    elif landed:
+        assert sorted(keys) == {"restore": [1, 2, 3], "overwrite": [70]}[verb]
+    if verb == "config":
+        assert (found.config().get("a") == "b") == landed
+    found.insert(rows(200))
+    if "://" not in uri and not options:
+        lance.dataset(uri).validate()
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_on_object_storage_young_versions_stay(place, stall):
+    uri, options = place
+    dataset = lance_core.dataset(uri, storage_options=options)
+    stall(others(uri, options, 3))
+    dataset.insert(rows(50))
+    assert list_versions(open_store(uri, options)) == [1, 2, 3, 4, 5, 6]
+    assert sorted(dataset.to_table()["k"].to_pylist()) == [1, 3, 4, 50, 100, 101]
+    explained = dataset.explain_cleanup_old_versions(retain_versions=1)
+    assert explained.stats.old_versions == 0
+    assert any("1 to 5" in warning and "delete_unverified=True" in warning for warning in explained.warnings)
+    assert dataset.cleanup_old_versions(timedelta(0)).old_versions == 0
+    assert dataset.cleanup_old_versions(timedelta(0), delete_unverified=True).old_versions == 5
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_on_object_storage_a_late_writer_looks_again(place, stall, late):
+    uri, options = place
+    dataset = lance_core.dataset(uri, storage_options=options)
+    stall(others(uri, options, 3, force=True))
+    with pytest.raises((CommitConflictError, OutcomeUnknownError)):
+        dataset.insert(rows(50))
+    assert list_versions(open_store(uri, options)) == [5]
+    assert sorted(lance_core.dataset(uri, storage_options=options).to_table()["k"].to_pylist()) == [1, 3, 4, 100, 101]
+
+
+def test_two_that_begin_a_table(tmp_path, stall):
+    uri = str(tmp_path / "t")
+
+    def first():
+        lance_core.write_dataset(rows(1), uri).insert(rows(2))
+        lance_core.dataset(uri).cleanup_old_versions(retain_versions=1)
+
+    stall(first)
+    with pytest.raises(DatasetExistsError):
+        lance_core.write_dataset(rows(50), uri)
+    assert list_versions(open_store(uri)) == [2]
+    assert lance_core.dataset(uri).to_table()["k"].to_pylist() == [1, 2]
+
+
+def test_a_table_that_is_dropped_and_made_again_meanwhile(tmp_path, stall):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(rows(1), uri)
+    dataset.insert(rows(2))
+
+    def again():
+        lance_core.LanceDataset.drop(uri)
+        lance_core.write_dataset(rows(7), uri)
+
+    stall(again)
+    with pytest.raises(LanceError, match="made again"):
+        dataset.insert(rows(3))
+    assert list_versions(open_store(uri)) == [1]
+    assert lance_core.dataset(uri).to_table()["k"].to_pylist() == [7]
+
+
+def test_a_commit_that_others_follow_at_once_is_acknowledged(tmp_path, monkeypatch):
+    uri = str(tmp_path / "t")
+    dataset = lance_core.write_dataset(rows(1), uri)
+    real, after = LocalStore.put_if_absent, [True]
+
+    def followed(self, key, data, *, durable=True):
+        result = real(self, key, data, durable=durable)
+        if key.startswith("_versions/") and after:
+            after.pop()
+            others(uri, {}, 4)()
+        return result
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", followed)
+    dataset.insert(rows(50))
+    assert sorted(lance_core.dataset(uri).to_table()["k"].to_pylist()) == [1, 50, 100, 101, 102]
+
+
+def put_aside(uri, tmp_path):
+    """The manifest of version 3 of a twin of the table, in which another writer made that version."""
+    twin = tmp_path / "twin"
+    shutil.copytree(uri, twin)
+    lance.dataset(str(twin)).insert(rows(50))
+    return max(Path(twin, "_versions").glob("*.manifest"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_histories_with_such_a_version_are_not_judged_by(tmp_path):
+    uri = str(tmp_path / "t")
+    table = lance_core.write_dataset(rows(1, 2, 3), uri)
+    table.insert(rows(4))
+    stale = {verb: lance_core.dataset(uri) for verb in VERBS}
+    aside = put_aside(uri, tmp_path)
+    table.delete("k = 2")
+    table.insert(rows(5))
+    table.cleanup_old_versions(retain_versions=1)
+    target = Path(uri, "_versions", aside.name)
+    assert not target.exists()
+    target.write_bytes(aside.read_bytes())
+    with pytest.raises(CommitConflictError, match="was not made from version 3"):
+        stale["append"].insert(rows(6))
+    stale["delete"].delete("k = 3")
+    stale["update"].update({"v": "9"}, "k = 1")
+    found = lance_core.dataset(uri)
+    assert sorted(found.to_table()["k"].to_pylist()) == [1, 4, 5]
+    problems = verify(found)
+    assert [problem.version for problem in problems] == [3]
+    assert "cleanup" in problems[0].message
+    found.cleanup_old_versions(versions=[3])
+    assert verify(found) == []
+    lance.dataset(uri).validate()
