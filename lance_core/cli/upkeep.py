@@ -49,6 +49,7 @@ _RETRIES = click.option(
 @click.option("--keep-deletions", is_flag=True, help="Do not rewrite fragments for their deletions.")
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Never merge different values of COLUMN.")
 @click.option("--mode", type=click.Choice(MODES), help="Whether to copy pages.  [try_binary_copy]")
+@click.option("--repair-pages", is_flag=True, help="Also rewrite the pages that verify reports as misread by others.")
 @click.option("--exclude", type=int, multiple=True, metavar="FRAGMENT", help="Leave this fragment as it is.")
 @click.option("--max-fragments", type=int, help="Rewrite at most so many fragments.")
 @click.option("--max-rows", type=int, help="Rewrite at most so many rows.")
@@ -69,6 +70,7 @@ def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retrie
         "materialize_deletions": False if arguments["keep_deletions"] else None,
         "partition_by": arguments["partition_by"] or None,
         "compaction_mode": arguments["mode"],
+        "repair_pages": arguments["repair_pages"] or None,
         "excluded_fragment_ids": arguments["exclude"] or None,
         "max_source_fragments": arguments["max_fragments"],
         "max_source_rows": arguments["max_rows"],

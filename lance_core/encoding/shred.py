@@ -144,16 +144,29 @@ def _marked(codes: LevelArray | None, mask: Mask, code: int) -> LevelArray:
 
 
 def _with_items(entries: _Entries, nulls: Mask | None) -> _Entries:
-    if nulls is not None:
-        mask = _spread(nulls, entries)
-        if mask.any():
-            return replace(
-                entries,
-                codes=_marked(entries.codes, mask, entries.num_codes + 1),
-                layers=(*entries.layers, Layer.NULLABLE_ITEM),
-                num_codes=entries.num_codes + 1,
-            )
+    """Add a layer of items, which can be null below a null struct even if none of them is null itself.
+
+    Readers that see this layer alone, as those of a single leaf do, find nulls of outer structs through it.
+    """
+    mask = None if nulls is None else _spread(nulls, entries)
+    if mask is not None and mask.any():
+        return replace(
+            entries,
+            codes=_marked(entries.codes, mask, entries.num_codes + 1),
+            layers=(*entries.layers, Layer.NULLABLE_ITEM),
+            num_codes=entries.num_codes + 1,
+        )
+    if _is_below_null(entries):
+        return replace(entries, layers=(*entries.layers, Layer.NULLABLE_ITEM), num_codes=entries.num_codes + 1)
     return replace(entries, layers=(*entries.layers, Layer.ALL_VALID_ITEM))
+
+
+def _is_below_null(entries: _Entries) -> bool:
+    """Whether a slot lies below a null: of a struct, or of a list of equal length, which leave slots to their items."""
+    if entries.codes is None:
+        return False
+    codes = entries.codes if entries.slots is None else entries.codes[entries.slots]
+    return bool(codes.any())
 
 
 def _with_lists(entries: _Entries, array: Any) -> tuple[_Entries, pa.Array]:

@@ -5,6 +5,7 @@ Only the position of the buffers and the page's first row are recorded outside o
 
     page whose rows all stay         copied: description and buffers byte for byte, each buffer aligned
     page that loses some rows        decoded, without those rows, and encoded again
+    page that others misread         decoded and encoded again (see `encoding.hidden_nulls`)
     page that loses all rows         left out
     small pages side by side         decoded and encoded together, or a file of many loads would be all small pages
     column that a source lacks       encoded as nulls
@@ -27,6 +28,7 @@ import pyarrow as pa
 from lance_core._proto.file2_pb2 import ColumnMetadata
 from lance_core.encoding.concatenate import concatenate
 from lance_core.encoding.encoder import encode_field
+from lance_core.encoding.hidden_nulls import hides_nulls
 from lance_core.encoding.page import EncodedPage
 from lance_core.encoding.paths import is_blob_v2, items_per_row, leaf_paths, plain_columns
 from lance_core.encoding.strategy import Limits
@@ -239,13 +241,15 @@ def _steps_of(column: _Column, source: PageSource) -> Iterator[_Step]:
         return
     pages: ColumnPages = place[2].metadata.columns[place[3]]
     start = 0
-    for message, items in zip(pages.messages, pages.num_items.tolist(), strict=True):
+    is_nested = column.top is not column.field
+    for index, (message, items) in enumerate(zip(pages.messages, pages.num_items.tolist(), strict=True)):
         end = start + items // column.items_per_row
         kept = end - start if source.keep is None else int(np.count_nonzero(source.keep[start:end]))
         if message.encoding.WhichOneof("location") != "direct":
             raise UnsupportedError(f"copying pages of {place[1]}, whose descriptions lie elsewhere in the file")
         if kept:
-            yield _Step(start, end, message if kept == end - start else None, sum(message.buffer_sizes))
+            is_copied = kept == end - start and not (is_nested and hides_nulls(pages.page(index, 0, 0).encoding))
+            yield _Step(start, end, message if is_copied else None, sum(message.buffer_sizes))
         start = end
 
 

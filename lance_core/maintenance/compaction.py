@@ -30,8 +30,9 @@ from lance_core.errors import (
 )
 from lance_core.maintenance.facts import facts_of
 from lance_core.maintenance.late_deletions import commit_despite_deletions, late_deletions
+from lance_core.maintenance.misread_pages import misread_groups
 from lance_core.maintenance.options import CompactionOptions
-from lance_core.maintenance.plan import bins
+from lance_core.maintenance.plan import bins, within_limits
 from lance_core.maintenance.pool import run_tasks, worker_count
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.rewrite import discard
@@ -105,7 +106,11 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
     resolved = CompactionOptions.of(options, manifest.config, manifest.data_storage_version)
     if resolved.defer_index_remap and manifest.uses_stable_row_ids:
         raise UnsupportedError("defer_index_remap in a dataset with stable row ids: its indices follow the rows anyway")
-    groups = bins(facts_of(source, resolved), resolved)
+    facts = facts_of(source, resolved)
+    groups = bins(facts, resolved)
+    if resolved.repair_pages:
+        groups += misread_groups(source, facts, groups, resolved.excluded_fragment_ids)
+        groups = within_limits(sorted(groups, key=lambda group: group[0].position), resolved)
     raw = manifest.fragments.raw
     tasks = (
         CompactionTask(

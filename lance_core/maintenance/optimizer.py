@@ -81,6 +81,7 @@ class DatasetOptimizer:
         data_storage_version: str | None = None,
         deletions_only: bool = False,
         partition_by: Sequence[str] | None = None,
+        repair_pages: bool = False,
         transaction_properties: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> CompactionMetrics:
@@ -107,6 +108,8 @@ class DatasetOptimizer:
             data_storage_version: Version of the new files.
             deletions_only: Rewrite just the fragments over the threshold, each on its own. Not in pylance.
             partition_by: Columns whose values must be the same in all rows of a merged fragment. Not in pylance.
+            repair_pages: Also rewrite fragments in which `verify` finds pages that other readers misread. Not in
+                pylance.
             transaction_properties: Texts for the history, by key. Not in pylance.
             progress: Is called with the rows that are done and those that there are. Not in pylance.
 

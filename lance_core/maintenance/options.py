@@ -1,8 +1,8 @@
-"""Options of a compaction: pylance's names and defaults, and two of our own.
+"""Options of a compaction: pylance's names and defaults, and three of our own.
 
 Each option is looked up among the arguments, then in the table's configuration under `lance.compaction.<name>`, then
-among the defaults. `deletions_only` and `partition_by` are ours; pylance ignores them in the configuration and in the
-JSON of a plan.
+among the defaults. `deletions_only`, `partition_by` and `repair_pages` are ours; pylance ignores them in the
+configuration and in the JSON of a plan.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class CompactionOptions:
         data_storage_version: Version of the new files; None for the dataset's.
         deletions_only: Rewrite just the fragments over the threshold, each into one of its own.
         partition_by: Columns whose values must be one and the same in all rows of a merged fragment.
+        repair_pages: Also rewrite the fragments in which `verify` finds pages that other readers misread; their files
+            are looked at for that.
     """
 
     target_rows_per_fragment: int = 1024 * 1024
@@ -71,6 +73,7 @@ class CompactionOptions:
     data_storage_version: str | None = None
     deletions_only: bool = False
     partition_by: tuple[str, ...] = ()
+    repair_pages: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from lance_core.maintenance.options import CompactionOptions
 
-__all__ = ["FragmentFacts", "bins"]
+__all__ = ["FragmentFacts", "bins", "within_limits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[lis
         partitions.setdefault(fact.partition, []).append(fact)
     found = [group for members in partitions.values() for group in _bins(members, options)]
     found.sort(key=lambda group: group[0].position)
-    return _within_limits(found, options)
+    return within_limits(found, options)
 
 
 def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
@@ -109,7 +109,7 @@ def _split(found: list[FragmentFacts], options: CompactionOptions) -> Iterator[l
     yield group
 
 
-def _within_limits(found: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:
+def within_limits(found: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """The first groups that together stay within the `max_source_` limits."""
     fragments = rows = size = 0
     for index, group in enumerate(found):

@@ -16,6 +16,7 @@ from lance_core.file.reader import DataFileReader
 from lance_core.index.conditions import IsNull
 from lance_core.index.kinds import KINDS
 from lance_core.index.selection import view_of
+from lance_core.maintenance.misread_pages import misread_problems
 from lance_core.maintenance.verify_history import history_problems
 from lance_core.schema import arrow_type_of
 from lance_core.table.fragment import DataFile, Fragment
@@ -139,6 +140,10 @@ def _check_file(source: Source, fragment: Fragment, file: DataFile) -> Iterator[
     numbers = (file.file_major_version, file.file_minor_version)
     if numbers != reader.version.manifest_numbers and any(numbers):
         yield f"is of version {reader.version.value}, the manifest says {numbers[0]}.{numbers[1]}"
+    try:
+        yield from misread_problems(file, reader, source.manifest.schema)
+    except LanceError as error:
+        yield str(error)
 
 
 def _check_index(source: Source, index: IndexMetadata) -> Iterator[Problem]:
