@@ -4,10 +4,12 @@
     execute   one task, anywhere: new data files that nothing refers to yet  (see `rewrite`)
     commit    ReserveFragments, so that the new ids are known; then one Rewrite of all groups
 
-Indices are not rewritten. An index by row addresses keeps entries of fragments that are gone, which are masked, and
-does not cover the new fragments until it is optimized; with `defer_index_remap` it covers them through the fragment
-reuse index. One
-by stable row ids goes on covering them.
+After it an index covers all rows that it covered before:
+
+    by stable row ids        it covers the new fragments at once
+    of a kind built here     it is extended to them right after the Rewrite, by a version of its own (see `coverage`)
+    of any other kind        vector, full-text: the Rewrite records in the fragment reuse index how rows moved
+    `defer_index_remap`      the same for all kinds, and nothing is extended
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ from lance_core.errors import (
     RetryableConflictError,
     UnsupportedError,
 )
+from lance_core.maintenance.coverage import (
+    extend_after_compaction,
+    keep_moves_deferred,
+    needs_moves,
+    without_unmovable,
+)
 from lance_core.maintenance.facts import facts_of
 from lance_core.maintenance.late_deletions import commit_despite_deletions, late_deletions
 from lance_core.maintenance.misread_pages import misread_groups
@@ -37,7 +45,6 @@ from lance_core.maintenance.pool import run_tasks, worker_count
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
-from lance_core.maintenance.zone_maps import refresh_after_compaction
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.version.handle import Handle
@@ -96,7 +103,7 @@ class Compaction:
         properties = transaction_properties or {}
         commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
         _follow(dataset)
-        _refresh(dataset, rewrites, properties, deferred=resolved.defer_index_remap)
+        _refresh(dataset, rewrites, properties, deferred=_is_asked_to_defer(options))
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
@@ -111,6 +118,7 @@ def plan_of(source: Source, options: Mapping[str, Any] | None) -> CompactionPlan
     if resolved.repair_pages:
         groups += misread_groups(source, facts, groups, resolved.excluded_fragment_ids)
         groups = within_limits(sorted(groups, key=lambda group: group[0].position), resolved)
+    groups = without_unmovable(source, groups)
     raw = manifest.fragments.raw
     tasks = (
         CompactionTask(
@@ -131,9 +139,10 @@ def commit_rewrites(
     deferred: bool = False,
     keep_up: bool = False,
 ) -> None:
-    """Commit results; see `Compaction.commit`. `deferred` adds to the fragment reuse index if there are indices.
+    """Commit results; see `Compaction.commit`.
 
-    `keep_up` hides rows that others have deleted meanwhile in the new fragments, unless it is deferred.
+    `deferred` records how rows moved for indices of all kinds, rather than for those that cannot be extended.
+    `keep_up` hides rows that others have deleted meanwhile in the new fragments.
     """
     versions = {result.read_version for result in rewrites}
     if len(versions) > 1:
@@ -157,14 +166,16 @@ def commit_rewrites(
         base = reserved.manifest
         groups = _numbered(groups, (base.max_fragment_id or 0) - needed + 1)
     moved = tuple(result.row_addrs for result in rewrites if result.row_addrs is not None)
-    recorded = deferred and len(moved) == len(rewrites)
+    recorded = len(moved) == len(rewrites) and (deferred or needs_moves(base, rewrites))
+    if recorded and not deferred:
+        base = keep_moves_deferred(source.store, base)
     operation = Rewrite(groups=tuple(groups), moved_rows=moved if recorded else ())
     transaction = Transaction(read_version=read_version, operation=operation, properties=dict(properties))
     try:
         commit(source.store, transaction, base=base)
     except RetryableConflictError:
-        if not keep_up or deferred:
-            raise  # a reuse index tells of rows that moved, not of those that went
+        if not keep_up:
+            raise
         commit_despite_deletions(source, transaction, base)
 
 
@@ -243,7 +254,7 @@ def _compact_once(
         if progress is not None:
             progress(finished, total)
     results.sort(key=lambda result: result.original_records[0].id)
-    deferred = plan.options.defer_index_remap
+    deferred = _is_asked_to_defer(options)
     metrics = commit_what_fits(dataset, results, properties, deferred=deferred, keep_up=keep_up)
     if errors:
         raise errors[0]
@@ -264,8 +275,8 @@ def commit_what_fits(
         dataset: The handle, which moves to the version that was made.
         results: Results of tasks of one plan.
         properties: Texts for the history, by key.
-        deferred: Whether the plan was made with `defer_index_remap`.
-        keep_up: Whether rows that others deleted meanwhile are hidden in the new fragments; not if it is deferred.
+        deferred: Whether moves are recorded for indices of all kinds, and none is extended.
+        keep_up: Whether rows that others deleted meanwhile are hidden in the new fragments.
 
     Raises:
         RetryableConflictError: That was so for all of them, or other writers were faster each time.
@@ -276,7 +287,7 @@ def commit_what_fits(
             commit_rewrites(dataset.source, left, properties, deferred=deferred, keep_up=keep_up)
         except RetryableConflictError:
             _follow(dataset)
-            fitting = [result for result in left if _fits(dataset.source, result, keep_up=keep_up and not deferred)]
+            fitting = [result for result in left if _fits(dataset.source, result, keep_up=keep_up)]
             lost = [result for result in left if result not in fitting]
             for result in lost or left:
                 discard(dataset.source.store, result.new_records)
@@ -304,13 +315,21 @@ def _follow(dataset: Handle) -> None:
     dataset.move_to(load_following(dataset.source.store, dataset.source.manifest))
 
 
+def _is_asked_to_defer(options: Mapping[str, Any] | None) -> bool:
+    """Whether the caller wants moves to be recorded for indices of all kinds; the table's configuration does not count.
+
+    That is there for pylance (see `keep_moves_deferred`), and must not leave indices behind that can be extended here.
+    """
+    return bool((options or {}).get("defer_index_remap"))
+
+
 def _refresh(
     dataset: Handle, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool
 ) -> None:
-    """Refresh zone maps for the new fragments, unless index updates are deferred."""
+    """Extend indices to the new fragments, unless that is deferred."""
     if not deferred:
         replaced = [(result.original_records, result.new_records) for result in results]
-        refresh_after_compaction(dataset, replaced, properties)
+        extend_after_compaction(dataset, replaced, properties)
 
 
 def _fits(source: Source, result: RewriteResult, *, keep_up: bool) -> bool:

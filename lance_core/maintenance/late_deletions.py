@@ -83,7 +83,9 @@ def _commit_at(source: Source, planned: Transaction) -> Manifest:
             [one.deletion_file.key(one.id) for one in new if one.deletion_file is not None],
             files.settling,
         )
-        return files.commit(Rewrite(groups=tuple(groups)), properties=planned.properties)
+        # The rows moved as planned; those that went since are hidden where they moved to.
+        rewrite = Rewrite(groups=tuple(groups), moved_rows=operation.moved_rows)
+        return files.commit(rewrite, properties=planned.properties)
 
 
 def late_deletions(source: Source, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[BitMap] | None:

@@ -1,6 +1,6 @@
 """Zone maps of partition columns: made when a table has grown, refreshed when it has grown more.
 
-Each change is a version of its own. Writers and compactions call this afterwards; results never depend on it, so a
+Each change is a version of its own. Writers call this afterwards; results never depend on it, so a
 conflict with another process that does the same is no error.
 """
 
@@ -10,19 +10,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyroaring import BitMap
-
-from lance_core.errors import LanceError, RetryableConflictError
+from lance_core.errors import RetryableConflictError
 from lance_core.index.kinds import KINDS
 from lance_core.schema import arrow_type_of
-from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.indices.create import create_scalar_index
 from lance_core.verbs.indices.optimize import optimize_indices, uncovered_fragments
 from lance_core.verbs.version.handle import Handle
 
-__all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "index_partitions", "refresh_after_compaction"]
+__all__ = ["MOST_UNCOVERED", "columns_without_zone_map", "index_partitions"]
 
 MOST_UNCOVERED: Final = 64
 """So many fragments may lie outside of a zone map before it is made, or refreshed."""
@@ -104,48 +101,15 @@ def columns_without_zone_map(
     return [column for column in dict.fromkeys(columns) if _zone_maps(manifest, column) == []]
 
 
-def refresh_after_compaction(
-    dataset: Handle,
-    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
-    properties: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Refresh the zone maps that covered fragments which a compaction has replaced.
-
-    Where the zones of the old fragments tell those of the new ones, no row is read.
-
-    A zone map that cannot be refreshed is logged: queries are merely slower.
-
-    Args:
-        dataset: The handle, after the compaction; it moves to the version that is made.
-        replaced: The fragments that went, and those in their place.
-        properties: Texts for the history, by key.
-
-    Returns:
-        The names of the zone maps.
-    """
-    gone, names = BitMap(one.id for old, _ in replaced for one in old), set()
-    for index in dataset.source.manifest.indices:
-        if index.kind == "ZoneMap" and (index.covered_fragments() or BitMap()) & gone:
-            names.add(index.name)
-    try:
-        return _refresh(dataset, sorted(names), replaced, properties)
-    except LanceError as error:
-        _logger.warning("zone maps of %s were not refreshed: %s", dataset.uri, error)
-        return []
-
-
 def _refresh(
     dataset: Handle,
     names: Sequence[str],
-    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]] = (),
     properties: Mapping[str, str] | None = None,
 ) -> list[str]:
     if not names:
         return []
     try:
-        made = optimize_indices(
-            dataset.source, index_names=names, conflict_retries=0, replaced=replaced, properties=properties
-        )
+        made = optimize_indices(dataset.source, index_names=names, conflict_retries=0, properties=properties)
         dataset.move_to(made)
     except RetryableConflictError:
         return []

@@ -24,7 +24,15 @@ from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.table.fragment import Fragment
 from lance_core.table.index import FRAGMENT_REUSE_INDEX, IndexMetadata
 
-__all__ = ["Move", "live_coverage", "num_reuse_versions", "with_moves", "without_moved"]
+__all__ = [
+    "Move",
+    "can_record_moves",
+    "live_coverage",
+    "num_reuse_versions",
+    "trimmed",
+    "with_moves",
+    "without_moved",
+]
 
 _DETAILS_TYPE = "/lance.table.FragmentReuseIndexDetails"
 
@@ -61,9 +69,10 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
     """The fragments in an index's bitmap for which its files have entries.
 
     Bitmaps may name fragments that took the place of others after the index was built, by way of the fragment reuse
-    index, while its files still have the addresses that the rows had before. Of indices other than zone maps and Bloom
-    filters, which are never moved, none that is older is taken to have entries of its own, and none at all if the reuse
-    index keeps its details in a file.
+    index, while its files still have the addresses that the rows had before: pylance renames them with any commit of
+    its own. Of zone maps and Bloom filters, which are never moved, just these fragments are left out. Of others none is
+    taken to have entries of its own if its bitmap was renamed since, and none at all if the reuse index keeps its
+    details in a file.
     """
     covered = index.covered_fragments() or BitMap()
     for reuse in indices:
@@ -75,11 +84,60 @@ def without_moved(indices: Sequence[IndexMetadata], index: IndexMetadata) -> Bit
         for version in details.inline.versions:
             if version.dataset_version < index.dataset_version:
                 continue
+            new = BitMap(f.id for group in version.groups for f in group.new_fragments)
+            if not covered & new:
+                continue  # not renamed: the entries are those of the bitmap
             if index.kind not in ("ZoneMap", "BloomFilter"):
                 return BitMap()  # its entries may have been moved since, and not all of them
-            if covered:
-                covered = covered - BitMap(f.id for group in version.groups for f in group.new_fragments)
+            covered = covered - new
     return covered
+
+
+def can_record_moves(indices: Sequence[IndexMetadata]) -> bool:
+    """Whether moves can be added to the fragment reuse index: not if it keeps its details in a file."""
+    reuse = [index for index in indices if index.name == FRAGMENT_REUSE_INDEX]
+    return all(_details(index).WhichOneof("content") != "external" for index in reuse)
+
+
+def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
+    """The indices with a fragment reuse index of the moves alone that one of them still needs; without it if none is.
+
+    An index needs a move if it was built before it, and its rows lay in the old fragments, be it by way of later moves.
+    """
+    reuse = next((index for index in indices if index.name == FRAGMENT_REUSE_INDEX), None)
+    if reuse is None or not can_record_moves([reuse]):
+        return tuple(indices)
+    details = _details(reuse)
+    reached = [(index, _origins(index, details)) for index in indices if not index.is_system]
+    needed = [
+        version
+        for version in details.inline.versions
+        if any(
+            index.dataset_version <= version.dataset_version
+            and (origins is None or origins & BitMap(f.id for group in version.groups for f in group.old_fragments))
+            for index, origins in reached
+        )
+    ]
+    if len(needed) == len(details.inline.versions):
+        return tuple(indices)
+    others = tuple(index for index in indices if index is not reuse)
+    if not needed:
+        return others
+    kept = table_pb2.FragmentReuseIndexDetails()
+    kept.inline.versions.extend(needed)
+    return (*others, _reuse_index(kept, reuse.dataset_version))
+
+
+def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
+    """The fragments of an index's bitmap, and those that their rows were in before; None if it has no bitmap."""
+    found = index.covered_fragments()
+    if found is None:
+        return None
+    for version in reversed(details.inline.versions):
+        for group in version.groups:
+            if any(fragment.id in found for fragment in group.new_fragments):
+                found |= BitMap(fragment.id for fragment in group.old_fragments)
+    return found
 
 
 def num_reuse_versions(index: IndexMetadata) -> int:
@@ -112,16 +170,22 @@ def with_moves(
     if details.WhichOneof("content") == "external":
         raise UnsupportedError("adding to a fragment reuse index whose details lie in a file")
     version = details.inline.versions.add(dataset_version=dataset_version)
-    covered = BitMap() if existing is None else existing.covered_fragments() or BitMap()
     for move in moves:
         version.groups.add(
             changed_row_addrs=move.row_addrs,
             old_fragments=[_digest(fragment) for fragment in move.old_fragments],
             new_fragments=[_digest(fragment) for fragment in move.new_fragments],
         )
-        covered |= BitMap(fragment.id for fragment in move.new_fragments)
+    return (*(index for index in indices if index is not existing), _reuse_index(details, dataset_version))
+
+
+def _reuse_index(details: table_pb2.FragmentReuseIndexDetails, dataset_version: int) -> IndexMetadata:
+    """The record of a fragment reuse index."""
+    covered = BitMap(
+        f.id for version in details.inline.versions for group in version.groups for f in group.new_fragments
+    )
     content = details.SerializeToString(deterministic=True)
-    updated = IndexMetadata(
+    return IndexMetadata(
         # By content, so that the same commit makes the same manifest.
         uuid=uuid.UUID(bytes=hashlib.blake2b(content, digest_size=16).digest(), version=4),
         name=FRAGMENT_REUSE_INDEX,
@@ -132,7 +196,6 @@ def with_moves(
         details=content,
         index_version=0,
     )
-    return (*(index for index in indices if index is not existing), updated)
 
 
 def _digest(fragment: Fragment) -> table_pb2.FragmentReuseIndexDetails.FragmentDigest:

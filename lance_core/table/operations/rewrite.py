@@ -15,7 +15,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexFile, IndexMetadata, with_bitmap
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, number_fragments, the_manifest
-from lance_core.table.reuse import Move, with_moves
+from lance_core.table.reuse import Move, trimmed, with_moves
 
 __all__ = ["Rewrite", "RewriteGroup", "RewrittenIndex"]
 
@@ -151,7 +151,7 @@ class Rewrite:
             Move(row_addrs=rows, old_fragments=group.old_fragments, new_fragments=group.new_fragments)
             for rows, group in zip(self.moved_rows, groups, strict=True)
         ]
-        return with_moves(result, moves, base.version)
+        return with_moves(trimmed(result), moves, base.version)
 
 
 def _group(old: Sequence[table_pb2.DataFragment], new: Sequence[table_pb2.DataFragment]) -> RewriteGroup:
@@ -187,7 +187,11 @@ def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
 
 
 def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
-    """Let the index cover the new fragments of the groups that it covers."""
+    """Let the index cover the new fragments of the groups that it covers.
+
+    Where rows were left out, the old fragments stay in the bitmap as well: pylance looks for entries of rows that are
+    gone only if a fragment of the bitmap is gone, or has deletions. Else such an entry takes the place of a near row.
+    """
 
     def change(covered: BitMap) -> BitMap:
         result = BitMap(covered)
@@ -197,7 +201,8 @@ def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadat
                 continue
             if not old <= covered:
                 raise InvalidInputError(f"Rewrite: a group is only partly covered by the index {index.name!r}")
-            result -= old
+            if not any(fragment.deletion_file is not None for fragment in group.old_fragments):
+                result -= old
             result |= BitMap(fragment.id for fragment in group.new_fragments)
         return result
 

@@ -23,7 +23,7 @@ from lance_core.table.fragment import Fragment
 from lance_core.table.index import IndexMetadata
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import CreateIndex
-from lance_core.table.reuse import without_moved
+from lance_core.table.reuse import trimmed, without_moved
 from lance_core.verbs.indices.build import IndexedField, build, indexed_field
 from lance_core.verbs.indices.create import write_segment
 from lance_core.verbs.version.retry import CONFLICT_RETRIES, retrying
@@ -70,11 +70,22 @@ def optimize_indices(
             changes = [_Optimizer(files, group, replaced).run(merged, retrain=retrain) for group in groups]
             new = tuple(index for added, _ in changes for index in added)
             gone = tuple(index for _, removed in changes for index in removed)
+            new, gone = _with_trimmed_moves(base.manifest, new, gone)
             if not new and not gone:
                 return base.manifest
             return files.commit(CreateIndex(new_indices=new, removed_indices=gone), properties=properties)
 
     return retrying(source, attempt, conflict_retries=conflict_retries)
+
+
+def _with_trimmed_moves(
+    manifest: Manifest, new: tuple[IndexMetadata, ...], gone: tuple[IndexMetadata, ...]
+) -> tuple[tuple[IndexMetadata, ...], tuple[IndexMetadata, ...]]:
+    """The changes of a list of indices, and those of the fragment reuse index: moves that nobody needs then go."""
+    after = (*(index for index in manifest.indices if index not in gone), *new)
+    left = trimmed(after)
+    added = tuple(index for index in left if index not in after)
+    return (*new, *added), (*gone, *(index for index in after if index not in left))
 
 
 def uncovered_fragments(manifest: Manifest, segments: Sequence[IndexMetadata]) -> list[int]:
@@ -150,7 +161,8 @@ class _Optimizer:
         # A segment that stays must have no entries of fragments that another one is to cover.
         kept = [one for one in segments if one not in merged]
         stale = [one for one in kept if missing and self._has_entries(one, missing)]
-        new = [self._segment([one], without_moved(source.manifest.indices, one) & live) for one in stale]
+        left = [(one, without_moved(source.manifest.indices, one) & live) for one in stale]
+        new = [self._segment([one], own) for one, own in left if own]
         covered = missing.union(*(without_moved(source.manifest.indices, one) & live for one in merged))
         return [*new, self._segment(merged, covered)], [*merged, *stale]
 

@@ -1,0 +1,121 @@
+"""What indices cover after a compaction: at least the rows that they covered before it.
+
+An index of a kind that is built here is extended to the new fragments by a version after the Rewrite. Any other kind
+(vector, full-text, ...) holds row addresses that only pylance can rewrite: for these the Rewrite itself records how
+rows moved, in the fragment reuse index, which pylance follows when it searches. Where that is not possible either,
+fragments that such an index covers stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pyroaring import BitMap
+
+from lance_core.commit import commit
+from lance_core.errors import LanceError
+from lance_core.index.kinds import KINDS
+from lance_core.maintenance.options import CONFIG_PREFIX
+from lance_core.maintenance.plan import FragmentFacts
+from lance_core.maintenance.results import RewriteResult
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import Fragment
+from lance_core.table.index import IndexMetadata
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import UpdateConfig, UpdateMap
+from lance_core.table.reuse import can_record_moves, live_coverage
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.indices.optimize import optimize_indices
+from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.source import Source
+
+__all__ = ["extend_after_compaction", "keep_moves_deferred", "needs_moves", "without_unmovable"]
+
+DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
+
+_logger = logging.getLogger(__name__)
+
+
+def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
+    """Whether an index that cannot be extended here covers fragments that are replaced."""
+    if manifest.uses_stable_row_ids:
+        return False
+    gone = BitMap(record.id for result in rewrites for record in result.original_records)
+    return any(covered & gone for index, covered in live_coverage(manifest.indices) if not _is_built_here(index))
+
+
+def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
+    """Have later compactions, those of pylance too, record moves of rows where a full-text index needs them.
+
+    pylance writes a full-text index without entries when it compacts, and rewrites the index at once, after moves were
+    recorded; not if it records the new moves as well. It follows the table's configuration, and so does this library.
+
+    Returns:
+        The latest version, which says so.
+    """
+    if DEFER_KEY in base.config or not any(index.kind == "Inverted" for index in base.indices):
+        return base
+    operation = UpdateConfig(config=UpdateMap(entries={DEFER_KEY: "true"}))
+    return commit(store, Transaction(read_version=base.version, operation=operation), base=base).manifest
+
+
+def without_unmovable(source: Source, groups: list[list[FragmentFacts]]) -> list[list[FragmentFacts]]:
+    """The groups of fragments whose rows may move: those that no index would lose by it.
+
+    A warning names the indices for which the others are left alone.
+    """
+    manifest = source.manifest
+    if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
+        return groups
+    fixed = [(index.name, index.covered_fragments()) for index in manifest.indices if not _is_built_here(index)]
+    held = BitMap().union(*(covered or BitMap() for _, covered in fixed))
+    kept = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
+    if len(kept) < len(groups):
+        names = ", ".join(sorted({name for name, _ in fixed if not name.startswith("__lance_")}))
+        _logger.warning(
+            "%s: %d groups of fragments are not compacted, as the indices %s would no longer cover them: the fragment "
+            "reuse index keeps its details in a file. pylance's optimize_indices brings the indices up to date",
+            source.store.root, len(groups) - len(kept), names,
+        )  # fmt: skip
+    return kept
+
+
+def extend_after_compaction(
+    dataset: Handle,
+    replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
+    properties: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Extend the indices that covered fragments which a compaction has replaced; one version for all of them.
+
+    Of a zone map no row is read where the zones of the old fragments tell those of the new ones. An index that cannot
+    be extended is logged: queries are merely slower.
+
+    Args:
+        dataset: The handle, after the compaction; it moves to the version that is made.
+        replaced: The fragments that went, and those in their place.
+        properties: Texts for the history, by key.
+
+    Returns:
+        The names of the indices.
+    """
+    gone, names = BitMap(one.id for old, _ in replaced for one in old), set()
+    for index in dataset.source.manifest.indices:
+        if _is_built_here(index) and (index.covered_fragments() or BitMap()) & gone:
+            names.add(index.name)
+    if not names:
+        return []
+    try:
+        made = optimize_indices(dataset.source, index_names=sorted(names), replaced=replaced, properties=properties)
+    except LanceError as error:
+        _logger.warning("the indices %s of %s were not extended: %s", ", ".join(sorted(names)), dataset.uri, error)
+        return []
+    dataset.move_to(made)
+    return sorted(names)
+
+
+def _is_built_here(index: IndexMetadata) -> bool:
+    """Whether an index is of a kind, and version, that is read and written here."""
+    kind = KINDS.get(index.kind)
+    return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1

@@ -1,0 +1,175 @@
+"""After any maintenance an index covers the rows that it covered before, and finds what a look at all rows finds."""
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.maintenance import Compaction, commit_what_fits
+
+DIMENSIONS, WORDS = 4, 7
+SEARCHES = ["IVF_FLAT", "INVERTED", "NGRAM"]
+SCALARS = ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER", "LABEL_LIST"]
+COLUMNS = {"IVF_FLAT": "vector", "INVERTED": "text", "NGRAM": "text", "LABEL_LIST": "tags"}
+
+
+def rows(start, count):
+    ids = np.arange(start, start + count)
+    vectors = np.random.default_rng(start).random((count, DIMENSIONS), np.float32)
+    return pa.table({
+        "id": ids,
+        "p": ids % 5,
+        "vector": pa.FixedSizeListArray.from_arrays(vectors.ravel(), DIMENSIONS),
+        "text": [f"word{i % WORDS} and more" for i in ids],
+        "tags": [[f"t{i % 3}", "all"] for i in ids],
+    })  # fmt: skip
+
+
+def make(path, kinds, fragments=6, count=50, stable=False):
+    uri = str(path)
+    for i in range(fragments):
+        lance_core.write_dataset(
+            rows(i * count, count), uri, mode="append" if i else "create", enable_stable_row_ids=stable
+        )
+    dataset = lance.dataset(uri)
+    for kind in kinds:
+        if kind == "IVF_FLAT":
+            dataset.create_index("vector", kind, num_partitions=2, name=kind)
+        else:
+            dataset.create_scalar_index(COLUMNS.get(kind, "p"), kind, name=kind)
+    return uri
+
+
+def unindexed(uri):
+    """Rows outside of each index, by pylance and by us."""
+    theirs, ours = lance.dataset(uri), lance_core.dataset(uri)
+    names = [one.name for one in ours.describe_indices() if not one.name.startswith("__")]
+    found = {name: theirs.stats.index_stats(name)["num_unindexed_rows"] for name in names}
+    assert {name: ours.stats.index_stats(name)["num_unindexed_rows"] for name in names} == found
+    return found
+
+
+def check(uri):
+    """Searches by index against all rows of the table, brought to memory without any."""
+    dataset = lance.dataset(uri)
+    table = dataset.to_table(columns=["id", "p", "vector", "text", "tags"])
+    ids, vectors = np.array(table["id"]), np.stack(table["vector"].to_numpy(zero_copy_only=False))
+    for query in np.random.default_rng(1).random((3, DIMENSIONS), np.float32):
+        order = np.argsort(((vectors - query) ** 2).sum(axis=1))
+        nearest = {"column": "vector", "q": query, "k": 12, "nprobes": 2}
+        for one in (dataset, lance_core.dataset(uri)):
+            found = one.to_table(columns=["id"], nearest=nearest)["id"].to_pylist()
+            assert found == ids[order[:12]].tolist()
+    names = {index["name"] for index in dataset.list_indices()}
+    if "INVERTED" in names:
+        for word in range(WORDS):
+            found = dataset.to_table(columns=["id"], full_text_query=f"word{word}", limit=10_000)["id"].to_pylist()
+            assert sorted(found) == ids[ids % WORDS == word].tolist()
+    wanted = {
+        "p = 3": ids % 5 == 3,
+        "p > 1 AND p < 4": (ids % 5 > 1) & (ids % 5 < 4),
+        "contains(text, 'word2 a')": ids % WORDS == 2,
+        "array_has_any(tags, ['t1'])": ids % 3 == 1,
+    }
+    for condition, mask in wanted.items():
+        for one in (dataset, lance_core.dataset(uri)):
+            assert sorted(one.to_table(columns=["id"], filter=condition)["id"].to_pylist()) == sorted(
+                ids[mask].tolist()
+            )
+
+
+def compact(uri):
+    lance_core.dataset(uri).optimize.compact_files()
+
+
+def compact_half(uri):
+    lance_core.dataset(uri).optimize.compact_files(target_rows_per_fragment=100)
+
+
+def compact_twice(uri):
+    compact_half(uri)
+    lance_core.write_dataset(rows(5000, 20), uri, mode="append")
+    lance.dataset(uri).optimize.optimize_indices()
+    compact(uri)
+
+
+def materialize_deletions(uri):
+    dataset = lance_core.dataset(uri)
+    dataset.delete("id % 4 = 1")
+    dataset.optimize.compact_files(deletions_only=True)
+
+
+def late_deletions(uri):
+    dataset = lance_core.dataset(uri)
+    dataset.delete("id % 10 = 1")
+    tasks = Compaction.plan(dataset).tasks
+    results = [task.execute(dataset) for task in tasks]
+    lance_core.dataset(uri).delete("id % 10 = 2")
+    metrics = commit_what_fits(dataset, results, {}, keep_up=True)
+    assert (metrics.fragments_added > 0, metrics.tasks_skipped) == (True, 0)
+
+
+def between_commits_of_pylance(uri):
+    compact_half(uri)
+    lance.dataset(uri).delete("id = 7")  # which renames the fragments in all bitmaps
+    compact(uri)
+    lance.dataset(uri).delete("id = 8")
+
+
+def pylance_compacts_later(uri):
+    compact_half(uri)
+    lance.dataset(uri).optimize.compact_files()
+
+
+VERBS = [compact, compact_half, compact_twice, materialize_deletions, late_deletions, between_commits_of_pylance,
+         pylance_compacts_later]  # fmt: skip
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_an_index_covers_what_it_covered(tmp_path, verb, stable):
+    uri = make(tmp_path / "t.lance", SEARCHES + SCALARS, stable=stable)
+    check(uri)
+    assert set(unindexed(uri).values()) == {0}
+    verb(uri)
+    check(uri)
+    if verb is not pylance_compacts_later:  # it leaves zone maps and Bloom filters behind
+        assert {name: count for name, count in unindexed(uri).items() if count} == {}
+    lance.dataset(uri).optimize.optimize_indices()
+    check(uri)
+    assert lance_core.dataset(uri).version == lance.dataset(uri).version
+
+
+def test_moves_are_forgotten_once_no_index_needs_them(tmp_path):
+    uri = make(tmp_path / "t.lance", ["IVF_FLAT", "BTREE"])
+    compact_half(uri)
+    compact(uri)
+    assert lance_core.dataset(uri).stats.index_stats("__lance_frag_reuse")["num_versions"] == 2
+    lance.dataset(uri).create_index("vector", "IVF_FLAT", num_partitions=2, name="IVF_FLAT", replace=True)
+    for i in range(2):
+        lance_core.write_dataset(rows(1000 + 30 * i, 30), uri, mode="append")
+    lance.dataset(uri).optimize.optimize_indices()
+    compact(uri)
+    assert lance_core.dataset(uri).stats.index_stats("__lance_frag_reuse")["num_versions"] == 1
+    check(uri)
+    lance.dataset(uri).drop_index("IVF_FLAT")
+    lance_core.dataset(uri).optimize.optimize_indices()
+    assert {one.name for one in lance_core.dataset(uri).describe_indices()} == {"BTREE"}
+    check(uri)
+
+
+def test_a_full_text_index_keeps_pylance_from_rewriting_it_after_moves(tmp_path):
+    """pylance loses full-text search when it rewrites the index of a table whose rows had moved before."""
+    uri = make(tmp_path / "t.lance", ["INVERTED"])
+    compact(uri)
+    assert lance_core.dataset(uri).config()["lance.compaction.defer_index_remap"] == "true"
+    uri = make(tmp_path / "u.lance", ["IVF_FLAT", "BTREE"])
+    compact(uri)
+    assert "lance.compaction.defer_index_remap" not in lance_core.dataset(uri).config()
+
+
+def test_a_table_with_scalar_indices_alone_records_no_moves(tmp_path):
+    uri = make(tmp_path / "t.lance", SCALARS)
+    compact(uri)
+    assert {one.name for one in lance_core.dataset(uri).describe_indices()} == set(SCALARS)
