@@ -29,7 +29,7 @@ from lance_core.errors import InvalidInputError
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.row_rules import AMBIGUOUS, hashes_of_keys
-from pyspark_lance.write_task import BUFFERED_BYTES, REPORTED, parts, unpinned
+from pyspark_lance.write_task import BUFFERED_BYTES, REPORTED, copied, parts
 
 __all__ = ["ADDRESS", "DELETE", "INSERT", "KIND", "ROW_ID", "UPDATE", "ChangeReport", "ChangeTask"]
 
@@ -202,7 +202,7 @@ class _Changes:
         if on and stored is not None:
             # In the table's types: others hash keys that they insert in these.
             schema = pa.schema([stored.field(name) for name in on])
-            keys = unpinned(BatchConverter(part.select(on).schema, schema)(part.select(on)))
+            keys = copied(BatchConverter(part.select(on).schema, schema)(part.select(on)))
             self._keys.append(pa.Table.from_batches([keys]))
 
     def _new_keys(self) -> npt.NDArray[np.uint64] | None:
@@ -228,6 +228,6 @@ class _Changes:
                 **self._task.options,
             )
             self._writers[place] = writer
-        writer.write(unpinned(self._convert(part)))
+        writer.write(self._convert(part))
         if kind == UPDATE and self._task.stable:
             self._ids.append(part.column(ROW_ID).to_numpy().astype(np.uint64))

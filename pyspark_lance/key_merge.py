@@ -30,7 +30,7 @@ from pyspark_lance.key_narrowing import narrowed_by_keys
 from pyspark_lance.row_rules import hashes_of_keys
 from pyspark_lance.update_commit import Updated, commit_update, rows_with_keys
 from pyspark_lance.write_job import WriteJob
-from pyspark_lance.write_task import unpinned
+from pyspark_lance.write_task import copied
 
 __all__ = ["KeyMergeJob", "KeyMergeTask"]
 
@@ -71,7 +71,7 @@ class KeyMergeTask:
             writer = writer or pa.ipc.new_stream(aside, batch.schema)
             writer.write_batch(batch)
             part = batch.select(on)
-            keys.append(unpinned(BatchConverter(part.schema, schema)(part)))
+            keys.append(copied(BatchConverter(part.schema, schema)(part)))
         if writer is not None:
             writer.close()
         aside.seek(0)

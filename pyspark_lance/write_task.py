@@ -28,16 +28,12 @@ from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
 from pyspark_lance.row_rules import PartitionValues, RowRules, decode_table, encode_table, hashes_of_keys
 
-__all__ = ["BUFFERED_BYTES", "PART_BYTES", "REPORTED", "TaskReport", "WriteTask", "parts", "unpinned"]
+__all__ = ["BUFFERED_BYTES", "PART_BYTES", "REPORTED", "TaskReport", "WriteTask", "copied", "parts"]
 
 BUFFERED_BYTES: Final = 64 << 20
 """Rows that wait for their page, at most; an executor has several tasks at work."""
 PART_BYTES: Final = 4 << 20
 """A batch that is more than twice as large is written in parts of about this size."""
-
-_PINNED_BYTES: Final = 1 << 20
-_PINNED_TIMES: Final = 4
-"""A message that is larger than this, and so many times larger than one column of it, is not kept for that column."""
 
 REPORTED: Final[dict[str, type[LanceError]]] = {
     kind.code: kind for kind in (InvalidInputError, SchemaError, UnsupportedError)
@@ -150,7 +146,7 @@ class WriteTask:
             for part in parts(batches):
                 if convert is None or convert.source != part.schema:
                     convert = BatchConverter(part.schema, self.stored)
-                output.write(unpinned(convert(part)))
+                output.write(convert(part))
             return output.finish()
         except tuple(REPORTED.values()) as error:
             output.discard()
@@ -181,7 +177,7 @@ class _Output:
         """Write each row to the writer of its slice."""
         self._rules.check(batch)
         if self._rules.keys is not None:
-            self._keys.append(unpinned(batch.select(list(self._rules.keys))))
+            self._keys.append(copied(batch.select(list(self._rules.keys))))
         self._writer.write(batch)
 
     def finish(self) -> TaskReport:
@@ -216,19 +212,10 @@ def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.default_memory_pool().release_unused()  # the allocator would keep what it needed beside this batch
 
 
-def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, with a copy of each column that is much smaller than Spark's message that it is a part of.
-
-    Columns wait until they make a page. Those that are narrow wait for long, and would keep the whole of each message
-    in memory, the wide columns in it too, which have long been written.
-    """
-    columns = [_copied(column) if _pins(column) else column for column in batch.columns]
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch in memory of its own: what is kept of Spark's message must not keep the whole of it."""
+    columns = [_copied(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
-
-
-def _pins(column: pa.Array) -> bool:
-    wholes = [buffer.parent.size for buffer in column.buffers() if buffer is not None and buffer.parent is not None]
-    return bool(wholes) and max(wholes) > max(_PINNED_BYTES, _PINNED_TIMES * column.nbytes)
 
 
 def _copied(column: pa.Array) -> pa.Array:

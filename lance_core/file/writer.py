@@ -25,6 +25,7 @@ from lance_core.encoding.strategy import TINY_VALUES, Limits
 from lance_core.encoding.structural import blob
 from lance_core.encoding.v2_0 import encoder as v2_0_encoder
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.file.collected import Collected, Releaser
 from lance_core.file.container import PageFile, WrittenFile
 from lance_core.file.legacy import LegacyFileWriter
 from lance_core.file.metadata import plain_encoding
@@ -38,7 +39,7 @@ from lance_core.store import ObjectStore
 __all__ = ["DEFAULT_PAGE_BYTES", "TOTAL_BUFFERED", "DataFileWriter"]
 
 DEFAULT_PAGE_BYTES: Final = 8 * 1024 * 1024
-TOTAL_BUFFERED: Final = 256 * 1024 * 1024
+TOTAL_BUFFERED: Final = 96 * 1024 * 1024
 _MIN_PAGE_BYTES: Final = 64 * 1024
 # Handing a page to another thread costs more than encoding so few bytes.
 _INLINE_BYTES: Final = 256 * 1024
@@ -52,17 +53,6 @@ class _Pending(NamedTuple):
     first_column: int
     num_bytes: int
     pages: Future[list[list[EncodedPage]]]
-
-
-class _Collected:
-    """The rows of one top-level field that are not encoded yet."""
-
-    __slots__ = ("arrays", "num_bytes", "plan")
-
-    def __init__(self, plan: ColumnPlan) -> None:
-        self.plan = plan
-        self.arrays: list[pa.Array] = []
-        self.num_bytes = 0
 
 
 class DataFileWriter:
@@ -105,7 +95,8 @@ class DataFileWriter:
         self._page_bytes = max(smallest, min(page_bytes, wide))
         self._limits = Limits(large_chunks=version is FileVersion.V2_2)
         self._pending: deque[_Pending] = deque()
-        self._collected = [_Collected(plan) for plan in self._plan.columns]
+        self._collected = [Collected(plan) for plan in self._plan.columns]
+        self._releaser = Releaser(self._collected)
         self._num_rows = 0
         self._done = False
         self._sink = store.open_writer(key)
@@ -151,9 +142,11 @@ class DataFileWriter:
         if self._legacy is not None:
             self._legacy.write(columns, batch.num_rows)
             return
+        passed = 0
         for collected, chunks in zip(self._collected, columns, strict=True):
             for chunk in chunks:
-                self._collect(collected, chunk)
+                passed += self._collect(collected, chunk)
+        self._releaser.passed(passed)
 
     def _columns(self, batch: pa.RecordBatch | pa.Table) -> list[list[pa.Array]]:
         """The chunks of each column, as arrays of the types that are written; those without rows are left out."""
@@ -257,30 +250,29 @@ class DataFileWriter:
         if self._legacy is not None:
             raise UnsupportedError(f"{self._key}: {what} in a 0.1 file")
 
-    def _collect(self, collected: _Collected, chunk: pa.Array) -> None:
-        """Add rows of a column, and encode them once they make a page."""
+    def _collect(self, collected: Collected, chunk: pa.Array) -> int:
+        """Add rows of a column, and encode them once they make a page; gives their bytes."""
         size = max(chunk.nbytes, 1)
         full = self._page_bytes - self._page_bytes // 64
         if collected.num_bytes + size < full and len(chunk) <= _MAX_PAGE_ROWS:
-            collected.arrays.append(chunk)
-            collected.num_bytes += size + 1
-            return
+            collected.add(chunk, size + 1)
+            return size
         position = 0
         while position < len(chunk):
             room = self._page_bytes - collected.num_bytes
             rows = min(len(chunk) - position, max(1, room * len(chunk) // size), _MAX_PAGE_ROWS)
             piece = chunk.slice(position, rows)
-            collected.arrays.append(piece)
-            collected.num_bytes += size * rows // len(chunk) + 1
+            collected.add(piece, size * rows // len(chunk) + 1)
             position += rows
             if collected.num_bytes >= full:
                 self._flush(collected)
+        return size
 
-    def _flush(self, collected: _Collected, *, here: bool = False) -> None:
+    def _flush(self, collected: Collected, *, here: bool = False) -> None:
         if not collected.arrays:
             return
         plan, num_bytes = collected.plan, collected.num_bytes
-        arrays, collected.arrays, collected.num_bytes = collected.arrays, [], 0
+        arrays = collected.take()
         if plan.is_blob:
             self._flush_blobs(plan, concatenate(arrays))
             return

@@ -140,6 +140,7 @@ class PreparedWrite:
         ) as writer:
             for batch in batches:
                 writer.write(batch)
+                del batch  # else it would be there still while the next one is made
             return found, writer.finish() if settling is None else writer.finish_soon(settling)
 
     def discard(self, fragments: Sequence[FragmentMetadata]) -> None:

@@ -1,0 +1,127 @@
+"""How much memory rows keep that wait until they make a page, beside columns of other widths."""
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_core
+from tests import processes
+
+MB = 1 << 20
+
+
+def as_message(batch):
+    """The batch as it comes from a file or another process: its columns are parts of one message."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+
+
+def vectors(rows, dimension):
+    items = pa.array(np.random.default_rng(1).random(rows * dimension, dtype=np.float32))
+    return pa.FixedSizeListArray.from_arrays(items, dimension)
+
+
+BATCHES = {
+    "vectors": (60, {"id": pa.array(range(1000)), "v": vectors(1000, 768)}),
+    "small batches of vectors": (2500, {"id": pa.array(range(10)), "v": vectors(10, 768)}),
+    "images": (
+        60,
+        {
+            "id": pa.array(range(4)),
+            "label": pa.array(["a", "b", None, "d"]).dictionary_encode(),
+            "image": pa.array([bytes([i]) * MB for i in range(4)]),
+        },
+    ),
+    "structs and lists": (
+        60,
+        {"st": pa.array([{"a": i, "l": ["x"] * (i % 3)} for i in range(1000)]), "v": vectors(1000, 768)},
+    ),
+    "wide at first": (60, {"id": pa.array(range(1000)), "v": vectors(1000, 768)}),
+}
+
+
+def stream(name, seen):
+    """Batches of about 150 MB in all; what Arrow has allocated is noted before each."""
+    count, columns = BATCHES[name]
+    batch = pa.record_batch(columns)
+    thin = pa.record_batch(columns | {"v": pa.nulls(1000, columns["v"].type)}) if name == "wide at first" else batch
+
+    def batches():
+        for index in range(count):
+            seen.append(pa.total_allocated_bytes())
+            yield as_message(batch if index < 2 or index % 2 else thin)
+
+    return pa.RecordBatchReader.from_batches(batch.schema, batches())
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [*((name, "2.2") for name in BATCHES), ("vectors", "2.0"), ("vectors", "legacy")]
+)
+def test_waiting_rows_do_not_keep_what_is_written(tmp_path, name, version):
+    seen = []
+    lance_core.write_dataset(stream(name, seen), tmp_path / "t", data_storage_version=version)
+    assert max(seen) - seen[0] < 64 * MB
+    count, columns = BATCHES[name]
+    dataset = lance_core.dataset(tmp_path / "t")
+    assert dataset.count_rows() == count * len(next(iter(columns.values())))
+    first = next(name for name in columns if name != "v")
+    assert dataset.to_table(columns=[first]).column(first).to_pylist() == columns[first].to_pylist() * count
+
+
+def test_rows_of_a_table_are_not_copied(tmp_path, monkeypatch):
+    """All columns of these are as wide as the others: nothing of them is copied."""
+    table = pa.table({f"c{i}": pa.array(np.arange(200_000)) for i in range(3)})
+    monkeypatch.setattr(pa, "concat_arrays", lambda _: pytest.fail("an array is copied"))
+    lance_core.write_dataset(table, tmp_path / "t", max_rows_per_file=1_000_000)
+
+
+PEAK = """
+import resource, sys
+import numpy as np
+import pyarrow as pa
+import lance_core
+shape, verb, uri = sys.argv[1:]
+rng = np.random.default_rng(1)
+
+def vectors():
+    for start in range(0, 400_000, 10_000):
+        items = pa.array(rng.random(10_000 * 768, dtype=np.float32))
+        yield {"id": pa.array(np.arange(start, start + 10_000)), "v": pa.FixedSizeListArray.from_arrays(items, 768)}
+
+def images():
+    for start in range(0, 1200, 20):
+        values = pa.array([rng.bytes(1 << 20) for _ in range(20)])
+        yield {"id": pa.array(range(start, start + 20)), "label": pa.array(["x"] * 20), "image": values}
+
+def columns():
+    for start in range(0, 150_000, 2_500):
+        yield {f"c{i}": pa.array(rng.random(2_500)) for i in range(1000)}
+
+def messages(make):
+    for one in make():
+        batch = pa.record_batch(one)
+        yield pa.ipc.read_record_batch(pa.ipc.read_message(batch.serialize()), batch.schema)
+
+make = {"vectors": vectors, "images": images, "columns": columns}[shape]
+schema = pa.record_batch(next(make())).schema
+reader = pa.RecordBatchReader.from_batches(schema, messages(make))
+if verb == "write":
+    lance_core.write_dataset(reader, uri)
+elif verb == "insert":
+    lance_core.write_dataset(schema.empty_table(), uri).insert(reader)
+else:
+    lance_core.write_fragments(reader, uri)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["write", "insert", "fragments"])
+@pytest.mark.parametrize("shape", ["vectors", "images", "columns"])
+def test_a_process_that_writes_a_gigabyte_stays_small(tmp_path, shape, verb):
+    done = processes.run([sys.executable, "-c", PEAK, shape, verb, str(tmp_path / "t")], check=True)
+    assert int(done.stdout) < 300
