@@ -252,7 +252,7 @@ class DataFileWriter:
 
     def _collect(self, collected: Collected, chunk: pa.Array) -> int:
         """Add rows of a column, and encode them once they make a page; gives their bytes."""
-        size = max(chunk.nbytes, 1)
+        size: int = max(chunk.nbytes, 1)
         full = self._page_bytes - self._page_bytes // 64
         if collected.num_bytes + size < full and len(chunk) <= _MAX_PAGE_ROWS:
             collected.add(chunk, size + 1)
