@@ -20,6 +20,7 @@
         |   `-- EarlierTryLandedError           ... an earlier try of the same write came meanwhile: replace it, too
         |-- BranchConflictError                 a branch and its parent changed the same rows: fork and write again
         `-- IncompatibleConflictError           the operation makes no sense any more
+            |-- HistoryGapError                 what was committed since the version that was read is not known
             |-- SupersededError                 a later try of the same write has committed
             `-- EarlierTryError                 rows of an earlier try cannot be told from others any more
 
@@ -41,6 +42,7 @@ __all__ = [
     "DatasetNotFoundError",
     "EarlierTryError",
     "EarlierTryLandedError",
+    "HistoryGapError",
     "IncompatibleConflictError",
     "IndexNotFoundError",
     "InvalidInputError",

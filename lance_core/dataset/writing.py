@@ -260,6 +260,8 @@ def commit_fragments(
         SupersededError: A later try of the same write has committed.
         EarlierTryError: The rows that an earlier try appended cannot be identified any more.
         SchemaError: The fragments do not fit the dataset.
+        ObjectNotFoundError: A file of the fragments is gone, such as after a cleanup; nothing was committed. On object
+            storage files that this process wrote within the last hour are not looked for.
     """
     request = CommitRequest(
         fragments=fragments,

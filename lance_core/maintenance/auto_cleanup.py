@@ -21,10 +21,9 @@ from lance_core.errors import LanceError, VersionNotFoundError
 from lance_core.maintenance.cleanup import CleanupStats, cleanup_old_versions, select
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key
-from lance_core.table.refs import BranchRef
 from lance_core.verbs.version.branch_roots import store_of_branch
 from lance_core.verbs.version.handle import Handle
+from lance_core.verbs.version.references import read_branches, report_torn
 
 __all__ = ["auto_cleanup", "auto_cleanup_after", "parse_age"]
 
@@ -113,7 +112,8 @@ def _clean_branches(dataset: Handle) -> None:
     source = dataset.source
     if source.manifest.branch is not None:
         return
-    for meta in source.store.list(BRANCHES_PREFIX):
-        name = branch_of_ref_key(meta.key)
-        if name is not None and BranchRef.from_bytes(source.store.get(meta.key)).parent_branch is None:
+    branches, torn = read_branches(source.store)
+    report_torn(torn.values())
+    for name, ref in branches.items():
+        if ref.parent_branch is None:
             auto_cleanup(Handle(store_of_branch(source.store, name).root, storage_options=source.options))

@@ -27,22 +27,19 @@ from lance_core.store import ObjectMeta, ObjectStore, gives_numbers_once
 from lance_core.table.manifest import Manifest
 from lance_core.table.outline import ManifestOutline
 from lance_core.table.paths import (
-    BRANCHES_PREFIX,
     DATA_PREFIX,
     DELETIONS_PREFIX,
     INDICES_PREFIX,
-    TAGS_PREFIX,
     TRANSACTIONS_PREFIX,
     VERSIONS_PREFIX,
-    branch_of_ref_key,
     is_detached,
     parse_manifest_key,
-    tag_of_ref_key,
 )
-from lance_core.table.refs import MAIN, BranchRef, TagRef
+from lance_core.table.refs import BranchRef, TagRef
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
 from lance_core.verbs.version.branch_roots import dataset_store, store_of_branch
+from lance_core.verbs.version.references import read_branches, read_tags, report_torn
 
 __all__ = ["UNVERIFIED_AGE", "Candidate", "CleanupPlan", "ReferencedBranch", "Selectors", "plan_cleanup"]
 
@@ -168,9 +165,13 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         or (is_detached(version) and selectors.versions is not None and version in selectors.versions)
     }
     main = dataset_store(store, current.branch)
+    tags, torn_tags = read_tags(main)
+    refs, torn_branches = read_branches(main)
+    if torn_tags or torn_branches:
+        return _keeping_everything(current, [*torn_tags, *torn_branches.values()])
     young = _keep_young(store, taken, manifests, listed, selectors)
-    warnings = young + _keep_named(main, current.branch, taken, selectors)
-    borrowed, branches = _branches(main, current.branch, manifests, taken)
+    warnings = young + _keep_named(tags, current.branch, taken, selectors)
+    borrowed, branches = _branches(main, refs, current.branch, manifests, taken)
     kept, gone = References(), References()
     kept.update(borrowed)
     for version, manifest in manifests.items():
@@ -188,6 +189,13 @@ def plan_cleanup(store: ObjectStore, current: Manifest, selectors: Selectors) ->
         branches=tuple(branches),
         warnings=tuple(warnings),
     )
+
+
+def _keeping_everything(current: Manifest, torn: Sequence[str]) -> CleanupPlan:
+    """The plan of a dataset with references that cannot be read: what they need is not known."""
+    report_torn(torn)
+    warnings = tuple(f"everything is kept, as a torn reference may need it: {message}" for message in torn)
+    return CleanupPlan(read_version=current.version, files=(), old_versions=0, branches=(), warnings=warnings)
 
 
 def _check_same(store: ObjectStore, current: Manifest, listed: Mapping[str, ObjectMeta], numbers: list[int]) -> None:
@@ -309,19 +317,16 @@ def _keep_young(
     return [warning]
 
 
-def _keep_named(main: ObjectStore, branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
+def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int], selectors: Selectors) -> list[str]:
     """Take tagged versions and those in use off the list."""
     warnings = []
     tagged: dict[int, list[str]] = {}
     named: dict[int, list[str]] = {}  # by users; tags of forks are not reported
-    for meta in main.list(TAGS_PREFIX):
-        name = tag_of_ref_key(meta.key)
-        if name is not None:
-            ref = TagRef.from_bytes(main.get(meta.key))
-            if (None if ref.branch == MAIN else ref.branch) == branch and ref.version in taken:
-                tagged.setdefault(ref.version, []).append(name)
-                if not _is_fork_tag(name, ref):
-                    named.setdefault(ref.version, []).append(name)
+    for name, ref in tags.items():
+        if ref.branch == branch and ref.version in taken:
+            tagged.setdefault(ref.version, []).append(name)
+            if not _is_fork_tag(name, ref):
+                named.setdefault(ref.version, []).append(name)
     if named and selectors.error_if_tagged:
         names = sorted(name for names in named.values() for name in names)
         raise InvalidInputError(
@@ -344,18 +349,20 @@ def _is_fork_tag(name: str, ref: TagRef) -> bool:
 
 
 def _branches(
-    main: ObjectStore, branch: str | None, manifests: Mapping[int, ManifestOutline], taken: set[int]
+    main: ObjectStore,
+    refs: Mapping[str, BranchRef],
+    branch: str | None,
+    manifests: Mapping[int, ManifestOutline],
+    taken: set[int],
 ) -> tuple[Sequence[References], list[ReferencedBranch]]:
     """The files that branches use outside of their own roots, and the branches forked from this one.
 
     The version that a branch was forked from is taken off the list while the branch still finds files of it.
     """
     borrowed, forked = [], []
-    for meta in main.list(BRANCHES_PREFIX):
-        name = branch_of_ref_key(meta.key)
-        if name is None or name == branch:
+    for name, ref in refs.items():
+        if name == branch:
             continue
-        ref = BranchRef.from_bytes(main.get(meta.key))
         needed = _borrowed_by(store_of_branch(main, name))
         borrowed.append(needed)
         if ref.parent_branch != branch:

@@ -3,7 +3,15 @@
 from lance_core.store.base import ByteRange, BytesLike, ObjectMeta, ObjectStore, ObjectWriter, ReadableBuffer
 from lance_core.store.between import copy_object
 from lance_core.store.counters import bytes_read_counter, iops_counter
-from lance_core.store.durable import Settling, make_durable, naming_after, put_durably, sync_names
+from lance_core.store.durable import (
+    Settling,
+    delete_durably,
+    make_durable,
+    naming_after,
+    put_durably,
+    replace_durably,
+    sync_names,
+)
 from lance_core.store.external import ManifestIndex, gives_numbers_once, manifest_index
 from lance_core.store.options import CommitLock, StorageOptions
 from lance_core.store.resolve import canonical_uri, join_uri, open_base, open_store, uri_above
@@ -22,6 +30,7 @@ __all__ = [
     "bytes_read_counter",
     "canonical_uri",
     "copy_object",
+    "delete_durably",
     "gives_numbers_once",
     "iops_counter",
     "join_uri",
@@ -31,6 +40,7 @@ __all__ = [
     "open_base",
     "open_store",
     "put_durably",
+    "replace_durably",
     "sync_names",
     "uri_above",
 ]

@@ -12,7 +12,15 @@ from lance_core.store.external import ExternallyCommittedStore
 from lance_core.store.local import LocalStore
 from lance_core.threads import SharedPool
 
-__all__ = ["Settling", "make_durable", "naming_after", "put_durably", "sync_names"]
+__all__ = [
+    "Settling",
+    "delete_durably",
+    "make_durable",
+    "naming_after",
+    "put_durably",
+    "replace_durably",
+    "sync_names",
+]
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -99,6 +107,33 @@ def put_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
     except BaseException:
         writer.abort()
         raise
+
+
+def replace_durably(store: ObjectStore, key: str, data: ReadableBuffer) -> None:
+    """Write an object over one that others refer to: after a power loss the old one is there, or the new one.
+
+    Once this returns it is the new one.
+
+    Raises:
+        StoreError: The storage failed.
+    """
+    disk = _disk(store)
+    if disk is None:
+        store.put(key, data)
+        return
+    disk.put(key, data, durable=True)
+
+
+def delete_durably(store: ObjectStore, key: str) -> None:
+    """Remove an object that a power loss must not bring back once this returns; a missing one is fine.
+
+    Raises:
+        StoreError: The storage failed.
+    """
+    store.delete(key)
+    disk = _disk(store)
+    if disk is not None:
+        disk.sync_folders([key])
 
 
 def naming_after(store: ObjectStore, ready: Callable[[], None]) -> ObjectStore:

@@ -144,9 +144,9 @@ class LocalStore:
                 raise ObjectNotFoundError(f"{self.path_of(key)}: is a directory")
         return _meta(key, found)
 
-    def put(self, key: str, data: ReadableBuffer) -> str:
-        """Replace a file by renaming a staged one over it."""
-        with self.open_writer(key, durable=False) as writer:
+    def put(self, key: str, data: ReadableBuffer, *, durable: bool = False) -> str:
+        """Replace a file by renaming a staged one over it, which is on disk before if it is to be durable."""
+        with self.open_writer(key, durable=durable) as writer:
             writer.write(data)
         return writer.e_tag
 
@@ -163,6 +163,8 @@ class LocalStore:
         for folder in {os.path.dirname(self.path_of(key)) for key in keys}:
             try:
                 sync_directory(folder)
+            except FileNotFoundError:
+                continue  # with all names that were in it
             except OSError as error:
                 raise store_error(folder, error) from error
 

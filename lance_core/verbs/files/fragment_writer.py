@@ -24,6 +24,7 @@ from lance_core.table.paths import new_data_file_name
 from lance_core.verbs.files.blobs import with_blob_types
 from lance_core.verbs.files.conform import check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
+from lance_core.verbs.files.presence import note_begun
 from lance_core.verbs.files.progress import FragmentWriteProgress
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.version.bases import WriteTarget
@@ -201,6 +202,7 @@ class FragmentWriter:
         if self._file is None:
             target = self._target()
             name = self._prefix + new_data_file_name()
+            note_begun(name)
             self._file = DataFileWriter(
                 target.store,
                 target.prefix + name,

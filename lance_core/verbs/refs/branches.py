@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -28,12 +28,11 @@ from lance_core.errors import (
     LanceError,
     VersionNotFoundError,
 )
-from lance_core.store import ObjectStore, manifest_index
+from lance_core.store import ObjectStore, delete_durably, manifest_index, replace_durably
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Clone
-from lance_core.table.paths import BRANCHES_PREFIX, branch_of_ref_key, branch_ref_key, branch_root, tag_ref_key
+from lance_core.table.paths import branch_ref_key, branch_root, tag_ref_key
 from lance_core.table.refs import (
-    MAIN,
     BranchRef,
     TagRef,
     check_branch_name,
@@ -45,8 +44,16 @@ from lance_core.table.transaction import Transaction
 from lance_core.verbs.refs.branch_diff import BranchDiff, branch_diff
 from lance_core.verbs.refs.promotion import Promotion, promote
 from lance_core.verbs.refs.sweep import ZOMBIE_AGE, Sweep, find_stale, find_zombies
-from lance_core.verbs.refs.tags import checked_order, load_tags, manifest_size, write_tag
-from lance_core.verbs.version.references import Place, Reference, load_branch
+from lance_core.verbs.refs.tags import checked_order, manifest_size, write_tag
+from lance_core.verbs.version.references import (
+    Place,
+    Reference,
+    load_branch,
+    read_branches,
+    read_tags,
+    refuse_torn,
+    report_torn,
+)
 
 __all__ = ["FORK_TAG_PREFIX", "Branches", "create_branch"]
 
@@ -89,10 +96,11 @@ class Branches:
         return [(name, _describe(ref)) for name, ref in found]
 
     def _load(self) -> builtins.list[tuple[str, BranchRef]]:
-        found = [*_load_all(self._place)]
-        if not found:
+        found, torn = read_branches(self._place.root)
+        report_torn(torn.values())
+        if not found and not torn:
             existing_versions(self._place.root)  # says if the dataset is gone
-        return found
+        return [*found.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of a branch.
@@ -101,7 +109,7 @@ class Branches:
             VersionNotFoundError: There is no such branch.
         """
         old = load_branch(self._place.root, branch)
-        self._place.root.put(branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
+        replace_durably(self._place.root, branch_ref_key(branch), replace(old, metadata=dict(metadata)).to_bytes())
 
     def diff(self, name: str, *, partition_by: Sequence[str] | None = None) -> BranchDiff:
         """The changes of a branch since it was forked: fragments, rows, partitions, columns.
@@ -183,7 +191,8 @@ class Branches:
             older_than: Only names below which nothing was written for so long, so that a branch that is being created
                 is left out.
         """
-        return find_zombies(self._place, dict(_load_all(self._place)), older_than)
+        refs, torn = read_branches(self._place.root)
+        return find_zombies(self._place, {*refs, *torn}, older_than)
 
     def sweep(self, older_than: timedelta, *, dry_run: bool = False) -> Sweep:
         """Discard the branches without a commit for a while, and zombies of that age.
@@ -193,10 +202,14 @@ class Branches:
         Args:
             older_than: How long.
             dry_run: Only report what would be removed.
+
+        Raises:
+            CorruptFileError: The file of a branch or tag is torn: which branches are needed is not known.
         """
-        refs = dict(_load_all(self._place))
+        refs, torn = read_branches(self._place.root)
+        refuse_torn(torn.values())
         stale, kept = find_stale(self._place, refs, older_than)
-        zombies = find_zombies(self._place, refs, older_than)
+        zombies = find_zombies(self._place, refs.keys(), older_than)
         for name in () if dry_run else (*stale, *zombies):
             self.discard(name)
         return Sweep(stale=tuple(stale), zombies=tuple(zombies), kept=kept)
@@ -204,23 +217,27 @@ class Branches:
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and the files that it wrote; of a symbolic link the link alone.
 
-        Remains of an interrupted creation or removal are removed as well. Rows of the branch in an external manifest
-        store are deleted after the files.
+        Remains of an interrupted creation or removal are removed as well, and a branch whose file is torn. Rows of the
+        branch in an external manifest store are deleted after the files.
 
         Raises:
             VersionNotFoundError: There is no such branch.
             InvalidInputError: Another branch was forked from it, or a tag names one of its versions.
             UnsupportedError: Its latest version has feature flags that are not known.
+            CorruptFileError: The file of another branch or of a tag is torn, and could need this one.
         """
         check_known_branch_name(branch)
         root = self._place.root
-        refs = dict(_load_all(self._place))
+        refs, torn = read_branches(root)
+        tags, torn_tags = read_tags(root)
+        (report_torn if branch in torn else refuse_torn)([*torn.values(), *torn_tags])
         own = refs.pop(branch, None)
-        tags = load_tags(self._place)
         fork_tags = [name for name, tag in tags.items() if _keeps_fork_of(name, tag, branch, own)]
         index = manifest_index(self._place.store_of(branch))
         has_rows = index is not None and index.latest() is not None
-        if own is None and not (has_rows or fork_tags or _own_files(root, branch, refs)):
+        known = own is not None or branch in torn
+        others = {*refs, *torn} - {branch}
+        if not known and not (has_rows or fork_tags or _own_files(root, branch, others)):
             refuse_gone(root)
             raise VersionNotFoundError(f"Ref not found error: Branch {branch} does not exist in the table {root.root}")
         children = [
@@ -239,15 +256,15 @@ class Branches:
             )
         if own is not None:
             _check_deletable(self._place.store_of(branch))
-        root.delete(branch_ref_key(branch))
+        delete_durably(root, branch_ref_key(branch))
         if not root.remove_link(branch_root(branch)):
-            for key in _own_files(root, branch, refs):
+            for key in _own_files(root, branch, others):
                 root.delete(key)
             root.remove_empty_folders(branch_root(branch))
         if index is not None:
             index.clear()
         for tag in fork_tags:
-            root.delete(tag_ref_key(tag))
+            delete_durably(root, tag_ref_key(tag))
 
 
 def create_branch(place: Place, branch: str, reference: Reference, known: Manifest) -> Manifest:
@@ -345,13 +362,6 @@ def _make_known(place: Place, branch: str, ref: BranchRef, first: Manifest) -> N
 
 def _is_known(place: Place, branch: str) -> bool:
     return any(True for _ in place.root.list(branch_ref_key(branch), limit=1))
-
-
-def _load_all(place: Place) -> Iterator[tuple[str, BranchRef]]:
-    for meta in place.root.list(BRANCHES_PREFIX):
-        name = branch_of_ref_key(meta.key)
-        if name is not None and name != MAIN:
-            yield name, BranchRef.from_bytes(place.root.get(meta.key))
 
 
 def _own_files(root: ObjectStore, branch: str, others: Iterable[str]) -> list[str]:

@@ -40,6 +40,7 @@ from lance_core.errors import (
     InvalidInputError,
     RetryableConflictError,
 )
+from lance_core.store import replace_durably
 from lance_core.table.deletion import new_deletion_file_id
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
@@ -386,7 +387,7 @@ class _Promotion:
         mark = {MARK_VERSION: str(landed.version), MARK_BRANCH_VERSION: str(self.head_version)}
         if not mark.items() <= branch.ref.metadata.items():
             marked = replace(branch.ref, metadata={**branch.ref.metadata, **mark})
-            self.place.root.put(branch_ref_key(branch.name), marked.to_bytes())
+            replace_durably(self.place.root, branch_ref_key(branch.name), marked.to_bytes())
 
     def _result(self, version: int) -> Promotion:
         changes = self.changes

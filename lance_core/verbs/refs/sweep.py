@@ -7,7 +7,7 @@ zombie    files below tree/<name>/ without _refs/branches/<name>.json, none of t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -71,7 +71,7 @@ def find_stale(place: Place, refs: Mapping[str, BranchRef], older_than: timedelt
     return stale, kept
 
 
-def find_zombies(place: Place, refs: Mapping[str, BranchRef], older_than: timedelta) -> list[str]:
+def find_zombies(place: Place, refs: Collection[str], older_than: timedelta) -> list[str]:
     """Names below `tree/` that are no branches, and where nothing was written for a while."""
     newest: dict[str, float] = {}
     known = {branch_root(name) + "/" for name in refs}

@@ -9,11 +9,12 @@ from typing import Any
 
 from lance_core.arguments import checked_methods
 from lance_core.commit import existing_versions
-from lance_core.errors import AlreadyExistsError, InvalidInputError
+from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError
+from lance_core.store import delete_durably, replace_durably
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import TAGS_PREFIX, tag_of_ref_key, tag_ref_key
+from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_text
-from lance_core.verbs.version.references import Place, Reference, load_tag
+from lance_core.verbs.version.references import Place, Reference, load_tag, read_tags, refuse_torn, report_torn
 
 __all__ = ["Tags", "checked_order", "load_tags", "manifest_size", "write_tag"]
 
@@ -32,7 +33,10 @@ class Tags:
         self._place = place
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """All tags by name: branch, version, times, size of the manifest, metadata."""
+        """All tags by name: branch, version, times, size of the manifest, metadata.
+
+        A tag whose file is torn is left out; the log names it.
+        """
         return {name: _describe(ref) for name, ref in self._load().items()}
 
     def list_ordered(self, order: str | None = None) -> Ordered:
@@ -46,8 +50,9 @@ class Tags:
         return [(name, _describe(ref)) for name, ref in found]
 
     def _load(self) -> dict[str, TagRef]:
-        found = load_tags(self._place)
-        if not found:
+        found, torn = read_tags(self._place.root)
+        report_torn(torn)
+        if not found and not torn:
             existing_versions(self._place.root)  # says if the dataset is gone
         return found
 
@@ -88,7 +93,7 @@ class Tags:
             manifest_size=manifest_size(resolved.manifest()),
             updated_at=timestamp_text(datetime.now(UTC)),
         )
-        self._place.root.put(tag_ref_key(tag), new.to_bytes())
+        replace_durably(self._place.root, tag_ref_key(tag), new.to_bytes())
 
     def replace_metadata(self, tag: str, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of a tag.
@@ -97,16 +102,19 @@ class Tags:
             VersionNotFoundError: There is no such tag.
         """
         old = load_tag(self._place.root, tag)
-        self._place.root.put(tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
+        replace_durably(self._place.root, tag_ref_key(tag), replace(old, metadata=dict(metadata)).to_bytes())
 
     def delete(self, tag: str) -> None:
-        """Remove a tag; the version stays.
+        """Remove a tag, one whose file is torn included; the version stays.
 
         Raises:
             VersionNotFoundError: There is no such tag.
         """
-        load_tag(self._place.root, tag)
-        self._place.root.delete(tag_ref_key(tag))
+        try:
+            load_tag(self._place.root, tag)
+        except CorruptFileError as error:
+            report_torn([str(error)])
+        delete_durably(self._place.root, tag_ref_key(tag))
 
 
 def write_tag(
@@ -136,9 +144,14 @@ def write_tag(
 
 
 def load_tags(place: Place) -> dict[str, TagRef]:
-    """All tags by name."""
-    keys = {name: meta.key for meta in place.root.list(TAGS_PREFIX) if (name := tag_of_ref_key(meta.key)) is not None}
-    return {name: TagRef.from_bytes(place.root.get(keys[name])) for name in sorted(keys)}
+    """All tags by name.
+
+    Raises:
+        CorruptFileError: The file of one is torn.
+    """
+    found, torn = read_tags(place.root)
+    refuse_torn(torn)
+    return found
 
 
 def manifest_size(manifest: Manifest) -> int:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from lance_core.commit import identity_of, latest_version, load_manifest, refuse_another, refuse_gone
-from lance_core.errors import InvalidInputError, ObjectNotFoundError, VersionNotFoundError
+from lance_core.errors import CorruptFileError, InvalidInputError, ObjectNotFoundError, VersionNotFoundError
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
-from lance_core.table.paths import branch_ref_key, tag_ref_key
+from lance_core.table.paths import (
+    BRANCHES_PREFIX,
+    TAGS_PREFIX,
+    branch_of_ref_key,
+    branch_ref_key,
+    tag_of_ref_key,
+    tag_ref_key,
+)
 from lance_core.table.refs import MAIN, BranchRef, TagRef, check_known_branch_name, check_known_tag_name
 from lance_core.verbs.version.branch_roots import store_of_branch
 
-__all__ = ["Place", "Reference", "Resolved", "find_tag", "load_branch", "load_tag"]
+__all__ = [
+    "Place",
+    "Reference",
+    "Resolved",
+    "find_tag",
+    "load_branch",
+    "load_tag",
+    "read_branches",
+    "read_tags",
+    "refuse_torn",
+    "report_torn",
+]
+
+_logger = logging.getLogger(__name__)
 
 Reference = int | str | tuple[str | None, int | None] | None
 """A version on the current branch, a tag, or a branch (None or "main" for main) and a version (None for its latest);
@@ -138,12 +160,82 @@ def load_tag(root: ObjectStore, tag: str) -> TagRef:
 
 
 def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
-    """Read a tag; None if there is none."""
+    """Read a tag; None if there is none.
+
+    Raises:
+        CorruptFileError: Its file is torn.
+    """
     check_known_tag_name(tag)
+    key = tag_ref_key(tag)
     try:
-        return TagRef.from_bytes(root.get(tag_ref_key(tag)))
+        return TagRef.from_bytes(root.get(key))
     except ObjectNotFoundError:
         return None
+    except CorruptFileError as error:
+        raise _torn(root, key, f"tags.delete({tag!r}) removes the tag", error) from error
+
+
+def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
+    """Read all tags by name; those whose files are torn are left out, and what is wrong with each is returned, too."""
+    found: dict[str, TagRef] = {}
+    torn = []
+    for meta in root.list(TAGS_PREFIX):
+        name = tag_of_ref_key(meta.key)
+        if name is None:
+            continue
+        try:
+            tag = find_tag(root, name)
+        except CorruptFileError as error:
+            torn.append(str(error))
+        else:
+            if tag is not None:  # nobody has deleted it since it was listed
+                found[name] = tag
+    return dict(sorted(found.items())), torn
+
+
+def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, str]]:
+    """Read the references of all branches by name; of those whose files are torn what is wrong with each."""
+    found: dict[str, BranchRef] = {}
+    torn = {}
+    for meta in root.list(BRANCHES_PREFIX):
+        name = branch_of_ref_key(meta.key)
+        if name is None or name == MAIN:
+            continue
+        try:
+            found[name] = _read_branch(root, name)
+        except ObjectNotFoundError:
+            continue  # deleted since it was listed
+        except CorruptFileError as error:
+            torn[name] = str(error)
+    return found, torn
+
+
+def report_torn(messages: Iterable[str]) -> None:
+    """Log which references were left out because their files are torn."""
+    for message in messages:
+        _logger.warning("%s", message)
+
+
+def refuse_torn(messages: Iterable[str]) -> None:
+    """Stop what needs to know all references.
+
+    Raises:
+        CorruptFileError: The file of one is torn.
+    """
+    for message in messages:
+        raise CorruptFileError(message)
+
+
+def _read_branch(root: ObjectStore, branch: str) -> BranchRef:
+    key = branch_ref_key(branch)
+    try:
+        return BranchRef.from_bytes(root.get(key))
+    except CorruptFileError as error:
+        raise _torn(root, key, f"branches.delete({branch!r}) removes the branch", error) from error
+
+
+def _torn(root: ObjectStore, key: str, remedy: str, error: CorruptFileError) -> CorruptFileError:
+    return CorruptFileError(f"{root.root}/{key}: {error}. A writer was cut short there, or a disk; {remedy}")
 
 
 def load_branch(root: ObjectStore, branch: str) -> BranchRef:
@@ -152,10 +244,11 @@ def load_branch(root: ObjectStore, branch: str) -> BranchRef:
     Raises:
         DatasetNotFoundError: The dataset is gone.
         VersionNotFoundError: There is no such branch.
+        CorruptFileError: Its file is torn.
     """
     check_known_branch_name(branch)
     try:
-        return BranchRef.from_bytes(root.get(branch_ref_key(branch)))
+        return _read_branch(root, branch)
     except ObjectNotFoundError as error:
         refuse_gone(root)
         raise VersionNotFoundError(_no_branch(branch, root)) from error

@@ -51,6 +51,7 @@ from lance_core.table.transaction import SLICES_KEY, Transaction
 from lance_core.verbs.columns.add import add_null_columns, lacking_fields
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
+from lance_core.verbs.files.presence import check_present
 from lance_core.verbs.rows.removal import Removal
 from lance_core.verbs.version.bases import numbered
 from lance_core.verbs.version.destination import Destination
@@ -77,19 +78,24 @@ def commit_fragments(
     Args:
         place: Where to; its base need not be read again.
         request: What to commit.
-        ready: Waits for the files of the fragments, if that was not done yet.
+        ready: Waits for the files of the fragments, which the caller has just written; None to look whether they are
+            there before a version refers to them.
 
     Returns:
         The committed version, and the facts of the commit.
+
+    Raises:
+        ObjectNotFoundError: A file of the fragments is not there.
     """
     request.check()
+    fragments = request.records()
     return _Commit(
         place=place,
         request=request,
-        fragments=request.records(),
+        fragments=fragments,
         properties=request.properties(),
         options=request.commit_options(),
-        ready=ready,
+        ready=ready if ready is not None else lambda: check_present(place.store, fragments),
     ).run()
 
 
@@ -212,6 +218,9 @@ class _Commit:
                 return adopted
             try:
                 return self._commit(base, operation, removal, tries)
+            except ObjectNotFoundError:
+                files.discard()
+                raise
             except CommitConflictError as error:
                 files.discard()
                 latest = load_following(self.store, base)
@@ -321,6 +330,7 @@ class _Commit:
         missing = {key: value for key, value in self.table_config.items() if base.config.get(key) != value}
         if not missing or self.mode == "overwrite":
             return base
+        self._check_files()
         operation = UpdateConfig(config=UpdateMap(entries=missing))
         transaction = Transaction(
             read_version=base.version, operation=operation, properties=self.request.side_properties()
@@ -340,7 +350,13 @@ class _Commit:
         latest = load_latest(self.store, base)
         if latest is not None and latest.version != base.version:
             raise RetryableConflictError(f"{self.uri} was changed while columns were to be added; do the write again")
+        self._check_files()
         return add_null_columns(Source(self.store, base, self.place.options), new, self.request.side_properties())
+
+    def _check_files(self) -> None:
+        """Make sure that the files of the fragments are there before another version is made for them."""
+        if self.ready is not None:
+            self.ready()
 
     def _adopt(self, latest: Manifest) -> _Outcome | None:
         """The commit that carries our `once` property, if one does."""

@@ -1,0 +1,84 @@
+"""Are the files there that fragments name? Those that nothing refers to are removed by a cleanup in the end.
+
+Where that costs no request each file is looked at before a commit. On object storage only those are that this process
+has not begun itself within the last hour: a cleanup leaves files alone for seven days unless it is told that nobody
+writes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from lance_core.errors import ObjectNotFoundError
+from lance_core.store import ObjectStore
+from lance_core.table.fragment import Fragment
+from lance_core.table.paths import data_key
+from lance_core.threads import ThreadPool
+
+__all__ = ["check_present", "note_begun"]
+
+RECENT_S: Final = 3600.0
+"""Age up to which a file that this process has written is taken to be there."""
+
+_REMEMBERED: Final = 10_000
+"""Files that are remembered."""
+
+_HEADS_AT_A_TIME: Final = 16
+
+_begun: OrderedDict[str, float] = OrderedDict()
+_lock = threading.Lock()
+
+
+def note_begun(name: str) -> None:
+    """Remember that this process has begun a data file just now."""
+    with _lock:
+        _begun[name] = time.monotonic()
+        if len(_begun) > _REMEMBERED:
+            _begun.popitem(last=False)
+
+
+def check_present(store: ObjectStore, fragments: Iterable[Fragment]) -> None:
+    """Make sure that the data files of fragments are there before a version refers to them.
+
+    Args:
+        store: The dataset's store; files in other base paths are not looked at.
+        fragments: The new fragments.
+
+    Raises:
+        ObjectNotFoundError: One is not there.
+    """
+    names = [file.path for fragment in fragments for file in fragment.files if file.base_id is None]
+    if not store.put_is_a_request:
+        missing = [name for name in names if not _is_there(store, name)]
+    else:
+        doubtful = [name for name in names if not _is_recent(name)]
+        if not doubtful:
+            return
+        with ThreadPool(min(_HEADS_AT_A_TIME, len(doubtful))) as pool:
+            found = list(pool.map(lambda name: _is_there(store, name), doubtful))
+        missing = [name for name, is_there in zip(doubtful, found, strict=True) if not is_there]
+    if missing:
+        raise ObjectNotFoundError(
+            f"{store.data_root}/{data_key(missing[0])}: a fragment that is to be committed names this file, and it is "
+            f"not there ({len(missing)} of {len(names)} are missing). Files that no version refers to are removed by a "
+            "cleanup after seven days, or at once with delete_unverified=True, and when a write is discarded. Write "
+            "the fragments again, and commit those"
+        )
+
+
+def _is_recent(name: str) -> bool:
+    with _lock:
+        began = _begun.get(name)
+    return began is not None and time.monotonic() - began < RECENT_S
+
+
+def _is_there(store: ObjectStore, name: str) -> bool:
+    try:
+        store.head(data_key(name))
+    except ObjectNotFoundError:
+        return False
+    return True

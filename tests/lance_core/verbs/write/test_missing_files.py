@@ -1,0 +1,85 @@
+"""Fragments whose files a cleanup has removed are not committed."""
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import NotFoundError
+from lance_core.verbs.files import presence
+
+ROWS = pa.table({"p": [1, 2], "v": [1, 2]})
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(request, tmp_path):
+    uri, options = str(tmp_path / "t"), {}
+    if request.param == "memory":
+        uri = f"memory://missing/{tmp_path.name}"
+    if request.param == "s3":
+        s3 = request.getfixturevalue("s3")
+        uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    kept = lance_core.write_dataset(ROWS, uri, storage_options=options)
+    yield uri, options
+    del kept
+
+
+def fragments(uri, options):
+    """Two fragments that nothing refers to, and whose files a cleanup has removed."""
+    made = lance_core.fragment.write_fragments(ROWS, uri, storage_options=options, max_rows_per_file=1)
+    assert len(made) == 2
+    lance_core.dataset(uri, storage_options=options).cleanup_old_versions(timedelta(0), delete_unverified=True)
+    return made
+
+
+CASES = {"append": {}, "overwrite": {"mode": "overwrite"}, "configured": {"table_config": {"a": "b"}}}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fragments_without_their_files_are_rejected(place, monkeypatch, case):
+    uri, options = place
+    monkeypatch.setattr(presence, "RECENT_S", 0.0)
+    made = fragments(uri, options)
+    with pytest.raises(NotFoundError, match=r"data/.*\.lance.*2 of 2 are missing.*Write the fragments again"):
+        lance_core.commit_fragments(uri, made, ROWS.schema, storage_options=options, **CASES[case])
+    found = lance_core.dataset(uri, storage_options=options)
+    assert (found.version, found.to_table()) == (1, ROWS)
+    again = lance_core.fragment.write_fragments(ROWS, uri, storage_options=options)
+    assert lance_core.commit_fragments(uri, again, ROWS.schema, storage_options=options).dataset.count_rows() == 4
+
+
+def test_a_new_table(tmp_path):
+    uri = str(tmp_path / "t")
+    made = lance_core.fragment.write_fragments(ROWS, uri)
+    for file in Path(uri, "data").iterdir():
+        file.unlink()
+    with pytest.raises(NotFoundError, match="missing"):
+        lance_core.commit_fragments(uri, made, ROWS.schema, mode="create")
+    assert not Path(uri, "_versions").exists() or not list(Path(uri, "_versions").iterdir())
+
+
+def test_files_of_this_process_cost_no_request_on_object_storage(s3, monkeypatch):
+    uri, options = f"s3://{s3.new_bucket()}/t", s3.storage_options
+    lance_core.write_dataset(ROWS, uri, storage_options=options)
+    made = lance_core.fragment.write_fragments(ROWS, uri, storage_options=options)
+    asked = []
+    monkeypatch.setattr(presence, "_is_there", lambda _, name: asked.append(name) or True)
+    lance_core.commit_fragments(uri, made, ROWS.schema, storage_options=options)
+    assert asked == []
+    code = (
+        "import json, sys, lance_core, pyarrow as pa\n"
+        "made = lance_core.fragment.write_fragments("
+        "pa.table({'p': [3, 4], 'v': [3, 4]}), sys.argv[1], storage_options=json.loads(sys.argv[2]))\n"
+        "print(json.dumps([one.to_json() for one in made]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, uri, json.dumps(options)], capture_output=True, text=True, check=True
+    )
+    theirs = [lance_core.FragmentMetadata.from_json(json.dumps(one)) for one in json.loads(done.stdout)]
+    lance_core.commit_fragments(uri, theirs, ROWS.schema, storage_options=options)
+    assert len(asked) == 1
