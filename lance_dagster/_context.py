@@ -23,6 +23,7 @@ __all__ = [
     "RunFacts",
     "add_metadata",
     "definition_metadata",
+    "definition_partitions",
     "downstream_keys",
     "downstream_keys_of",
     "facts_of",
@@ -277,14 +278,14 @@ def add_metadata(
 
 
 def definition_metadata(
-    context: dg.OpExecutionContext | dg.AssetCheckExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
+    context: dg.OpExecutionContext
+    | dg.AssetExecutionContext
+    | dg.AssetCheckExecutionContext
+    | dg.SensorEvaluationContext,
+    asset_key: dg.AssetKey,
 ) -> Mapping[str, Any] | None:
     """The definition metadata of an asset of the code location; None where the location does not tell."""
-    try:
-        repository = context.repository_def
-    except _ABSENT:
-        repository = None
-    definition = None if repository is None else repository.assets_defs_by_key.get(asset_key)
+    definition = _definition_of(context, asset_key)
     if definition is not None:
         return definition.metadata_by_key.get(asset_key)
     graph = _asset_graph(getattr(context, "job_def", None))
@@ -301,6 +302,25 @@ def is_external_asset(
         repository = None
     graph: Any = _asset_graph(getattr(context, "job_def", None)) if repository is None else repository.asset_graph
     return None if graph is None or not graph.has(asset_key) else not graph.get(asset_key).is_materializable
+
+
+def definition_partitions(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext | dg.SensorEvaluationContext, asset_key: dg.AssetKey
+) -> dg.PartitionsDefinition[Any] | None:
+    """The partitions of an asset of the code location; None where it has none, or the location does not tell."""
+    definition = _definition_of(context, asset_key)
+    if definition is not None:
+        return definition.specs_by_key[asset_key].partitions_def
+    graph = _asset_graph(getattr(context, "job_def", None))
+    return graph.get(asset_key).partitions_def if graph is not None and graph.has(asset_key) else None
+
+
+def _definition_of(context: Any, asset_key: dg.AssetKey) -> dg.AssetsDefinition | None:
+    try:
+        found: dg.AssetsDefinition | None = context.repository_def.assets_defs_by_key.get(asset_key)
+    except (*_ABSENT, AttributeError):
+        return None
+    return found
 
 
 def _asset_graph(job: Any) -> Any:

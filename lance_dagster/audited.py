@@ -146,7 +146,9 @@ def _publish(
     keep_branch: bool,
 ) -> None:
     from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branch_tables import discard_branch  # noqa: PLC0415 - as above
     from lance_dagster.history import PROMOTION_RUN_KEY  # noqa: PLC0415 - as above
+    from lance_dagster.reporting import record  # noqa: PLC0415 - as above
 
     main = root.open_or_none(ref)
     properties = {PROMOTION_RUN_KEY: context.run.run_id}
@@ -158,6 +160,6 @@ def _publish(
     context.log.info("%s: branch %s is version %d of main", ref.name, branch, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, branch, ", ".join(published.left_behind))
-    publishing.record(context, publishing.materializations(context, root, ref, published, partitions))
+    record(context, publishing.promotion_events(context, root, ref, published, partitions=partitions))
     if not keep_branch:
-        main.branches.discard(branch)
+        discard_branch(main, branch)

@@ -1,10 +1,13 @@
 """`build_branch_jobs`: promote or discard the branch of some tables, as Dagster jobs.
 
     lance_promote    each table: gates -> one commit on main -> one materialization per partition
-    lance_discard    each table: the branch is gone afterwards
+    lance_discard    each table: the branch is gone afterwards; partitions whose last event was about it are reported
+                     as main has them
 
 The branch comes from the run tag `lance/branch` or from the configuration of the op. Both jobs can be run again, and
-tables without the branch are skipped: an earlier promotion is found and reported again, not made again.
+tables without the branch are skipped: an earlier promotion is found, not made again, and only reported if that was not
+done. The run tag `lance/force` or `force` in the configuration promotes a branch that the gates reject; the events say
+so.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +18,9 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from lance_dagster._context import facts_of, job_beside_resources
-from lance_dagster.branching import BRANCH_TAG, PUBLISHES_TAG, named_branch
-from lance_dagster.foreign import described, is_foreign
-from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
+from lance_dagster.branching import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
+from lance_dagster.foreign import is_foreign
+from lance_dagster.tables import TableLike, TableRef, TableRoot, known_ref, table_refs, table_root
 
 if TYPE_CHECKING:
     from lance_dagster.publishing import Published
@@ -31,12 +34,14 @@ class BranchConfig(dg.Config):
     Attributes:
         branch: The branch; the run tag `lance/branch` if it is not given.
         tables: Keys, such as "nyc/flights"; all tables of the job if empty.
+        force: Promote although gates reject the branch; the run tag `lance/force` does the same.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     branch: str | None = Field(default=None, description="The branch; else the run tag lance/branch.")
     tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
+    force: bool = Field(default=False, description="Promote although checks failed or other gates reject the branch.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,7 @@ def build_branch_jobs(
     tables: Iterable[TableLike] | TableLike,
     *,
     io_manager_key: str = "io_manager",
-    require_checks: bool = False,
+    require_checks: bool = True,
     max_commit_drift: int | None = None,
     min_row_ratio: float | None = None,
     max_row_ratio: float | None = None,
@@ -74,7 +79,7 @@ def build_branch_jobs(
         tables: Assets, specs or keys. Branches of external and observable assets are left alone unless their metadata
             `lance/maintenance` is True, a policy or fields of one.
         io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
-        require_checks: Whether the checks of the asset must have passed on the branch.
+        require_checks: Whether the checks of the asset must have passed on the branch; those that only warn need not.
         max_commit_drift: How many commits main may have had since the fork.
         min_row_ratio: How many rows the branch must have at least, as a share of main's.
         max_row_ratio: How many it may have at most.
@@ -96,8 +101,8 @@ def build_branch_jobs(
     }
     job = _Job(refs=table_refs(tables), io_manager_key=io_manager_key, gates=gates, discard=discard_promoted)
     made = (
-        _job(job, promote_name, _promote, "Promotes the branch of these tables into main."),
-        _job(job, discard_name, _discard, "Throws the branch of these tables away."),
+        _job(job, promote_name, _promote, "Promotes the branch of these tables into main.", publishes=True),
+        _job(job, discard_name, _discard, "Throws the branch of these tables away.", publishes=False),
     )
     _made[_names(job.refs), io_manager_key] = made
     return made
@@ -116,7 +121,9 @@ def _names(refs: Sequence[TableRef]) -> tuple[str, ...]:
     return tuple(sorted(ref.name for ref in refs))
 
 
-def _job(job: _Job, name: str, work: Any, description: str) -> dg.JobDefinition:
+def _job(job: _Job, name: str, work: Any, description: str, *, publishes: bool) -> dg.JobDefinition:
+    tags = {**NO_RETRIES, **({PUBLISHES_TAG: "true"} if publishes else {})}
+
     @dg.op(
         name=f"{name}_op",
         description=description,
@@ -135,7 +142,7 @@ def _job(job: _Job, name: str, work: Any, description: str) -> dg.JobDefinition:
         {},
         name=name,
         description=description,
-        tags={PUBLISHES_TAG: "true"},
+        tags=tags,
         metadata={"lance/tables": [ref.name for ref in job.refs]},
     )
 
@@ -145,53 +152,125 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
     from lance_dagster import publishing  # noqa: PLC0415 - as above
     from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 - as above
 
-    branch = _branch(context, config)
+    branch, forced = _branch(context, config), _is_forced(context, config)
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
-    gates, problems = publishing.Gates(**job.gates), []
+    gates = publishing.Gates(**job.gates)
+    rejected: dict[str, list[str]] = {}
     for ref, main in found:
-        checks = failed_checks(context.instance, ref.key, branch) or [] if gates.require_checks else []
-        problems += [f"{ref.name}: {text}" for text in publishing.gate_problems(main, branch, gates, checks)]
-    if problems:
-        raise dg.Failure(f"branch {branch} is not promoted, and main is unchanged: {'; '.join(problems)}")
-    done = 0
+        checks = failed_checks(context.instance, ref.key, branch, main=main) or [] if gates.require_checks else []
+        problems = publishing.gate_problems(main, branch, gates, checks)
+        rejected |= {ref.name: problems} if problems else {}
+    reasons = "; ".join(f"{name}: {text}" for name, problems in rejected.items() for text in problems)
+    if rejected and not forced:
+        raise dg.Failure(
+            f"branch {branch} is not promoted, and main is unchanged: {reasons}. Run it on the branch again until "
+            f"this is mended, or promote it nevertheless with the run tag {FORCE_TAG}: true"
+        )
+    if rejected:
+        context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
+    done, failed = 0, []
     for ref, main in found:
         try:
             published = publishing.publish(main, branch, tag=True, properties=_properties(context))
         except LanceError as error:
             context.log.exception("%s was not promoted", ref.name)
-            problems.append(f"{ref.name}: {error}")
+            failed.append(f"{ref.name}: {error}")
             continue
-        done += _tell(job, context, ref, main, published)
-    if problems:
-        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(problems)}")
+        done += _report(job, context, ref, main, published, forced=rejected.get(ref.name))
+    if failed:
+        raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
 
 
-def _tell(job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, published: "Published | None") -> bool:
-    """Report the promotion of one table; returns whether anything was promoted."""
+def _is_forced(context: dg.OpExecutionContext, config: BranchConfig) -> bool:
+    """Whether the run promotes what gates reject.
+
+    Raises:
+        Failure: the run tag has another value.
+    """
+    tag = context.run.tags.get(FORCE_TAG)
+    if tag not in (None, "true", "false"):
+        raise dg.Failure(f"run tag {FORCE_TAG} must be true or false, not {tag!r}")
+    return config.force or tag == "true"
+
+
+def _report(
+    job: _Job,
+    context: dg.OpExecutionContext,
+    ref: TableRef,
+    main: Any,
+    published: "Published | None",
+    *,
+    forced: Sequence[str] | None,
+) -> bool:
+    """Report the promotion of one table, as far as Dagster does not know it; returns whether there is, or was, one."""
     from lance_dagster import publishing  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.branch_tables import discard_branch  # noqa: PLC0415 - as above
+    from lance_dagster.reporting import record  # noqa: PLC0415 - as above
 
     if published is None:
         context.log.info("%s has no such branch; passed over", ref.name)
         return False
-    context.log.info("%s: branch %s is version %d of main", ref.name, published.branch, published.version)
+    made = "is" if published.is_new else "was promoted before, as"
+    context.log.info("%s: branch %s %s version %d of main", ref.name, published.branch, made, published.version)
     if published.left_behind:
         context.log.warning("%s: branch %s keeps %s", ref.name, published.branch, ", ".join(published.left_behind))
-    publishing.record(context, publishing.materializations(context, job.root(context), ref, published))
-    if job.discard:
-        main.branches.discard(published.branch)
-    _show_branches(context, ref, main)
+    entries = {"lance/forced": "; ".join(forced)} if forced and published.is_new else {}
+    events = publishing.promotion_events(context, job.root(context), ref, published, entries=entries)
+    record(context, events)
+    gone = job.discard and discard_branch(main, published.branch)
+    if events or gone:
+        _show_branches(context, ref, main)
     return True
 
 
 def _discard(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> None:
+    from lance_dagster.branch_tables import discard_branch  # noqa: PLC0415 - code locations load without lance_core
+
     branch = _branch(context, config)
     for ref, main in _tables(job, context, config):
-        gone = main is not None and main.branches.discard(branch)
+        if main is None:
+            context.log.info("%s: there is no table", ref.name)
+            continue
+        written = _written_partitions(context.instance, ref, branch)
+        gone = discard_branch(main, branch)
         context.log.info("%s: branch %s %s", ref.name, branch, "is gone" if gone else "was not there")
-        if gone and main is not None:
+        if written is not None:
+            _report_main(job, context, ref, main, branch, written)
+        if gone:
             _show_branches(context, ref, main)
+
+
+def _written_partitions(instance: dg.DagsterInstance, ref: TableRef, branch: str) -> list[str] | None:
+    """The partitions whose newest event is about a branch, none for a table without; None if there is no such event."""
+    from lance_dagster.branch_page import runs_of_branch  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.reporting import known_versions, partitions_of_runs  # noqa: PLC0415 - as above
+
+    partitions = partitions_of_runs(instance, ref.key, [run.run_id for run in runs_of_branch(instance, branch)])
+    known = known_versions(instance, ref.key, partitions)
+    about = [one for one, told in known.items() if told.branch == branch]
+    return [one for one in about if one is not None] if about else None
+
+
+def _report_main(
+    job: _Job, context: dg.OpExecutionContext, ref: TableRef, main: Any, branch: str, partitions: Sequence[str]
+) -> None:
+    """Report what main has of partitions whose newest event was about a branch that is gone."""
+    from lance_dagster.reporting import Report, materializations, partition_rows, record  # noqa: PLC0415 - as above
+
+    latest = main.checkout_version((None, None))
+    report = Report(
+        root=job.root(context),
+        ref=ref,
+        dataset=latest,
+        partitions=partitions,
+        metadata={"lance/discarded": branch},
+        rows=partition_rows(latest, ref, partitions),
+    )
+    if BRANCH_TAG not in context.run.tags:  # so that `lance_eager` does not take it for news
+        context.instance.add_run_tags(context.run.run_id, {BRANCH_TAG: branch})
+    record(context, materializations(report, context))
 
 
 def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
@@ -216,7 +295,7 @@ def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> 
     if unknown:
         raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
     for ref in [known[name] for name in dict.fromkeys(config.tables)] if config.tables else job.refs:
-        full = described(context, ref)
+        full = known_ref(context, ref)
         if is_foreign(full, context):
             context.log.info("%s is left alone: others write it; its branches are theirs", ref.name)
             continue

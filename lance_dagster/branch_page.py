@@ -6,7 +6,7 @@ lance/branches        base, rows, checks and age of each; after a promotion, a d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ from lance_core.errors import LanceError
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.markdown import cell, code, table
 
-__all__ = ["branch_entries", "branches_page", "failed_checks"]
+__all__ = ["branch_entries", "branches_page", "failed_checks", "runs_of_branch"]
 
 _SHORT: Final = ("branch", "base", "commits", "rows", "checks", "age", "state")
 _LONG: Final = ("branch", "base", "commits", "rows", "added", "removed", "partitions", "checks", "age", "state")
@@ -42,7 +42,9 @@ def branch_entries(
     """
     listed = main.branches.list()
     shown = _newest(listed) if short else listed
-    checks = {name: failed_checks(instance, key, name, most_runs=_MOST_RUNS if short else None) for name in shown}
+    checks = {
+        name: failed_checks(instance, key, name, main=main, most_runs=_MOST_RUNS if short else None) for name in shown
+    }
     return {
         "lance/branches": dg.MetadataValue.md(_page(main, listed, shown, checks, short=short)),
         "lance/open_branches": sum("lance.promoted_version" not in one["metadata"] for one in listed.values()),
@@ -50,7 +52,12 @@ def branch_entries(
 
 
 def failed_checks(
-    instance: dg.DagsterInstance, key: dg.AssetKey, branch: str, *, most_runs: int | None = None
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    branch: str,
+    *,
+    main: lance_core.LanceDataset | None = None,
+    most_runs: int | None = None,
 ) -> list[str] | None:
     """The checks of an asset whose last result in a run on the branch was no success.
 
@@ -60,11 +67,13 @@ def failed_checks(
         instance: Where they were recorded.
         key: The asset.
         branch: The branch.
+        main: The table: results from before the branch was created, of an earlier one of that name, do not count.
         most_runs: None if more runs wrote to the branch: each is asked by itself.
     """
     latest: dict[tuple[str, str | None], tuple[float, bool]] = {}
     limit = None if most_runs is None else most_runs + 1
-    runs = instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
+    runs = runs_of_branch(instance, branch, limit)
+    created = None if main is None else main.branches.list().get(branch, {}).get("create_at")
     if limit is not None and len(runs) == limit:
         return None
     for run in runs:
@@ -72,13 +81,18 @@ def failed_checks(
         for record in records:
             event = record.event_log_entry.dagster_event
             found = event.asset_check_evaluation_data if event is not None else None
-            if found is None or found.asset_key != key:
+            if found is None or found.asset_key != key or (created is not None and record.timestamp < created):
                 continue
             at = (found.check_name, getattr(found, "partition", None) or run.tags.get("dagster/partition"))
             good = found.passed or found.severity == dg.AssetCheckSeverity.WARN
             if at not in latest or record.timestamp > latest[at][0]:
                 latest[at] = (record.timestamp, good)
     return sorted({name for (name, _), (_, good) in latest.items() if not good})
+
+
+def runs_of_branch(instance: dg.DagsterInstance, branch: str, limit: int | None = None) -> Sequence[dg.DagsterRun]:
+    """The runs that carry the name of a branch as their tag, newest first."""
+    return instance.get_runs(filters=dg.RunsFilter(tags={BRANCH_TAG: branch}), limit=limit)
 
 
 def branches_page(main: lance_core.LanceDataset, checks: Mapping[str, list[str] | None] | None = None) -> str:

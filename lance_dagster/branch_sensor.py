@@ -182,7 +182,7 @@ class _Rules:
         return [
             f"{found.ref.name}: {name}"
             for found in where
-            for name in failed_checks(instance, found.ref.key, branch) or ()
+            for name in failed_checks(instance, found.ref.key, branch, main=found.main) or ()
         ]
 
 

@@ -7,7 +7,7 @@ a run reads.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
@@ -19,7 +19,10 @@ from lance_dagster.handlers import LanceTypeHandler
 from lance_dagster.handlers.arrow_write import write_arrow
 from lance_dagster.handlers.base import WriteRequest
 
-__all__ = ["begin_empty", "branch_for_writing", "branch_metadata"]
+__all__ = ["begin_empty", "branch_for_writing", "branch_metadata", "discard_branch"]
+
+_PROMOTION_TAG: Final = "promoted."
+"""How the names of tags begin that promotions make by themselves."""
 
 
 def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core.LanceDataset:
@@ -30,6 +33,15 @@ def branch_for_writing(main: lance_core.LanceDataset, branch: str) -> lance_core
     return main.ensure_branch(branch, renew_promoted=True)
 
 
+def discard_branch(main: lance_core.LanceDataset, branch: str) -> bool:
+    """Remove a branch, and the tags that promotions of it have made; returns whether there was such a branch."""
+    gone = main.branches.discard(branch)
+    for name, tag in main.tags.list().items():
+        if name.startswith(_PROMOTION_TAG) and (tag.get("metadata") or {}).get("promoted_from") == branch:
+            main.tags.delete(name)
+    return gone
+
+
 def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) -> lance_core.LanceDataset:
     """Make a table without rows on main, with the columns of a value, for a branch to begin with.
 
@@ -38,6 +50,7 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
         value: What will be written to the branch.
         request: That write, with main's URI.
     """
+    owner = {key: text for key, text in request.properties.items() if key == "dagster.asset_key"}
     output = replace(request.output, empty_output="write", write_mode="create_only")
     empty = replace(
         request,
@@ -45,7 +58,7 @@ def begin_empty(handler: LanceTypeHandler, value: Any, request: WriteRequest) ->
         slices=None,
         existing=None,
         output=output,
-        properties={BRANCH_TAG: "begun empty"},
+        properties={BRANCH_TAG: "begun empty", **owner},
         write_try=None,
     )
     try:

@@ -25,6 +25,8 @@ __all__ = [
     "AUDITED_TAG",
     "AUTO",
     "BRANCH_TAG",
+    "FORCE_TAG",
+    "NO_RETRIES",
     "PUBLISHES_TAG",
     "BranchPolicy",
     "backfill_branch",
@@ -41,6 +43,12 @@ AUDITED_TAG = "lance/audited"
 
 PUBLISHES_TAG = "lance/publishes"
 """Tag of runs whose materializations tell of main, though the run tag `lance/branch` names a branch."""
+
+FORCE_TAG = "lance/force"
+"""Run tag that promotes a branch although gates reject it."""
+
+NO_RETRIES = {"dagster/max_retries": "0"}
+"""Tags of runs that are not retried: what one rejects, the next rejects as well."""
 
 AUTO = "auto"
 MAIN = "main"

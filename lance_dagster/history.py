@@ -34,6 +34,7 @@ __all__ = [
     "input_record",
     "last_data_change",
     "read_history",
+    "several",
 ]
 
 UNDO_KEY: Final = "dagster.undo.run_id"
@@ -93,7 +94,7 @@ class TableVersion:
     @property
     def writers(self) -> list[str]:
         """The Dagster runs whose writes it brings: one, or for the promotion of a branch all that wrote there."""
-        return _several(self.properties.get("dagster.run_id"))
+        return several(self.properties.get("dagster.run_id"))
 
     @property
     def committed_by(self) -> str | None:
@@ -107,7 +108,7 @@ class TableVersion:
 
     def is_of(self, run_id: str) -> bool:
         """Whether a run wrote it, promoted it, or is the first of the chain of re-executions that did."""
-        roots = _several(self.properties.get("dagster.root_run_id"))
+        roots = several(self.properties.get("dagster.root_run_id"))
         return run_id in (*self.writers, self.committed_by, *roots)
 
     @property
@@ -142,7 +143,7 @@ class TableVersion:
             _input(key.removeprefix(INPUT_PREFIX), text)
             for key, texts in sorted(self.properties.items())
             if key.startswith(INPUT_PREFIX)
-            for text in _several(texts)
+            for text in several(texts)
         ]
 
     @property
@@ -258,7 +259,7 @@ def input_record(read: TableInput) -> dict[str, Any]:
     return {"asset": read.asset, "uri": read.uri, "version": read.version}
 
 
-def _several(text: str | None) -> list[str]:
+def several(text: str | None) -> list[str]:
     """The values of a property: one, or those that a promotion has put together as a JSON list of texts."""
     if not text:
         return []

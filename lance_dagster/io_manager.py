@@ -32,7 +32,7 @@ __all__ = ["LanceIOManager"]
 
 
 class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
-    """Stores assets as Lance tables, one per asset, at `{root_uri}/{schema}/{table}.lance`.
+    """Stores assets as Lance tables, one per asset, at `{root_uri}/{asset key}.lance`.
 
     Takes and gives Spark DataFrames (classic and Connect), pyarrow tables and readers, pandas and polars frames.
     A run of some partitions replaces the rows of exactly these partitions, in one commit; the asset's metadata
@@ -59,7 +59,7 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
         json_schema_extra={"dagster__is_secret": True},
     )
     schema_: str | None = Field(
-        default=None, alias="schema", description="Folder for assets that name none; else part of the asset key."
+        default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
     )
     write_mode: WriteMode = Field(
         default="overwrite",

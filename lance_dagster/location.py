@@ -1,10 +1,14 @@
 """The location of an asset's table.
 
-    {root_uri}/{schema}/{table}.lance
+    asset key                 table
+    ---------                 -----
+    events                    {root_uri}/public/events.lance
+    nyc/flights               {root_uri}/nyc/flights.lance
+    team1/events/daily        {root_uri}/team1/events/daily.lance
 
-`table` is the last part of the asset key, or the metadata entry `table`. `schema` is, in this order: the metadata
-entry `schema`, the `schema` of the IO manager, the part of the asset key before the last, "public". These are the
-rules of Dagster's own database IO managers, so assets move over unchanged.
+The whole key is the path, so that two assets never share a table because their keys end alike. The metadata entry
+`table` takes the place of the last part. All parts before it are the schema; the metadata entry `schema` takes their
+place, else the `schema` of the IO manager.
 
 A table that others write can be anywhere: the metadata entry `lance/uri` of its asset names it, and `lance/branch` the
 branch of it that the asset is. Storage options of its own are secrets, which no metadata may hold: the process that
@@ -16,15 +20,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import dagster as dg
 
 __all__ = [
     "OWN_BRANCH_KEY",
+    "RESERVED_FOLDER",
+    "SHARED_KEY",
     "TableLocation",
     "checked_root",
+    "is_shared",
     "locate_table",
     "refuse_credentials",
     "remember_options",
@@ -38,6 +45,12 @@ _own_options: dict[tuple[str, str], Mapping[str, Any]] = {}
 
 # One folder name on every store and in every URI: no separators, no query, no escape, nothing hidden, no "..".
 _SEGMENT = re.compile(r"[\w=@+-][\w=@+.-]{0,199}")
+_SUFFIX: Final = ".lance"
+_DEFAULT_SCHEMA: Final = "public"
+SHARED_KEY: Final = "lance/shared_table"
+"""Definition metadata of an asset that shares its table with others."""
+RESERVED_FOLDER: Final = "_ops"
+"""Below the root, for outputs of ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +59,7 @@ class TableLocation:
 
     Attributes:
         uri: The URI of the Lance dataset.
-        schema: The folder that it is in.
+        schema: The folder that it is in, with slashes if it is nested.
         table: Its name, without the suffix.
         branch: The branch that the asset is, of a table that others write; None for main.
         own_options: Storage options of such a table, which take the place of the IO manager's; None without any.
@@ -64,8 +77,8 @@ class TableLocation:
 
     @property
     def name(self) -> str:
-        """`schema.table`, as Dagster's `dagster/table_name` shows it."""
-        return f"{self.schema}.{self.table}"
+        """`schema.table`, as Dagster's `dagster/table_name` shows it; dots join the parts of a nested schema."""
+        return f"{self.schema.replace('/', '.')}.{self.table}"
 
 
 def checked_root(root_uri: Any) -> Any:
@@ -128,15 +141,25 @@ def locate_table(
         DagsterInvalidDefinitionError: a name cannot be a folder name everywhere, or `checked_root` refuses the root.
     """
     path = asset_key.path
-    schema = _text(metadata, "schema") or default_schema or (path[-2] if len(path) > 1 else "public")
-    table = _text(metadata, "table") or path[-1]
-    for segment in (schema, table):
+    named = _text(metadata, "schema") or default_schema
+    folders = [named] if named else path[:-1] or [_DEFAULT_SCHEMA]
+    schema, table = "/".join(folders), _text(metadata, "table") or path[-1]
+    for segment in (*folders, table):
         if not _SEGMENT.fullmatch(segment):
             raise dg.DagsterInvalidDefinitionError(
                 f"asset {asset_key.to_user_string()}: {segment!r} cannot be a folder name in {root_uri!r}: only "
                 'letters, digits and "_=@+.-" are allowed, and no "." in front. Give the asset the metadata "schema" '
                 'or "table" with a name that can.'
             )
+    taken = [segment for segment in folders if segment.endswith(_SUFFIX)] or (
+        [RESERVED_FOLDER] if folders[0] == RESERVED_FOLDER else []
+    )
+    if taken:
+        reason = "holds the outputs of ops" if taken[0] == RESERVED_FOLDER else "is the name of a table"
+        raise dg.DagsterInvalidDefinitionError(
+            f"asset {asset_key.to_user_string()}: its table cannot be in the folder {taken[0]!r}, which {reason}. Give "
+            'the asset the metadata "schema" with another folder'
+        )
     elsewhere = _text(metadata, "lance/uri")
     if elsewhere is not None:
         refuse_credentials(f"asset {asset_key.to_user_string()}: its metadata lance/uri", elsewhere)
@@ -159,6 +182,19 @@ def remember_options(asset_key: dg.AssetKey, uri: str, options: Mapping[str, Any
 def resolved_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Storage options with the values of environment variables."""
     return {name: value.get_value() or "" if isinstance(value, dg.EnvVar) else value for name, value in options.items()}
+
+
+def is_shared(metadata: Mapping[str, object], where: str) -> bool:
+    """Whether an asset's metadata says that other assets write to its table as well.
+
+    Raises:
+        DagsterInvalidDefinitionError: the entry is neither True nor False.
+    """
+    value = metadata.get(SHARED_KEY, False)
+    value = value.value if isinstance(value, dg.MetadataValue) else value
+    if not isinstance(value, bool):
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {SHARED_KEY} must be True or False, not {value!r}")
+    return value
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str | None:

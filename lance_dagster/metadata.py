@@ -135,8 +135,15 @@ def partition_metadata(written: lance_core.WriteResult, entries: Mapping[str, An
         entries: Those of the whole write.
     """
     leading = {key: entries[key] for key in ("lance/replaced_try",) if key in entries}
+    # Other rows of the partition may have been there before an append or a merge, and nothing is counted for an event.
+    is_all = written.operation != "Append" and written.rows_inserted is None
     return {
-        key: {**leading, "dagster/partition_row_count": rows, **entries, "lance/rows_written": rows}
+        key: {
+            **leading,
+            **({"dagster/partition_row_count": rows} if is_all else {}),
+            **entries,
+            "lance/rows_written": rows,
+        }
         for key, rows in written.slice_rows.items()
     }
 

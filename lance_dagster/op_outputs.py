@@ -24,12 +24,12 @@ import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
-from lance_dagster.location import checked_root
+from lance_dagster.location import RESERVED_FOLDER, checked_root
 from lance_dagster.settings import OutputSettings, TableSettings
 
 __all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]
 
-FOLDER: Final = "_ops"
+FOLDER: Final = RESERVED_FOLDER
 _PICKLED: Final = "__lance_dagster_pickle"
 """The only column of a table that holds a pickle."""
 

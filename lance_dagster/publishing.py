@@ -2,13 +2,14 @@
 
 gates        checks of the asset passed on the branch, main did not move too far, the number of rows is plausible
 promotion    one commit on main; a branch that was promoted, or promoted and discarded, is found in main's history
-events       one materialization per partition that the branch filled, with main's version
+events       one materialization per partition that the branch filled, with main's version; none for a promotion that
+             was made, and reported, before
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,22 @@ import dagster as dg
 
 import lance_core
 from lance_core.errors import NotFoundError, VersionNotFoundError
-from lance_dagster._context import downstream_keys_of, plan_materializations
-from lance_dagster.consumers import consumers
-from lance_dagster.history import data_version
-from lance_dagster.metadata import column_schema, lineage_metadata
+from lance_dagster.history import several
+from lance_dagster.reporting import (
+    Report,
+    known_versions,
+    materializations,
+    partition_rows,
+    partitions_of_runs,
+)
 from lance_dagster.tables import TableRef, TableRoot
 
 __all__ = [
     "Gates",
     "Published",
     "gate_problems",
-    "materializations",
+    "promotion_events",
     "publish",
-    "record",
 ]
 
 
@@ -43,7 +47,7 @@ class Gates:
         max_row_ratio: How many it may have at most.
     """
 
-    require_checks: bool = False
+    require_checks: bool = True
     max_commit_drift: int | None = None
     min_row_ratio: float | None = None
     max_row_ratio: float | None = None
@@ -59,7 +63,7 @@ class Published:
         branch: The branch.
         promotion: The result of the promotion; None if the branch is gone and an earlier promotion was found.
         properties: The transaction properties of the commit.
-        partitions: The partitions that the branch filled; empty for an asset without any.
+        partitions: The partitions that the branch filled; empty for an asset without any, or if they are not known.
     """
 
     dataset: lance_core.LanceDataset
@@ -140,22 +144,33 @@ def _partitions_of_branch(main: lance_core.LanceDataset, branch: str) -> list[st
 
 
 def _partitions(properties: Mapping[str, str]) -> list[str]:
-    """The partition keys that the branch's commits name."""
+    """The partition keys that the branch's commits name; none if there were too many to be named."""
     for key in ("lance.slice_names", "dagster.partition_keys"):
         found = json.loads(properties.get(key, "[]"))
-        if isinstance(found, list) and found:
+        if isinstance(found, list) and found and not any(_is_short(one) for one in found):
             return [str(name) for name in found]
     return []
 
 
-def materializations(
+def _is_short(text: object) -> bool:
+    """Whether a text stands for more partition keys than a commit names."""
+    return isinstance(text, str) and text.startswith('{"count": ')
+
+
+def promotion_events(
     context: dg.OpExecutionContext | dg.AssetExecutionContext,
     root: TableRoot,
     ref: TableRef,
     published: Published,
+    *,
     partitions: Sequence[str] | None = None,
-) -> Iterator[dg.AssetMaterialization]:
-    """The materializations of a promotion: main has these partitions now, in this version.
+    entries: Mapping[str, Any] | None = None,
+) -> list[dg.AssetMaterialization]:
+    """The materializations that are due after a promotion: what main has that Dagster does not know yet.
+
+    A promotion that was made by this call reports all partitions, in the version that it made. One that was found made
+    reports those whose event is missing, because an earlier run ended before it was recorded, as main has them now; as
+    a rule none.
 
     Args:
         context: The step that promotes.
@@ -163,50 +178,65 @@ def materializations(
         ref: The asset.
         published: The promoted branch.
         partitions: The partitions to report; None for those that the commit names.
+        entries: More metadata.
     """
-    dataset, location = published.dataset, root.locate(ref)
-    known = {
-        "dagster/row_count": dataset.count_rows(),
-        "dagster/size_bytes": dataset.total_bytes,
-        "dagster/column_schema": column_schema(dataset.schema),
-        "dagster/table_name": location.name,
-        "dagster/uri": location.uri,
-        "lance/version": published.version,
+    wanted = _wanted(context.instance, ref, published) if partitions is None else sorted(partitions)
+    known = known_versions(context.instance, ref.key, wanted)
+    latest = published.dataset.checkout_version((None, None))
+    if published.is_new:
+        due = list(known)
+    else:  # without a commit of the promotion the branch had nothing to bring, and what main has is known
+        least = published.version if published.properties else 0
+        due = [one for one, told in known.items() if told.version is None or told.version < least]
+    overtaken = any((told.version or 0) > published.version for told in known.values())
+    dataset = published.dataset if published.is_new and not overtaken else latest
+    if not due:
+        return []
+    names = [one for one in due if one is not None]
+    report = Report(
+        root=root,
+        ref=ref,
+        dataset=dataset,
+        partitions=names,
+        metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),
+        rows=partition_rows(dataset, ref, names, _new_fragments(published)),
+    )
+    return list(materializations(report, context))
+
+
+def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
+    """The partitions that the branch filled; from the events of its runs where its commits do not name them all."""
+    if published.partitions or ref.partitions_def is None:
+        return list(published.partitions)
+    return partitions_of_runs(instance, ref.key, several(published.properties.get("dagster.run_id")))
+
+
+def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
+    made = published.promotion if published.is_new else None
+    whole = made if partitions <= 1 else None  # of several partitions each has its own numbers
+    return {
         "lance/operation": "Update",
         "lance/published": True,
         "lance/promoted_from": published.branch,
         "lance/branch_version": _number(published.properties.get("promoted_version")),
-        "lance/base_version": published.promotion.fork_version if published.promotion is not None else None,
-        "lance/rows_written": published.promotion.rows_added if published.promotion is not None else None,
-        "lance/rows_deleted": published.promotion.rows_removed if published.promotion is not None else None,
-        "lance/tag": published.promotion.tag if published.promotion is not None else None,
+        "lance/base_version": made.fork_version if made is not None else None,
+        "lance/rows_written": whole.rows_added if whole is not None else None,
+        "lance/rows_deleted": whole.rows_removed if whole is not None else None,
+        "lance/tag": made.tag if made is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
         "lance/deduplicated": not published.is_new,
     }
-    metadata = {name: value for name, value in known.items() if value is not None}
-    count = len(published.partitions if partitions is None else partitions)
-    metadata |= lineage_metadata(
-        ref.metadata or {},
-        dataset,
-        f"asset {ref.name}",
-        events=count,
-        consumers=consumers(downstream_keys_of(context, ref.key), ref.key),
-        ui_url=root.ui_url,
-    )
-    tags = {"dagster/data_version": data_version(dataset.root_uri, published.version)}
-    keys: list[str | None] = [*(published.partitions if partitions is None else partitions)]
-    for partition in keys or [None]:
-        yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=metadata, tags=tags)
 
 
-def record(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
-) -> None:
-    """Log materializations together, so that they trigger downstream automation once."""
-    told = list(events)
-    plan_materializations(context, told)
-    for event in told:
-        context.log_event(event)
+def _new_fragments(published: Published) -> set[int] | None:
+    """The fragments that the promotion brought; None if it was made by another call."""
+    if not published.is_new:
+        return None
+    try:
+        before = published.dataset.checkout_version((None, published.version - 1))
+    except VersionNotFoundError:
+        return None
+    return set(published.dataset.fragment_ids()) - set(before.fragment_ids())
 
 
 def _number(text: str | None) -> int | None:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from lance_dagster._context import running_resources, running_run, running_step
 from lance_dagster.branching import BranchPolicy
-from lance_dagster.location import checked_root
+from lance_dagster.location import RESERVED_FOLDER, checked_root
 from lance_dagster.read_inputs import remember_input
 from lance_dagster.tables import TableLike, TableRoot, table_ref
 
@@ -42,7 +42,7 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         json_schema_extra={"dagster__is_secret": True},
     )
     schema_: str | None = Field(
-        default=None, alias="schema", description="Folder for assets that name none; else part of the asset key."
+        default=None, alias="schema", description="Folder for assets that name none; else their keys name it."
     )
 
     branching: BranchPolicy = Field(
@@ -123,8 +123,10 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         )
 
     def tables(self) -> list[str]:
-        """The tables that are there, as "schema/table" in ascending order; tables elsewhere below the root are not."""
+        """The tables in folders of the root, as "schema/table" in ascending order, without the outputs of ops."""
         import lance_core  # noqa: PLC0415 - code locations load without it
 
         found = lance_core.list_tables(self.root_uri, storage_options=self.table_root.options)
-        return [name.removesuffix(".lance") for name in found if name.count("/") == 1]
+        return [
+            name.removesuffix(".lance") for name in found if "/" in name and not name.startswith(f"{RESERVED_FOLDER}/")
+        ]

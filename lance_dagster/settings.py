@@ -63,7 +63,7 @@ ReadMode = Literal["latest", "materialized"]
 LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
 
 PREFIX = "lance/"
-READ_ELSEWHERE = {"lance/maintenance", "lance/column_lineage", "lance/schema"}
+READ_ELSEWHERE = {"lance/maintenance", "lance/column_lineage", "lance/schema", "lance/shared_table"}
 """Definition metadata that jobs, checks and lineage read."""
 
 

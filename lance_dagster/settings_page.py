@@ -17,7 +17,7 @@ __all__ = ["settings_page"]
 
 ASSET_KEYS: Final[Mapping[str, str]] = {
     "partition_expr": "the partition column; for several dimensions a mapping from each to its column",
-    "schema": "folder of the table",
+    "schema": "folder of the table, in place of all parts of the key before the last",
     "table": "name of the table",
     "lance/write_mode": "as the setting; `write_mode` is understood too",
     "lance/schema_mode": "as the setting",
@@ -34,6 +34,8 @@ ASSET_KEYS: Final[Mapping[str, str]] = {
     "lance/schema": "a pyarrow schema, or a mapping from columns to names of Arrow types: types for columns that have "
     "only nulls, and the columns of a table that is not there yet. Without it the metadata of the asset's Dagster type "
     "tells them: its `lance/schema`, or the table schema that types made from Pandera or Patito models show",
+    "lance/shared_table": "`True`: other assets write to this table as well; without it a table whose commits name "
+    "another asset is rejected",
     "lance/maintenance": "fields of a `LanceMaintenancePolicy`; false: left alone; true: maintained though external",
     "lance/column_lineage": "where each column comes from",
 }

@@ -16,7 +16,7 @@ import dagster as dg
 
 from lance_dagster.column_lineage import column_lineage
 from lance_dagster.io_manager import LanceIOManager
-from lance_dagster.location import locate_table
+from lance_dagster.location import SHARED_KEY, is_shared, locate_table
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.settings import check_input, plain_metadata
 
@@ -51,7 +51,7 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
     """
     managers = _managers(defs)
     _check_inputs(defs, managers)
-    owners: dict[str, dg.AssetKey] = {}
+    owners: dict[str, tuple[dg.AssetKey, bool]] = {}
 
     def stamp(spec: dg.AssetSpec) -> dg.AssetSpec:
         manager = managers.get(spec.key)
@@ -59,12 +59,15 @@ def stamp_lance_metadata(defs: dg.Definitions) -> dg.Definitions:
             return spec
         _check(spec, manager)
         root, schema = _resolved(manager.root_uri), _resolved(manager.schema_)
-        location = locate_table(root or _UNSET, spec.key, spec.metadata, default_schema=schema)
-        owner = owners.setdefault(location.uri, spec.key)
-        if owner != spec.key:
+        unset = f"{_UNSET}{manager.root_uri.env_var_name}" if isinstance(manager.root_uri, dg.EnvVar) else _UNSET
+        location = locate_table(root or unset, spec.key, spec.metadata, default_schema=schema)
+        shared = is_shared(spec.metadata, f"asset {spec.key.to_user_string()}")
+        owner, allowed = owners.setdefault(location.uri, (spec.key, shared))
+        if owner != spec.key and not (shared and allowed):
             raise dg.DagsterInvalidDefinitionError(
                 f"assets {owner.to_user_string()} and {spec.key.to_user_string()} would both be stored in "
-                f'{location.uri if root else location.name}; give one of them the metadata "schema" or "table"'
+                f'{location.uri if root else location.name}; give one of them the metadata "schema" or "table", or '
+                f'both of them {{"{SHARED_KEY}": True}} if they are meant to write to one table'
             )
         entries = {}
         if schema is not None or manager.schema_ is None:

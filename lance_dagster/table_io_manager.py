@@ -6,7 +6,7 @@ load_input      asset -> location -> version  -> slices + filter + columns -> ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ from lance_dagster.inputs import read_requests
 from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import event_metadata, lineage_metadata, partition_metadata
 from lance_dagster.op_outputs import load_op_output, store_op_output
+from lance_dagster.ownership import check_old_place, check_owner, check_still_owner
 from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.plan_lineage import has_plan, plan_lineage, remember_frame
 from lance_dagster.read_inputs import input_properties, remember_input
@@ -128,6 +129,8 @@ class LanceTableIOManager(dg.IOManager):
                 ", ".join(map(str, outcome.replaced_versions)),
                 outcome.dataset.version,
             )
+        if output.existing is None or output.begun:
+            check_still_owner(outcome.dataset, context.asset_key, context.definition_metadata, output.where)
         for version in outcome.overruled_versions:
             context.log.warning(
                 "%s: version %s was committed meanwhile by %s; this run is the later one; its rows take their place "
@@ -199,8 +202,13 @@ class LanceTableIOManager(dg.IOManager):
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
         settings = replace(self._settings, storage_options=location.options(self._settings.storage_options) or {})
-        requests = read_requests(context, location, settings, loading, where=where, upstream=upstream)
+        try:
+            requests = read_requests(context, location, settings, loading, where=where, upstream=upstream)
+        except DatasetNotFoundError:
+            self._check_place(context.asset_key, upstream, None, where)
+            raise
         if requests is None:
+            self._check_place(context.asset_key, upstream, None, where)
             context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
             known = known_schema(upstream, type_metadata(context), where)
             empty = loading.handler.empty(known, self._settings, loading.load_as)
@@ -235,6 +243,7 @@ class LanceTableIOManager(dg.IOManager):
             code_version=_code_version(context),
         )
         existing = self._open(location.uri)
+        self._check_place(context.asset_key, context.definition_metadata, existing, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
             tag_run(context, {BRANCH_TAG: branch})
@@ -250,6 +259,26 @@ class LanceTableIOManager(dg.IOManager):
             existing=existing,
             tries=EarlierTries() if existing is None else find_earlier_tries(context, existing, tags, facts),
             branch=branch,
+        )
+
+    def _check_place(
+        self,
+        asset_key: dg.AssetKey,
+        metadata: Mapping[str, object],
+        existing: lance_core.LanceDataset | None,
+        where: str,
+    ) -> None:
+        """Make sure that the table is the asset's own."""
+        if existing is not None:
+            check_owner(existing, asset_key, metadata, where)
+            return
+        check_old_place(
+            self._settings.root_uri,
+            asset_key,
+            metadata,
+            default_schema=self._settings.schema,
+            storage_options=self._settings.storage_options,
+            where=where,
         )
 
     def _begun(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> _Output:

@@ -10,13 +10,13 @@ of the IO manager (`location`), from the same code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lance_dagster._context import RunFacts, run_began
+from lance_dagster._context import RunFacts, definition_metadata, definition_partitions, run_began
 from lance_dagster.branching import BranchPolicy, branch_of_run
 from lance_dagster.location import TableLocation, locate_table
 
@@ -29,12 +29,11 @@ __all__ = [
     "TableRoot",
     "as_moment",
     "branch_for_reading",
+    "known_ref",
     "table_ref",
     "table_refs",
     "table_root",
 ]
-
-_PARTS_OF_A_NAME: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +97,8 @@ class TableRoot:
         Raises:
             DagsterInvalidDefinitionError: a name cannot be a folder name.
         """
-        if isinstance(table, str) and len(table.split("/")) == _PARTS_OF_A_NAME:
-            schema, name = table.split("/")
-            return locate_table(self.root_uri, dg.AssetKey([schema, name]), {}, default_schema=schema)
+        if isinstance(table, str) and "/" in table:
+            return locate_table(self.root_uri, dg.AssetKey(table.split("/")), {}, default_schema=None)
         ref = table if isinstance(table, TableRef) else table_ref(table)
         return locate_table(self.root_uri, ref.key, ref.metadata or {}, default_schema=self.schema)
 
@@ -205,6 +203,16 @@ def table_root(resource: object) -> TableRoot:
             "LanceTableResource"
         )
     return found
+
+
+def known_ref(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext | dg.SensorEvaluationContext, ref: TableRef
+) -> TableRef:
+    """A table with the metadata and partitions of its definition, as far as the code location tells."""
+    if ref.metadata is not None and ref.partitions_def is not None:
+        return ref
+    metadata = ref.metadata if ref.metadata is not None else definition_metadata(context, ref.key)
+    return replace(ref, metadata=metadata, partitions_def=ref.partitions_def or definition_partitions(context, ref.key))
 
 
 def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:

@@ -18,7 +18,7 @@ from lance_dagster.checks import (
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
 from lance_dagster.io_manager import LanceIOManager
-from lance_dagster.location import checked_root
+from lance_dagster.location import checked_root, locate_table
 from lance_dagster.observation import build_lance_observation_sensor
 from lance_dagster.policy import MAINTENANCE_KEY
 
@@ -126,6 +126,7 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         """The IO manager, and what `tables`, `maintenance` and `branching` ask for; no table is looked at."""
         del context
         specs = [table.spec() for table in self.tables]
+        _check_places(specs, self.default_schema)
         external = [spec for spec, table in zip(specs, self.tables, strict=True) if table.external]
         manager = LanceIOManager(
             root_uri=self.root_uri,
@@ -162,6 +163,23 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         if table.primary_key:
             made.append(build_lance_primary_key_check(spec, list(table.primary_key), io_manager_key=key))
         return made
+
+
+def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> None:
+    """Make sure that each table is named once, and for one asset.
+
+    Raises:
+        DagsterInvalidDefinitionError: two entries name one table.
+    """
+    owners: dict[str, dg.AssetKey] = {}
+    for spec in specs:
+        location = locate_table("lake", spec.key, spec.metadata, default_schema=default_schema)
+        if location.name in owners:
+            raise dg.DagsterInvalidDefinitionError(
+                f"tables: {owners[location.name].to_user_string()} and {spec.key.to_user_string()} are both the table "
+                f"{location.name}; a table is listed once"
+            )
+        owners[location.name] = spec.key
 
 
 def _name(usual: str, io_manager_key: str) -> str:

@@ -44,7 +44,11 @@ class TestLocation:
         [
             (["events"], {}, None, "public/events"),
             (["analytics", "events"], {}, None, "analytics/events"),
-            (["lake", "analytics", "events"], {}, None, "analytics/events"),
+            (["team1", "events", "daily"], {}, None, "team1/events/daily"),
+            (["team2", "events", "daily"], {}, None, "team2/events/daily"),
+            (["team2", "events", "daily"], {"schema": "events"}, None, "events/daily"),
+            (["team2", "events", "daily"], {"table": "hourly"}, None, "team2/events/hourly"),
+            (["team2", "events", "daily"], {}, "prod", "prod/daily"),
             (["analytics", "events"], {}, "prod", "prod/events"),
             (["analytics", "events"], {"schema": "raw"}, "prod", "raw/events"),
             (["analytics", "events"], {"table": "e2"}, None, "analytics/e2"),
@@ -65,6 +69,14 @@ class TestLocation:
         if segment:
             with pytest.raises(dg.DagsterInvalidDefinitionError, match="cannot be a folder name"):
                 locate_table("/lake", dg.AssetKey(["events"]), {"schema": segment}, default_schema=None)
+
+    @pytest.mark.parametrize(
+        ("key", "said"),
+        [(["_ops", "x"], "holds the outputs of ops"), (["a", "b.lance", "c"], "is the name of a table")],
+    )
+    def test_folders_that_are_taken(self, key, said):
+        with pytest.raises(dg.DagsterInvalidDefinitionError, match=said):
+            locate_table("/lake", dg.AssetKey(key), {}, default_schema=None)
 
 
 class TestConfiguration:
@@ -240,18 +252,6 @@ class TestStamp:
 
         metadata = self.definitions([events]).resolve_asset_graph().get(dg.AssetKey("events")).metadata
         assert (metadata["dagster/uri"], metadata["dagster/table_name"]) == ("s3://mine", "public.events")
-
-    def test_two_assets_in_one_table_are_refused(self):
-        @dg.asset(key_prefix=["a", "shared"])
-        def events() -> int: ...
-
-        @dg.asset(key_prefix=["b", "shared"], name="events")
-        def others() -> int: ...
-
-        with pytest.raises(
-            dg.DagsterInvalidDefinitionError, match=r"would both be stored in /lake/shared/events\.lance"
-        ):
-            self.definitions([events, others])
 
 
 class TestRoots:

@@ -1,0 +1,121 @@
+"""One table belongs to one asset.
+
+Commits name the asset that they were made for. An asset that finds the commits of another one in its table is rejected
+before anything is written, unless its metadata `lance/shared_table` says that several assets write there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+import dagster as dg
+
+import lance_core
+from lance_core.errors import DatasetNotFoundError
+from lance_dagster.history import several
+from lance_dagster.location import SHARED_KEY, is_shared, locate_table
+
+__all__ = ["ASSET_KEY", "check_old_place", "check_owner", "owner_of"]
+
+ASSET_KEY: Final = "dagster.asset_key"
+_MOST_VERSIONS: Final = 20
+"""So many of the newest versions are looked at; maintenance by others makes fewer between two writes."""
+_OLD_PARTS: Final = 2
+"""Earlier releases used the last two parts of a key."""
+
+
+def owner_of(dataset: lance_core.LanceDataset) -> tuple[int, list[str]] | None:
+    """The newest version that was made for an asset, and the assets that it names; None if no recent one was."""
+    for handle, made in islice(dataset.history(), _MOST_VERSIONS):
+        named = several((made.transaction_properties or {}).get(ASSET_KEY)) if made is not None else []
+        if named:
+            return handle.version, named
+    return None
+
+
+def check_owner(
+    dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
+) -> None:
+    """Make sure that an asset may write to a table.
+
+    Args:
+        dataset: The newest version of the table.
+        asset_key: The asset.
+        metadata: Its definition metadata.
+        where: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: the table was written for another asset.
+    """
+    if is_shared(metadata, where):
+        return
+    found = owner_of(dataset)
+    if found is None or asset_key.to_user_string() in found[1]:
+        return
+    version, others = found
+    raise dg.DagsterInvalidDefinitionError(
+        f"{where}: the table {dataset.root_uri} is that of asset {', '.join(others)}, for which version {version} was "
+        'written. Give one of them the metadata "schema" or "table" with a place of its own. If several assets are '
+        f'meant to write to it, or the asset was renamed, give it the metadata {{"{SHARED_KEY}": True}}'
+    )
+
+
+def check_still_owner(
+    dataset: lance_core.LanceDataset, asset_key: dg.AssetKey, metadata: Mapping[str, object], where: str
+) -> None:
+    """Make sure that nobody made the table for another asset while this asset wrote its first rows.
+
+    Args:
+        dataset: The version that was committed.
+        asset_key: The asset.
+        metadata: Its definition metadata.
+        where: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: somebody did; the table has the rows of both.
+    """
+    if dataset.version == 1 or is_shared(metadata, where):
+        return
+    own = asset_key.to_user_string()
+    for handle, made in islice(dataset.history(), _MOST_VERSIONS):
+        named = several((made.transaction_properties or {}).get(ASSET_KEY)) if made is not None else []
+        if named and own not in named:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{where}: version {handle.version} of its table {dataset.root_uri} was written at the same time for "
+                f"asset {', '.join(named)}, and version {dataset.version} has the rows of both. Give one of them the "
+                'metadata "schema" or "table" with a place of its own, drop this table, and materialize both again'
+            )
+
+
+def check_old_place(
+    root_uri: str,
+    asset_key: dg.AssetKey,
+    metadata: Mapping[str, object],
+    *,
+    default_schema: str | None,
+    storage_options: Mapping[str, str] | None,
+    where: str,
+) -> None:
+    """Make sure that the asset has no table where earlier releases stored it; asked when it has none in its place.
+
+    Raises:
+        DagsterInvalidDefinitionError: it has one.
+    """
+    path = asset_key.path
+    if len(path) <= _OLD_PARTS:
+        return
+    new = locate_table(root_uri, asset_key, metadata, default_schema=default_schema)
+    old = locate_table(root_uri, asset_key, metadata, default_schema=default_schema or path[-2])
+    if new.uri == old.uri:
+        return
+    try:
+        found = owner_of(lance_core.dataset(old.uri, storage_options=dict(storage_options or {}) or None))
+    except DatasetNotFoundError:
+        return
+    if found is not None and asset_key.to_user_string() in found[1]:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: its rows are in {old.uri}, where an earlier release stored it, and its table is now "
+            f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}} to stay there, or move the folder'
+        )

@@ -1,0 +1,223 @@
+"""What Dagster knows of a table, and materializations of what the table holds now.
+
+Promotion, discarding and undoing change main, or what an earlier event said of it. Each reports by the same two steps:
+
+    known_versions      the newest version of main that Dagster's events name, for each partition
+    materializations    one event per partition: version, data version, rows of table and partition as they are
+
+An event whose metadata has `lance/branch` reports a branch; it is none of main.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import dagster as dg
+import numpy as np
+
+import lance_core
+from lance_core.errors import LanceError
+from lance_dagster._context import downstream_keys_of, plan_materializations
+from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.consumers import consumers
+from lance_dagster.history import data_version_of
+from lance_dagster.metadata import column_schema, lineage_metadata
+from lance_dagster.partitions import plan_partitions
+from lance_dagster.settings import plain_metadata
+from lance_dagster.tables import TableRef, TableRoot
+
+__all__ = [
+    "Known",
+    "PartitionRows",
+    "Report",
+    "known_versions",
+    "materializations",
+    "partition_rows",
+    "partitions_of_runs",
+    "record",
+]
+
+_PAGE: Final = 500
+_MOST_PAGES: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What Dagster's newest events say of one partition, or of a table without partitions.
+
+    Attributes:
+        version: The version of main that the newest event about main names; None if there is no such event.
+        branch: The branch that the newest event of all is about; None if that one is about main, or there is none.
+    """
+
+    version: int | None = None
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRows:
+    """The rows of one partition.
+
+    Attributes:
+        rows: All of them.
+        written: Those in the fragments that a commit brought; None if that is not known.
+    """
+
+    rows: int
+    written: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What is to be reported of a table.
+
+    Attributes:
+        root: The tables.
+        ref: The asset.
+        dataset: The table at the version that is reported.
+        partitions: The partitions; none for a table without.
+        metadata: Entries of this report alone.
+        rows: Rows of the partitions, as far as they are known.
+    """
+
+    root: TableRoot
+    ref: TableRef
+    dataset: lance_core.LanceDataset
+    partitions: Sequence[str] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, PartitionRows] = field(default_factory=dict)
+
+
+def known_versions(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
+) -> dict[str | None, Known]:
+    """What Dagster knows of partitions of an asset; by None, for an asset without any.
+
+    Args:
+        instance: Where events are recorded.
+        key: The asset.
+        partitions: The partitions; none for an asset without.
+    """
+    wanted: list[str | None] = [*partitions] or [None]
+    newest: dict[str | None, str | None] = {}
+    versions: dict[str | None, int] = {}
+    records_filter = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(partitions) or None)
+    cursor = None
+    for _ in range(_MOST_PAGES):
+        page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
+        for one in page.records:
+            event = one.asset_materialization
+            if event is None:
+                continue
+            at = event.partition if partitions else None
+            branch = event.metadata.get(BRANCH_TAG)
+            newest.setdefault(at, None if branch is None else str(branch.value))
+            version = event.metadata["lance/version"].value if "lance/version" in event.metadata else None
+            if branch is None and isinstance(version, int):
+                versions.setdefault(at, version)
+        if not page.has_more or all(one in versions for one in wanted):
+            break
+        cursor = page.cursor
+    return {one: Known(version=versions.get(one), branch=newest.get(one)) for one in wanted}
+
+
+def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:
+    """The partitions of an asset that runs have materialized, as Dagster recorded them."""
+    found: set[str] = set()
+    for run_id in run_ids:
+        records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+        for one in records:
+            event = one.event_log_entry.dagster_event
+            if event is not None and event.asset_key == key and event.partition is not None:
+                found.add(event.partition)
+    return sorted(found)
+
+
+def partition_rows(
+    dataset: lance_core.LanceDataset, ref: TableRef, partitions: Sequence[str], new: Iterable[int] | None = None
+) -> dict[str, PartitionRows]:
+    """Count the rows of partitions, by one scan of their columns; nothing where that is not possible.
+
+    Args:
+        dataset: The table.
+        ref: The asset; its partitions and the metadata `partition_expr` are used.
+        partitions: The partitions.
+        new: The fragments that a commit brought, whose rows count as written; None if they are not known.
+    """
+    if not partitions or ref.partitions_def is None:
+        return {}
+    expression = plain_metadata((ref.metadata or {}).get("partition_expr"))
+    try:
+        slices = plan_partitions(ref.key, ref.partitions_def, partitions, expression, dataset.schema).slices
+    except LanceError:  # such as no `partition_expr`: an asset that writes its table by itself
+        return {}
+    brought = None if new is None else np.array(sorted(new), np.uint64)
+    rows, written = np.zeros(len(slices.names), np.int64), np.zeros(len(slices.names), np.int64)
+    batches = dataset.to_batches(
+        columns=list(slices.columns), filter=slices.expression(dataset.schema), with_row_address=True
+    )
+    for batch in batches:
+        at = slices.assign(batch.select(list(slices.columns)))
+        inside = at >= 0
+        rows += np.bincount(at[inside], minlength=len(rows))
+        if brought is not None:
+            fragments = batch.column("_rowaddr").to_numpy().astype(np.uint64) >> np.uint64(32)
+            written += np.bincount(at[inside & np.isin(fragments, brought)], minlength=len(rows))
+    return {
+        name: PartitionRows(rows=int(rows[at]), written=None if brought is None else int(written[at]))
+        for at, name in enumerate(slices.names)
+    }
+
+
+def materializations(
+    report: Report, context: dg.OpExecutionContext | dg.AssetExecutionContext | None
+) -> Iterator[dg.AssetMaterialization]:
+    """The events of a report: what the table holds, for each partition.
+
+    Args:
+        report: The report.
+        context: The step that reports; None outside of one, where the assets downstream are not known.
+    """
+    dataset, ref = report.dataset, report.ref
+    location = report.root.locate(ref)
+    entries = {
+        "dagster/row_count": dataset.count_rows(),
+        "dagster/size_bytes": dataset.total_bytes,
+        "dagster/column_schema": column_schema(dataset.schema),
+        "dagster/table_name": location.name,
+        "dagster/uri": location.uri,
+        "lance/version": dataset.version,
+        **{name: value for name, value in report.metadata.items() if value is not None},
+    }
+    if dataset.branch is not None:
+        entries |= {BRANCH_TAG: dataset.branch, "lance/published": False}
+    readers = None if context is None else consumers(downstream_keys_of(context, ref.key), ref.key)
+    entries |= lineage_metadata(
+        ref.metadata or {},
+        dataset,
+        f"asset {ref.name}",
+        events=len(report.partitions),
+        consumers=readers,
+        ui_url=report.root.ui_url,
+    )
+    tags = {"dagster/data_version": data_version_of(dataset)}
+    keys: list[str | None] = [*report.partitions]
+    for partition in keys or [None]:
+        own: dict[str, Any] = {}
+        counted = report.rows.get(partition) if partition is not None else None
+        if counted is not None:
+            own = {"dagster/partition_row_count": counted.rows}
+            own |= {} if counted.written is None else {"lance/rows_written": counted.written}
+        yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=own | entries | own, tags=tags)
+
+
+def record(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, events: Iterable[dg.AssetMaterialization]
+) -> None:
+    """Log materializations together, so that they trigger downstream automation once."""
+    listed = list(events)
+    plan_materializations(context, listed)
+    for event in listed:
+        context.log_event(event)
