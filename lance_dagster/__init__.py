@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lance_dagster.resource import LanceTableResource
     from lance_dagster.spark import LanceSparkResource
     from lance_dagster.stamp import stamp_lance_metadata
+    from lance_dagster.undo_jobs import build_undo_job
 
 __all__ = [
     "BranchPolicy",
@@ -59,6 +60,7 @@ __all__ = [
     "build_maintenance_job",
     "build_maintenance_schedule",
     "build_maintenance_sensor",
+    "build_undo_job",
     "lance_eager",
     "lance_filter",
     "observable_lance_asset",
@@ -69,6 +71,7 @@ _HOMES: Final = {
     "build_audited_job": "lance_dagster.audited",
     "build_branch_sensor": "lance_dagster.branch_sensor",
     "build_branch_jobs": "lance_dagster.branch_jobs",
+    "build_undo_job": "lance_dagster.undo_jobs",
     "BranchPolicy": "lance_dagster.branching",
     "LanceIOManager": "lance_dagster.io_manager",
     "LanceMaintenancePolicy": "lance_dagster.policy",

@@ -261,8 +261,9 @@ def _report_main(
 
     latest = main.checkout_version((None, None))
     report = Report(
-        root=job.root(context),
         ref=ref,
+        location=job.root(context).locate(ref),
+        ui_url=job.root(context).ui_url,
         dataset=latest,
         partitions=partitions,
         metadata={"lance/discarded": branch},

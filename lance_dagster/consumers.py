@@ -46,6 +46,7 @@ def _version(
     for read in entry if isinstance(entry, list | tuple) else ():
         if isinstance(read, Mapping) and read.get("asset") == asset_key.to_user_string():
             version = read.get("version")
-            return version if isinstance(version, int) else None
-    number = tags.get(_TAG + asset_key.to_user_string(), "").rpartition(":")[2]  # hash:branch:version, see `history`
-    return int(number) if number.isdecimal() else None
+            return version if isinstance(version, int) and read.get("branch") is None else None
+    # hash:branch:version, see `history`; versions of a branch are none of main
+    branch, _, number = tags.get(_TAG + asset_key.to_user_string(), "").rpartition(":")
+    return int(number) if number.isdecimal() and branch.endswith(":main") else None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA_VERSION_KEY",
     "PROMOTION_RUN_KEY",
+    "UNDONE_VERSIONS_KEY",
     "UNDO_KEY",
     "TableInput",
     "TableVersion",
@@ -35,11 +36,15 @@ __all__ = [
     "last_data_change",
     "read_history",
     "several",
+    "undo_after",
 ]
 
 UNDO_KEY: Final = "dagster.undo.run_id"
+UNDONE_VERSIONS_KEY: Final = "dagster.undo.versions"
 DATA_VERSION_KEY: Final = "dagster.data_version"
 PROMOTION_RUN_KEY: Final = "dagster.promotion_run_id"
+_AHEAD: Final = 8
+"""Versions that are read at once where most of them will be."""
 _MESSAGE_KEY: Final = "__lance_commit_message"
 _BOOKKEEPING: Final = "ReserveFragments"
 _UPKEEP: Final = frozenset({"Rewrite", "CreateIndex", _BOOKKEEPING})
@@ -61,6 +66,11 @@ class TableInput:
     uri: str | None
     version: int | None
     branch: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Version and branch in words; the branch is named unless it is main."""
+        return f"{self.version}" if self.branch is None else f"{self.version} of branch {self.branch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +162,15 @@ class TableVersion:
         return self.properties.get(UNDO_KEY)
 
     @property
+    def undone_versions(self) -> list[int]:
+        """The versions whose changes it took back."""
+        try:
+            found = json.loads(self.properties.get(UNDONE_VERSIONS_KEY, "[]"))
+        except ValueError:
+            return []
+        return [one for one in found if isinstance(one, int)] if isinstance(found, list) else []
+
+    @property
     def changes_rows(self) -> bool:
         """Whether rows or columns may differ from the version before."""
         return self.operation not in _KEEPS_ROWS
@@ -230,6 +249,21 @@ def _live_rows(handle: lance_core.LanceDataset) -> dict[int, int]:
     return found
 
 
+def undo_after(dataset: lance_core.LanceDataset, version: int) -> int | None:
+    """The newest version that took back a change which an older version still has; None if nothing did.
+
+    Args:
+        dataset: The newest version of the branch.
+        version: The older version.
+    """
+    if version >= dataset.version:
+        return None
+    for one in read_history(dataset, after=version, count_changes=False, ahead=_AHEAD):
+        if any(undone <= version for undone in one.undone_versions):
+            return one.version
+    return None
+
+
 def data_version(uri: str, version: int, branch: str | None = None) -> str:
     """The data version of an asset: its table, the branch, and the table version that last changed its rows."""
     return f"{sha256(uri.encode()).hexdigest()[:12]}:{branch or 'main'}:{version}"
@@ -255,8 +289,9 @@ def data_version_of(dataset: lance_core.LanceDataset) -> str:
 
 
 def input_record(read: TableInput) -> dict[str, Any]:
-    """A table that was read, for JSON."""
-    return {"asset": read.asset, "uri": read.uri, "version": read.version}
+    """A table that was read, for JSON; main is not named."""
+    entry = {"asset": read.asset, "uri": read.uri, "version": read.version}
+    return entry if read.branch is None else {**entry, "branch": read.branch}
 
 
 def several(text: str | None) -> list[str]:

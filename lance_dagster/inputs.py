@@ -22,6 +22,7 @@ from lance_dagster.branching import BRANCH_TAG, branch_of_run
 from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ReadRequest
+from lance_dagster.history import undo_after
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
@@ -103,8 +104,9 @@ def _open(
             began = run_began(instance_of(context), facts)
             return branch_for_reading(location.uri, branch, began, options)
         if not pins:
-            version = _materialized_version(context) if settings.read == "materialized" else None
-            return lance_core.dataset(location.uri, version=version, storage_options=options)
+            if settings.read == "materialized":
+                return _materialized(context, location, options, where)
+            return lance_core.dataset(location.uri, storage_options=options)
         value = metadata[pins[0]]
         if pins[0] == "lance/as_of":
             return lance_core.dataset(location.uri, asof=moment_of(value, where), storage_options=options)
@@ -124,6 +126,25 @@ def _open_own_branch(
     asked = (location.branch, cast("int | None", version))
     opened = lance_core.dataset(location.uri, version=asked, storage_options=options)
     return opened if moment is None else opened.checkout_version(opened.version_as_of(moment_of(moment, where)))
+
+
+def _materialized(
+    context: dg.InputContext, location: TableLocation, options: dict[str, str] | None, where: str
+) -> lance_core.LanceDataset:
+    """The table at the version that Dagster recorded last, or as it is if what that version has was undone since."""
+    dataset = lance_core.dataset(location.uri, storage_options=options)
+    version = _materialized_version(context)
+    if version is None or version == dataset.version:
+        return dataset
+    undo = undo_after(dataset, version)
+    if undo is not None:
+        context.log.warning(
+            "%s: version %d, which Dagster recorded last, has rows that were undone in version %d; that one is read",
+            where,
+            version,
+            undo,
+        )
+    return dataset.checkout_version(version if undo is None else undo)
 
 
 def _materialized_version(context: dg.InputContext) -> int | None:

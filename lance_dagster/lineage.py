@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError
-from lance_dagster.history import TableVersion, input_record, read_history
+from lance_core.errors import DatasetNotFoundError, LanceError
+from lance_dagster.history import TableVersion, input_record, read_history, several
+from lance_dagster.names import RESERVED_FOLDER
 
-__all__ = ["find_tables", "lineage", "open_branches", "versions_of_run"]
+__all__ = ["NoSuchRunError", "find_run", "find_tables", "lineage", "open_branches", "versions_of_run"]
 
+_SHOWN: Final = 5
 _AHEAD: Final = 32
 """Versions that are read at once, as all of them will be."""
 
 
 def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -> list[lance_core.LanceDataset]:
-    """The table of that URI, or all tables below it.
+    """The table of that URI, or all tables below it but outputs of ops.
 
     Raises:
         DatasetNotFoundError: there is none.
@@ -24,11 +26,46 @@ def find_tables(root_or_table: str, storage_options: Mapping[str, str] | None) -
     try:
         return [lance_core.dataset(root_or_table, storage_options=storage_options)]
     except DatasetNotFoundError:
-        names = lance_core.list_tables(root_or_table, storage_options=storage_options)
+        found = lance_core.list_tables(root_or_table, storage_options=storage_options)
+        names = [name for name in found if not name.startswith(f"{RESERVED_FOLDER}/")]
     if not names:
         raise DatasetNotFoundError(f"there is no Lance table at {root_or_table}, and none below it")
     root = root_or_table.rstrip("/")
     return [lance_core.dataset(f"{root}/{name}", storage_options=storage_options) for name in names]
+
+
+class NoSuchRunError(LanceError, LookupError):
+    """No commit names a run, or several runs have an id that begins so."""
+
+    code = "no-such-run"
+
+
+def find_run(tables: Iterable[lance_core.LanceDataset], beginning: str, *, where: str) -> str:
+    """The id of the run that begins so, among those that commits of tables and their branches name.
+
+    Args:
+        tables: Where to look.
+        beginning: The id, or a beginning of it that no other run has.
+        where: The tables, for messages.
+
+    Raises:
+        NoSuchRunError: there is none, or there are several.
+    """
+    found: set[str] = set()
+    for table in tables:
+        for branch in open_branches(table):
+            for one in read_history(branch, count_changes=False, ahead=_AHEAD):
+                roots = several(one.properties.get("dagster.root_run_id"))
+                runs = {run for run in (*one.writers, one.committed_by, *roots) if run is not None}
+                if beginning in runs:
+                    return beginning
+                found |= {run for run in runs if beginning and run.startswith(beginning)}
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        listed = ", ".join(sorted(found)[:_SHOWN])
+        raise NoSuchRunError(f"several runs begin with {beginning!r}: {listed}; give more of the id")
+    raise NoSuchRunError(f"no such run: no commit of {where} names a run {beginning!r}")
 
 
 def open_branches(table: lance_core.LanceDataset) -> Iterator[lance_core.LanceDataset]:

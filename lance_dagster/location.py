@@ -25,9 +25,10 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
+from lance_dagster.names import RESERVED_FOLDER
+
 __all__ = [
     "OWN_BRANCH_KEY",
-    "RESERVED_FOLDER",
     "SHARED_KEY",
     "TableLocation",
     "checked_root",
@@ -49,8 +50,6 @@ _SUFFIX: Final = ".lance"
 _DEFAULT_SCHEMA: Final = "public"
 SHARED_KEY: Final = "lance/shared_table"
 """Definition metadata of an asset that shares its table with others."""
-RESERVED_FOLDER: Final = "_ops"
-"""Below the root, for outputs of ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Names of ops and of dynamic outputs, made of asset keys."""
+"""Names of ops and of dynamic outputs, made of asset keys; and of the folder of their outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from hashlib import sha256
 from typing import Final
 
-__all__ = ["mapping_key"]
+__all__ = ["RESERVED_FOLDER", "mapping_key"]
+
+RESERVED_FOLDER: Final = "_ops"
+"""Below the root, for outputs of ops."""
 
 _NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9_]")
 

@@ -24,7 +24,8 @@ import lance_core
 from lance_core.errors import DatasetNotFoundError
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
-from lance_dagster.location import RESERVED_FOLDER, checked_root
+from lance_dagster.location import checked_root
+from lance_dagster.names import RESERVED_FOLDER
 from lance_dagster.settings import OutputSettings, TableSettings
 
 __all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]

@@ -194,8 +194,9 @@ def promotion_events(
         return []
     names = [one for one in due if one is not None]
     report = Report(
-        root=root,
         ref=ref,
+        location=root.locate(ref),
+        ui_url=root.ui_url,
         dataset=dataset,
         partitions=names,
         metadata=_promotion_metadata(published, len(names)) | dict(entries or {}),

@@ -23,10 +23,11 @@ from lance_dagster._context import downstream_keys_of, plan_materializations
 from lance_dagster.branching import BRANCH_TAG
 from lance_dagster.consumers import consumers
 from lance_dagster.history import data_version_of
+from lance_dagster.location import TableLocation
 from lance_dagster.metadata import column_schema, lineage_metadata
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.settings import plain_metadata
-from lance_dagster.tables import TableRef, TableRoot
+from lance_dagster.tables import TableRef
 
 __all__ = [
     "Known",
@@ -74,20 +75,22 @@ class Report:
     """What is to be reported of a table.
 
     Attributes:
-        root: The tables.
         ref: The asset.
+        location: Its table.
         dataset: The table at the version that is reported.
         partitions: The partitions; none for a table without.
         metadata: Entries of this report alone.
         rows: Rows of the partitions, as far as they are known.
+        ui_url: Start of the links to runs.
     """
 
-    root: TableRoot
     ref: TableRef
+    location: TableLocation
     dataset: lance_core.LanceDataset
     partitions: Sequence[str] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, PartitionRows] = field(default_factory=dict)
+    ui_url: str = ""
 
 
 def known_versions(
@@ -180,8 +183,7 @@ def materializations(
         report: The report.
         context: The step that reports; None outside of one, where the assets downstream are not known.
     """
-    dataset, ref = report.dataset, report.ref
-    location = report.root.locate(ref)
+    dataset, ref, location = report.dataset, report.ref, report.location
     entries = {
         "dagster/row_count": dataset.count_rows(),
         "dagster/size_bytes": dataset.total_bytes,
@@ -200,7 +202,7 @@ def materializations(
         f"asset {ref.name}",
         events=len(report.partitions),
         consumers=readers,
-        ui_url=report.root.ui_url,
+        ui_url=report.ui_url,
     )
     tags = {"dagster/data_version": data_version_of(dataset)}
     keys: list[str | None] = [*report.partitions]

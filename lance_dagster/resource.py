@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field, field_validator
 
 from lance_dagster._context import running_resources, running_run, running_step
 from lance_dagster.branching import BranchPolicy
-from lance_dagster.location import RESERVED_FOLDER, checked_root
+from lance_dagster.location import checked_root
+from lance_dagster.names import RESERVED_FOLDER
 from lance_dagster.read_inputs import remember_input
 from lance_dagster.tables import TableLike, TableRoot, table_ref
 

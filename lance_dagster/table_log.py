@@ -100,7 +100,7 @@ def _tags(dataset: lance_core.LanceDataset) -> str:
 
 
 def _inputs(versions: Iterable[TableVersion]) -> str:
-    rows = [[str(one.version), cell(read.asset), cell(read.version)] for one in versions for read in one.inputs]
+    rows = [[str(one.version), cell(read.asset), cell(read.text)] for one in versions for read in one.inputs]
     return table(["version", "read", "at version"], rows) if rows else "none"
 
 

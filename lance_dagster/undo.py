@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 import lance_core
 from lance_core.errors import LanceError, RetryableConflictError, VersionNotFoundError
-from lance_dagster.history import UNDO_KEY, TableVersion, read_history
+from lance_dagster.history import UNDO_KEY, UNDONE_VERSIONS_KEY, TableVersion, read_history
 from lance_dagster.lineage import versions_of_run
 
-__all__ = ["CannotUndoError", "Undo", "plan_undo"]
+__all__ = ["AlreadyUndoneError", "CannotUndoError", "Undo", "plan_undo"]
 
 _PLAIN = ("Append", "Update", "Delete")
 
@@ -33,6 +33,10 @@ class CannotUndoError(LanceError):
     code = "cannot-undo"
 
 
+class AlreadyUndoneError(CannotUndoError):
+    """A run's change was taken back before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """The undoing of a run's change to one table.
@@ -40,7 +44,7 @@ class Undo:
     Attributes:
         dataset: The branch of the table at the version that was looked at.
         run_id: The run.
-        versions: The versions that it made.
+        made: The versions that it made.
         how: In words.
         operation: The operation to commit.
         rows: Live rows as they are.
@@ -49,11 +53,22 @@ class Undo:
 
     dataset: lance_core.LanceDataset = field(repr=False)
     run_id: str
-    versions: tuple[int, ...]
+    made: tuple[TableVersion, ...]
     how: str
     operation: lance_core.LanceOperation.BaseOperation = field(repr=False)
     rows: int
     rows_after: int
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The numbers of the versions that it made."""
+        return tuple(one.version for one in self.made)
+
+    @property
+    def asset(self) -> str | None:
+        """The asset that they were made for; None if they name none, or several."""
+        named = {one.asset for one in self.made}
+        return named.pop() if len(named) == 1 else None
 
     def commit(self) -> int:
         """Commit; returns the new version.
@@ -73,7 +88,8 @@ class Undo:
 
         properties = {
             UNDO_KEY: self.run_id,
-            "dagster.undo.versions": json.dumps(self.versions),
+            UNDONE_VERSIONS_KEY: json.dumps(self.versions),
+            **({"dagster.asset_key": self.asset} if self.asset is not None else {}),
             "__lance_commit_message": f"undo of run {self.run_id}",
         }
         transaction = lance_core.Transaction(
@@ -109,13 +125,13 @@ def plan_undo(dataset: lance_core.LanceDataset, run_id: str) -> Undo | None:
     later = list(read_history(dataset, after=versions[0] - 1, count_changes=False))[::-1]
     others = [one for one in later if one.version not in versions]
     if any(one.undid == run_id for one in later):
-        raise _refused(dataset, run_id, "it has been taken back already")
+        raise AlreadyUndoneError(str(_refused(dataset, run_id, "it has been taken back already")))
     before = _before(dataset, run_id, versions[0])
     if all(one.is_upkeep for one in others):
         return Undo(
             dataset=dataset,
             run_id=run_id,
-            versions=versions,
+            made=tuple(made),
             how=f"version {before.version} is restored",
             operation=lance_core.LanceOperation.Restore(version=before.version),
             rows=dataset.count_rows(),
@@ -157,7 +173,7 @@ def _reversed(
     return Undo(
         dataset=dataset,
         run_id=run_id,
-        versions=tuple(one.version for one in made),
+        made=tuple(made),
         how=f"{len(operation.removed_fragment_ids)} fragments go, {len(operation.new_fragments)} return, "
         f"{len(operation.updated_fragments)} are as they were",
         operation=operation,

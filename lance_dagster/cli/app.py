@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -13,12 +14,13 @@ import click
 import lance_core
 from lance_core.cli.command import storage_options_of
 from lance_core.cli.output import Output
-from lance_core.errors import DatasetNotFoundError, LanceError
+from lance_core.errors import LanceError
 from lance_core.printing import printable
+from lance_dagster.cli.undo_report import report_earlier_undo, report_undo, reporting_instance
 from lance_dagster.history import read_history
-from lance_dagster.lineage import find_tables, lineage, open_branches
+from lance_dagster.lineage import NoSuchRunError, find_run, find_tables, lineage, open_branches
 from lance_dagster.table_log import partitions_text
-from lance_dagster.undo import Undo, plan_undo
+from lance_dagster.undo import AlreadyUndoneError, Undo, plan_undo
 
 __all__ = ["cli", "run"]
 
@@ -79,7 +81,10 @@ def lineage_command(
     """The run of each version, and the versions of other tables that it read."""
     if sum(choice is not None for choice in (run_id, version, asset)) > 1:
         raise click.UsageError("--run, --version and --asset exclude each other")
-    found = lineage(find_tables(uri, options), run_id=run_id, version=version, asset=asset)
+    tables = find_tables(uri, options)
+    if run_id is not None:
+        run_id = _run_or_itself(tables, run_id, uri)
+    found = lineage(tables, run_id=run_id, version=version, asset=asset)
     if output.as_json:
         output.rows(found, [])
     elif found:
@@ -88,23 +93,72 @@ def lineage_command(
         output.line("No version was found.")
 
 
+def _run_or_itself(tables: list[lance_core.LanceDataset], run_id: str, where: str) -> str:
+    """The run whose id begins so; what was given if there is none, or not just one."""
+    try:
+        return find_run(tables, run_id, where=where)
+    except NoSuchRunError:
+        return run_id
+
+
 @_command("undo", "ROOT_OR_TABLE")
-@click.option("--run", "run_id", metavar="ID", required=True, help="The run to take back.")
+@click.option(
+    "--run", "run_id", metavar="ID", required=True, help="The run to take back; a beginning of its id will do."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--yes", is_flag=True, help="Do it.")
+@click.option(
+    "--report", is_flag=True, help="Report to the Dagster instance of DAGSTER_HOME what the tables hold afterwards."
+)
 def undo_command(
-    uri: str, options: Mapping[str, str] | None, output: Output, run_id: str, dry_run: bool, yes: bool
+    uri: str, options: Mapping[str, str] | None, output: Output, run_id: str, dry_run: bool, yes: bool, report: bool
 ) -> None:
     """Undo the change of one run by a new commit, if that is exact; otherwise report the reason, and write nothing."""
     if dry_run == yes:
         raise click.UsageError("say either --dry-run or --yes")
-    branches = [branch for table in find_tables(uri, options) for branch in open_branches(table)]
-    plans = [plan for branch in branches if (plan := plan_undo(branch, run_id)) is not None]
-    if not plans:
-        raise DatasetNotFoundError(f"run {run_id} changed no table of {uri}")
-    rows = [_undone(plan, None if dry_run else plan.commit()) for plan in plans]
+    if report and dry_run:
+        raise click.UsageError("--report goes with --yes: a dry run changes nothing that could be reported")
+    with reporting_instance() if report else nullcontext() as instance:
+        tables = find_tables(uri, options)
+        found = find_run(tables, run_id, where=uri)
+        plans, before = _plans([branch for table in tables for branch in open_branches(table)], found)
+        rows = []
+        for plan in plans:
+            version = None if dry_run else plan.commit()
+            rows.append(_undone(plan, version))
+            if instance is not None and version is not None:
+                report_undo(instance, uri, plan, version)
+        for branch in before:
+            if instance is not None:
+                report_earlier_undo(instance, uri, branch, found)
     columns = ["table", "branch", "undoes", "how", "rows", "rows_after", "version"]
     output.rows(rows if output.as_json else [_undone_for_people(row) for row in rows], columns)
+
+
+def _plans(
+    branches: Iterable[lance_core.LanceDataset], run_id: str
+) -> tuple[list[Undo], list[lance_core.LanceDataset]]:
+    """What is to be undone, and the branches where it was before.
+
+    Raises:
+        CannotUndoError: the change of one of them cannot be undone, or all of them were before.
+        NoSuchRunError: the run changed no rows.
+    """
+    plans, before = [], []
+    again: AlreadyUndoneError | None = None
+    for branch in branches:
+        try:
+            plan = plan_undo(branch, run_id)
+        except AlreadyUndoneError as error:
+            again = error
+            before.append(branch)
+        else:
+            plans += [] if plan is None else [plan]
+    if not plans and again is not None:
+        raise again
+    if not plans:
+        raise NoSuchRunError(f"run {run_id} changed no rows: its commits are maintenance")
+    return plans, before
 
 
 @_command("tables", "ROOT")
@@ -154,8 +208,13 @@ def _for_people(entry: Mapping[str, Any]) -> dict[str, Any]:
         **entry,
         "time": str(entry["time"])[:_TO_SECONDS],
         "partitions": partitions_text(entry["partitions"]),
-        "inputs": "\n".join(f"{read['asset']} at {read['version']}" for read in entry["inputs"]),
+        "inputs": "\n".join(_input_for_people(read) for read in entry["inputs"]),
     }
+
+
+def _input_for_people(read: Mapping[str, Any]) -> str:
+    branch = f" of branch {read['branch']}" if "branch" in read else ""
+    return f"{read['asset']} at {read['version']}{branch}"
 
 
 def _undone_for_people(row: Mapping[str, Any]) -> dict[str, Any]:

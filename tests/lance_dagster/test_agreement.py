@@ -5,8 +5,9 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, build_branch_jobs
+from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
 from lance_dagster.history import data_version_of
+from lance_dagster.undo import plan_undo
 from tests.lance_dagster.lake import QUIET, errors
 
 KEYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
@@ -48,6 +49,7 @@ class Story:
     def __init__(self, lake, name, mode):
         self.lake, self.name, self.asset, self.mode = lake, name, ASSETS[name], mode
         self.promote_job, self.discard_job = build_branch_jobs([self.asset])
+        self.undo_job = build_undo_job([self.asset])
         self.runs = []
 
     def write(self, n, *keys, tags=None, fails=False, checked=False):
@@ -73,6 +75,9 @@ class Story:
 
     def discard(self):
         return self.job(self.discard_job, tags=ON)
+
+    def undo(self, run_id, **options):
+        return self.job(self.undo_job, tags={"lance/undo_run": run_id} | options.pop("tags", {}), **options)
 
     def events(self):
         records = self.lake.instance.fetch_materializations(dg.AssetKey(self.name), limit=1000).records
@@ -222,7 +227,91 @@ def nothing_to_promote(story):
     story.write(1, "a")  # so that Dagster knows what somebody else wrote
 
 
+def undone(story):
+    story.write(1, "a")
+    story.write(2, "a")
+    story.undo(story.runs[-1])
+    newest = story.events()[-1]
+    assert newest.metadata["lance/undid_run"].value == story.runs[-1]
+    assert newest.metadata["dagster/row_count"].value == 1
+    assert story.lake.rows(story.name) == [("a" if story.name == "parts" else "x", 1)]
+
+
+def undone_by_the_beginning_of_its_id(story):
+    story.write(1, "a")
+    story.write(2, "a")
+    story.undo(story.runs[-1][:8])
+
+
+def undone_without_a_report(story):
+    """By the command: what is recorded is not read, and a job reports it later."""
+    story.write(1, "a")
+    story.write(2, "a")
+    plan_undo(story.lake.table(story.name), story.runs[-1]).commit()
+    assert story.read() == story.lake.rows(story.name)
+    story.undo(story.runs[-1])
+    before = len(story.events())
+    story.undo(story.runs[-1])
+    assert len(story.events()) == before
+
+
+def undone_after_others(story):
+    story.write(1, "a")
+    story.write(2, "b")
+    story.write(3, "c")
+    if story.name == "whole" and story.mode == "overwrite":
+        story.undo(story.runs[1], fails=True)
+        return
+    plan_undo(story.lake.table(story.name), story.runs[1]).commit()
+    assert story.read() == story.lake.rows(story.name)
+    story.undo(story.runs[1])
+
+
+def undone_in_a_dry_run(story):
+    story.write(1, "a")
+    story.write(2, "a")
+    before, version = len(story.events()), story.lake.table(story.name).version
+    story.undo(story.runs[-1], tags={"lance/dry_run": "true"})
+    story.job(story.undo_job, config={"run_id": story.runs[-1], "dry_run": True})
+    assert (len(story.events()), story.lake.table(story.name).version) == (before, version)
+
+
+def undone_promotion(story):
+    promoted(story)
+    last = story.lake.properties(story.name)[-1]
+    story.undo(last["dagster.promotion_run_id"])
+    before = len(story.events())
+    story.promote()
+    assert len(story.events()) == before
+
+
+def rejected_undo(story):
+    story.write(1, "a")
+    before = len(story.events())
+    assert "drop the table" in errors(story.undo(story.runs[0], fails=True))
+    assert "no such run" in errors(story.undo("00000000", fails=True))
+    assert "which run?" in errors(story.job(story.undo_job, fails=True))
+    assert len(story.events()) == before
+
+
+def materialized_again_after_an_undo(story):
+    story.write(1, "a")
+    story.write(2, "a")
+    story.undo(story.runs[-1])
+    story.write(4, "a")
+    again = {"dagster/root_run_id": story.runs[1], "dagster/parent_run_id": story.runs[1]}
+    story.write(3, "a", tags=again)
+
+
 STORIES = [
+    undone,
+    undone_by_the_beginning_of_its_id,
+    undone_without_a_report,
+    undone_after_others,
+    undone_in_a_dry_run,
+    undone_promotion,
+    rejected_undo,
+    materialized_again_after_an_undo,
     promoted,
     promoted_again,
     promoted_again_after_main_moved,
@@ -264,5 +353,5 @@ def test_each_partition_has_its_own_counts(lake):
 
 
 def test_runs_of_branch_jobs_are_not_retried():
-    for job in build_branch_jobs([whole]):
+    for job in (*build_branch_jobs([whole]), build_undo_job([whole])):
         assert job.tags["dagster/max_retries"] == "0"

@@ -1,0 +1,81 @@
+"""Reports of the command `undo` to a Dagster instance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import lance_core
+from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_dagster.undo import Undo
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from lance_dagster.location import TableLocation
+    from lance_dagster.tables import TableRef
+
+__all__ = ["report_earlier_undo", "report_undo", "reporting_instance"]
+
+
+@contextmanager
+def reporting_instance() -> Iterator[dg.DagsterInstance]:
+    """The Dagster instance of DAGSTER_HOME.
+
+    Raises:
+        UnsupportedError: Dagster is not installed.
+        InvalidInputError: DAGSTER_HOME is not set.
+    """
+    try:
+        import dagster as dg  # noqa: PLC0415 - the other commands need no Dagster
+    except ModuleNotFoundError as error:
+        raise UnsupportedError("--report needs Dagster: pip install 'lance-dagster[dagster]'") from error
+    if not os.environ.get("DAGSTER_HOME"):
+        raise InvalidInputError("--report needs the environment variable DAGSTER_HOME: the folder of the instance")
+    with dg.DagsterInstance.get() as instance:
+        yield instance
+
+
+def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: int) -> None:
+    """Report what a table holds after an undo that was made just now; nothing if its commits name no asset."""
+    from lance_dagster.undo_events import undo_events  # noqa: PLC0415 - imports Dagster
+
+    if plan.asset is not None:
+        location = _location(root, plan.dataset)
+        _report(instance, undo_events(instance, _ref(plan.asset), location, plan, version))
+
+
+def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
+    """Report what a table holds after an undo that was made before, if Dagster does not know."""
+    from lance_dagster.lineage import versions_of_run  # noqa: PLC0415 - as above
+    from lance_dagster.undo_events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
+
+    named = {one.asset for one in versions_of_run(branch, run_id)}
+    asset = named.pop() if len(named) == 1 else None
+    if asset is not None:
+        _report(instance, earlier_undo_events(instance, _ref(asset), _location(root, branch), branch, run_id))
+
+
+def _report(instance: dg.DagsterInstance, events: list[dg.AssetMaterialization]) -> None:
+    for event in events:
+        instance.report_runless_asset_event(event)
+
+
+def _ref(asset: str) -> TableRef:
+    import dagster as dg  # noqa: PLC0415 - the other commands need no Dagster
+
+    from lance_dagster.tables import TableRef  # noqa: PLC0415 - imports Dagster
+
+    return TableRef(key=dg.AssetKey.from_user_string(asset))
+
+
+def _location(root: str, dataset: lance_core.LanceDataset) -> TableLocation:
+    """The table as definitions name it: by the folders below the root."""
+    from lance_dagster.location import TableLocation  # noqa: PLC0415 - imports Dagster
+
+    uri = dataset.root_uri
+    below = uri.removeprefix(root.rstrip("/") + "/") if uri != root else "/".join(uri.split("/")[-2:])
+    schema, _, table = below.removesuffix(".lance").rpartition("/")
+    return TableLocation(uri=uri, schema=schema, table=table)

@@ -1,0 +1,123 @@
+"""The materializations after an undo: what the table holds once the change of a run is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import dagster as dg
+
+import lance_core
+from lance_dagster.history import TableVersion, read_history
+from lance_dagster.lineage import versions_of_run
+from lance_dagster.location import TableLocation
+from lance_dagster.reporting import Report, known_versions, materializations, partition_rows, partitions_of_runs
+from lance_dagster.tables import TableRef
+from lance_dagster.undo import Undo
+
+__all__ = ["UNDO_ENTRY", "earlier_undo_events", "undo_events"]
+
+UNDO_ENTRY: Final = "lance/undid_run"
+"""Entry of the events with the run that was undone."""
+
+
+def undo_events(
+    instance: dg.DagsterInstance,
+    ref: TableRef,
+    location: TableLocation,
+    plan: Undo,
+    version: int,
+    *,
+    context: dg.OpExecutionContext | None = None,
+    ui_url: str = "",
+) -> list[dg.AssetMaterialization]:
+    """The events of an undo that was made just now, one per partition that the run had written.
+
+    Args:
+        instance: Where events are recorded.
+        ref: The asset.
+        location: Its table.
+        plan: The undo.
+        version: The version that it made.
+        context: The step that reports; None outside of one.
+        ui_url: Start of the links to runs.
+    """
+    dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
+    partitions = _partitions(instance, ref, plan.made)
+    if dataset.branch is None and _is_overtaken(instance, ref, partitions, version):
+        dataset = dataset.checkout_version((None, None))
+    return _events(ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url)
+
+
+def earlier_undo_events(
+    instance: dg.DagsterInstance,
+    ref: TableRef,
+    location: TableLocation,
+    dataset: lance_core.LanceDataset,
+    run_id: str,
+    *,
+    context: dg.OpExecutionContext | None = None,
+    ui_url: str = "",
+) -> list[dg.AssetMaterialization]:
+    """The events of an undo that was made before, as far as Dagster's events are older than it.
+
+    Args:
+        instance: Where events are recorded.
+        ref: The asset.
+        location: Its table.
+        dataset: The newest version of the branch.
+        run_id: The run that was undone.
+        context: The step that reports; None outside of one.
+        ui_url: Start of the links to runs.
+    """
+    undone = next(one for one in read_history(dataset, count_changes=False) if one.undid == run_id)
+    made = versions_of_run(dataset, run_id)
+    partitions = _partitions(instance, ref, made)
+    known = known_versions(instance, ref.key, partitions)
+    due = [one for one, told in known.items() if told.version is not None and told.version < undone.version]
+    if dataset.branch is not None or not due:
+        return []
+    names = [one for one in due if one is not None]
+    return _events(ref, location, dataset, names, run_id, [one.version for one in made], context, ui_url)
+
+
+def _is_overtaken(instance: dg.DagsterInstance, ref: TableRef, partitions: Sequence[str], version: int) -> bool:
+    known = known_versions(instance, ref.key, partitions)
+    return any((told.version or 0) > version for told in known.values())
+
+
+def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[TableVersion]) -> list[str]:
+    """The partitions that versions have written, by their own word, else as Dagster recorded them of their runs."""
+    named = [one.partitions for one in made]
+    if all(keys is None for keys in named):
+        return []
+    if all(isinstance(keys, list) for keys in named):
+        return sorted({str(key) for keys in named if isinstance(keys, list) for key in keys})
+    runs = {run for one in made for run in (*one.writers, one.committed_by) if run is not None}
+    return partitions_of_runs(instance, ref.key, sorted(runs))
+
+
+def _events(
+    ref: TableRef,
+    location: TableLocation,
+    dataset: lance_core.LanceDataset,
+    partitions: Sequence[str],
+    run_id: str,
+    versions: Sequence[int],
+    context: dg.OpExecutionContext | None,
+    ui_url: str,
+) -> list[dg.AssetMaterialization]:
+    report = Report(
+        ref=ref,
+        location=location,
+        dataset=dataset,
+        partitions=partitions,
+        metadata={
+            "lance/operation": "Undo",
+            UNDO_ENTRY: run_id,
+            "lance/undone_versions": dg.MetadataValue.json(list(versions)),
+        },
+        rows=partition_rows(dataset, ref, partitions),
+        ui_url=ui_url,
+    )
+    return list(materializations(report, context))

@@ -1,0 +1,187 @@
+"""`build_undo_job`: undo the change of one run to tables, and report to Dagster what they hold afterwards.
+
+    run to undo     run tag `lance/undo_run`, or `run_id` in the configuration of the op; a unique beginning is enough
+    tables          all of the job that the run changed, their branches as well
+    dry run         `dry_run` in the configuration, or the run tag `lance/dry_run`: only the log says what would be done
+
+All tables are planned before the first one is changed. A table whose change was undone before, by the command or by a
+job that ended early, is only reported.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from lance_dagster._context import job_beside_resources
+from lance_dagster.branching import NO_RETRIES, PUBLISHES_TAG
+from lance_dagster.tables import TableLike, TableRef, known_ref, table_refs, table_root
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_dagster.undo import Undo
+
+__all__ = ["DRY_RUN_TAG", "UNDO_TAG", "UndoConfig", "build_undo_job"]
+
+UNDO_TAG = "lance/undo_run"
+"""Run tag that names the run to undo."""
+
+DRY_RUN_TAG = "lance/dry_run"
+"""Run tag of a run that only says what it would do."""
+
+
+class UndoConfig(dg.Config):
+    """The configuration of one run.
+
+    Attributes:
+        run_id: The run to undo, or a beginning of its id that no other run has; else the run tag `lance/undo_run`.
+        tables: Keys, such as "nyc/flights"; all tables of the job if empty.
+        dry_run: Only say what would be done; the run tag `lance/dry_run` does the same.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str | None = Field(default=None, description="The run to undo; else the run tag lance/undo_run.")
+    tables: list[str] = Field(default=[], description='Keys, such as "nyc/flights"; all tables of the job if empty.')
+    dry_run: bool = Field(default=False, description="Only say what would be done.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What is to be done about one branch of a table: an undo, or the report of one that was made before."""
+
+    ref: TableRef
+    plan: "Undo | None"
+    done: "lance_core.LanceDataset | None" = None
+
+
+def build_undo_job(
+    assets: Iterable[TableLike] | TableLike, *, name: str = "lance_undo", io_manager_key: str = "io_manager"
+) -> dg.JobDefinition:
+    """Make the job that undoes a run; see the module's text.
+
+    Args:
+        assets: Assets, specs or keys.
+        name: Name of the job.
+        io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
+
+    Raises:
+        DagsterInvalidDefinitionError: a table cannot be used.
+    """
+    refs = table_refs(assets)
+    description = "Undoes the change of one run to these tables, if that is exact, and reports what they hold."
+
+    @dg.op(name=f"{name}_op", description=description, required_resource_keys={io_manager_key}, out=dg.Out(dg.Nothing))
+    def run(context: dg.OpExecutionContext, config: UndoConfig) -> None:
+        _undo(context, refs, getattr(context.resources, io_manager_key), config)
+
+    @dg.graph(name=name)
+    def graph() -> None:
+        run()
+
+    return job_beside_resources(
+        graph,
+        {},
+        name=name,
+        description=description,
+        tags={**NO_RETRIES, PUBLISHES_TAG: "true"},
+        metadata={"lance/tables": [ref.name for ref in refs]},
+    )
+
+
+def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: object, config: UndoConfig) -> None:
+    from lance_dagster.lineage import find_run  # noqa: PLC0415 - code locations load without lance_core
+
+    root = table_root(resource)
+    wanted = config.run_id or context.run.tags.get(UNDO_TAG)
+    if not wanted:
+        raise dg.Failure(f"which run? Set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op")
+    found = [(ref, main) for ref in _chosen(context, refs, config) if (main := root.open_or_none(ref)) is not None]
+    try:
+        run_id = find_run([main for _, main in found], wanted, where="the tables of this job")
+    except LookupError as error:
+        raise dg.Failure(str(error)) from error
+    planned = list(_plan(found, run_id))
+    for one in planned:
+        if one.plan is not None:
+            dataset = one.plan.dataset
+            where = f"{one.ref.name}, {dataset.branch or 'main'}"
+            versions = ", ".join(map(str, one.plan.versions))
+            context.log.info(
+                "%s: version %s of run %s: %s, %d rows become %d",
+                where,
+                versions,
+                run_id,
+                one.plan.how,
+                one.plan.rows,
+                one.plan.rows_after,
+            )
+    if config.dry_run or _is_dry(context):
+        context.log.info("dry run: nothing was changed")
+        return
+    for one in planned:
+        _report(context, root, one, run_id)
+
+
+def _is_dry(context: dg.OpExecutionContext) -> bool:
+    tag = context.run.tags.get(DRY_RUN_TAG)
+    if tag not in (None, "true", "false"):
+        raise dg.Failure(f"run tag {DRY_RUN_TAG} must be true or false, not {tag!r}")
+    return tag == "true"
+
+
+def _chosen(context: dg.OpExecutionContext, refs: Sequence[TableRef], config: UndoConfig) -> Iterator[TableRef]:
+    known = {ref.name: ref for ref in refs}
+    unknown = sorted(set(config.tables) - set(known))
+    if unknown:
+        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
+    for ref in [known[name] for name in dict.fromkeys(config.tables)] if config.tables else refs:
+        yield known_ref(context, ref)
+
+
+def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Planned]:
+    """What is to be done, for each branch of each table that the run changed.
+
+    Raises:
+        Failure: the change to one of them cannot be undone; nothing was changed anywhere.
+    """
+    from lance_dagster.lineage import open_branches  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.undo import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above
+
+    planned: list[_Planned] = []
+    rejected: list[str] = []
+    for ref, main in found:
+        for branch in open_branches(main):
+            try:
+                plan = plan_undo(branch, run_id)
+            except AlreadyUndoneError:
+                planned.append(_Planned(ref=ref, plan=None, done=branch))
+            except CannotUndoError as error:
+                rejected.append(f"{ref.name}: {error}")
+            else:
+                planned += [] if plan is None else [_Planned(ref=ref, plan=plan)]
+    if rejected:
+        raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
+    if not planned:
+        raise dg.Failure(f"run {run_id} changed no rows of these tables: its commits are maintenance")
+    yield from planned
+
+
+def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: str) -> None:
+    from lance_dagster.reporting import record  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.undo_events import earlier_undo_events, undo_events  # noqa: PLC0415 - as above
+
+    location = root.locate(one.ref)
+    if one.plan is not None:
+        undone = one.plan.commit()
+        context.log.info("%s: run %s is undone in version %d", one.ref.name, run_id, undone)
+        events = undo_events(context.instance, one.ref, location, one.plan, undone, context=context, ui_url=root.ui_url)
+    else:
+        assert one.done is not None
+        context.log.info("%s: run %s was undone before", one.ref.name, run_id)
+        events = earlier_undo_events(
+            context.instance, one.ref, location, one.done, run_id, context=context, ui_url=root.ui_url
+        )
+    record(context, events)
