@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import lance_core
-from lance_dagster import LanceTableResource
+from lance_dagster import BranchPolicy, LanceTableResource
 from lance_dagster.branch_page import branches_page
 from lance_dagster.cli.app import cli
 from lance_dagster.history import read_history
@@ -217,6 +217,23 @@ class TestLineageCommand:
         assert found[0]["partitions"] == ["a", "b"]
         assert "trial" in {entry["branch"] for entry in found}
 
+    def test_inputs_of_a_branch_keep_its_name(self, lake):
+        tags = {"lance/branch": "trial"}
+        branching = BranchPolicy.from_tag("lance/branch")
+        lake.run(flights, boats)
+        result = lake.run(flights, boats, late, default_load_type="pyarrow", tags=tags, branching=branching)
+        read = {"asset": "boats", "uri": lake.uri("boats"), "version": 2, "branch": "trial"}
+        properties = lake.table("late").checkout_version(("trial", None)).read_transaction(2).transaction_properties
+        assert json.loads(properties["dagster.input.boats"])["branch"] == "trial"
+        metadata = result.asset_materializations_for_node("late")[0].metadata
+        assert read in [dict(one) for one in metadata["lance/inputs"].value]
+        assert "| boats | 2 of branch trial |" in metadata["lance/table_log"].value
+        entry = [one for one in answer("lineage", lake.uri("late")) if one["branch"] == "trial"][-1]
+        assert read in entry["inputs"]
+        assert "boats at 2 of branch trial" in command("lineage", lake.uri("late"))
+        page = lake.run(flights, boats, late, select=[boats]).asset_materializations_for_node("boats")[0].metadata
+        assert "| late |  |" in page["lance/table_log"].value
+
     def test_where_nothing_is(self, lake):
         assert "no Lance table" in command("lineage", lake.root, fails=1)
         assert answer("lineage", lake.root, fails=1)["error"]["code"] == "dataset-not-found"
@@ -226,7 +243,9 @@ class TestLineageCommand:
 
     def test_the_overview(self, lake):
         result = lake.run(flights, boats)
+        lance_core.write_dataset(pa.table({"a": [1]}), f"{lake.root}/_ops/run/step/result.lance")
         found = {entry["asset"]: entry for entry in answer("tables", lake.root)}
+        assert set(found) == {"nyc/flights", "boats"}
         assert found["nyc/flights"]["rows"] == 2
         assert found["boats"]["run_id"] == result.run_id
         command("tables", lake.root)
@@ -311,8 +330,38 @@ class TestUndo:
         run = lake.run(boats).run_id
         command("undo", lake.root, "--run", run, "--yes")
         assert "taken back already" in command("undo", lake.root, "--run", run, "--yes", fails=1)
-        assert "changed no table" in command("undo", lake.root, "--run", "none", "--yes", fails=1)
+        assert "no such run" in command("undo", lake.root, "--run", "none", "--yes", fails=1)
         command("undo", lake.root, "--run", run, fails=2)
+
+    def test_a_beginning_of_the_id_that_is_unique(self, lake):
+        lake.run(boats)
+        run = lake.run(boats, write_mode="append").run_id
+        assert answer("undo", lake.root, "--run", run[:8], "--dry-run")[0]["run_id"] == run
+        assert {one["run_id"] for one in answer("lineage", lake.root, "--run", run[:8])} == {run}
+        for made in ("same-1", "same-2"):
+            lake.table("boats").insert(pa.table({"n": [1]}), transaction_properties={"dagster.run_id": made})
+        said = command("undo", lake.root, "--run", "same-", "--yes", fails=1)
+        assert "several runs begin with 'same-': same-1, same-2" in said
+        maintained = lake.table("boats").optimize.compact_files(transaction_properties={"dagster.run_id": "kept"})
+        assert maintained is not None
+        assert "run kept changed no rows" in command("undo", lake.root, "--run", "kept", "--yes", fails=1)
+
+    def test_the_instance_is_told_what_the_table_holds(self, lake, tmp_path, monkeypatch):
+        monkeypatch.delenv("DAGSTER_HOME", raising=False)
+        with dg.DagsterInstance.local_temp(str(tmp_path)) as lake.instance:
+            lake.run(boats)
+            run = lake.run(boats, write_mode="append").run_id
+            assert "DAGSTER_HOME" in command("undo", lake.root, "--run", run, "--yes", "--report", fails=1)
+            assert lake.table("boats").version == 2
+            command("undo", lake.root, "--run", run, "--dry-run", "--report", fails=2)
+            (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+            monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+            command("undo", lake.root, "--run", run, "--yes", "--report")
+            event = lake.instance.get_latest_materialization_event(dg.AssetKey("boats")).asset_materialization
+            said = {key: entry.value for key, entry in event.metadata.items()}
+            assert (said["lance/version"], said["dagster/row_count"], said["lance/undid_run"]) == (3, 1, run)
+            assert said["dagster/uri"] == lake.uri("boats")
+            assert event.tags["dagster/data_version"].endswith(":main:3")
 
     def test_one_table_that_cannot_keeps_all_as_they_are(self, lake):
         lake.run(boats, flights)
