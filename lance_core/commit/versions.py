@@ -55,6 +55,7 @@ __all__ = [
     "load_transaction",
     "load_version_record",
     "locate_latest",
+    "newest_versions",
     "refuse_another",
     "refuse_gone",
     "summaries",
@@ -315,6 +316,32 @@ def list_versions(store: ObjectStore) -> list[int]:
     return sorted(found[0] for found in located if found is not None)
 
 
+def newest_versions(store: ObjectStore) -> Iterator[int]:
+    """Yield the versions of a dataset that was opened, newest first, and list no more of them than are asked for.
+
+    With the old names of manifests all are listed.
+
+    Raises:
+        DatasetNotFoundError: There are none any more.
+    """
+    old = set()
+    latest = None
+    for found in store.list(VERSIONS_PREFIX):
+        located = _located(found)
+        if located is None:
+            continue
+        version, location = located
+        if location.naming is Naming.V1:
+            old.add(version)
+        elif latest is None or version < latest:
+            latest = version
+            yield version
+    # Of a migration that was cut short the newer ones have new names.
+    yield from sorted((version for version in old if latest is None or version < latest), reverse=True)
+    if latest is None and not old:
+        raise _dropped(store)
+
+
 def existing_versions(store: ObjectStore) -> list[int]:
     """Return the versions of a dataset that was opened.
 
@@ -450,13 +477,22 @@ def _backwards(store: ObjectStore, newest: Manifest, newer_than: int = 0) -> Ite
     if newest.version <= newer_than:
         return
     yield newest
-    for version in reversed(list_versions(store)):
-        if newer_than < version < newest.version:
+    for version in _newest_if_any(store):
+        if version <= newer_than:
+            return
+        if version < newest.version:
             try:
                 found = load_version_record(store, version)
             except VersionNotFoundError:
                 continue
             yield found
+
+
+def _newest_if_any(store: ObjectStore) -> Iterator[int]:
+    try:
+        yield from newest_versions(store)
+    except DatasetNotFoundError:
+        return  # it was dropped, or all of it cleaned up
 
 
 def _located(found: ObjectMeta) -> tuple[int, ManifestLocation] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice
 from typing import Any, Final, Self
 
 from lance_core.commit import (
@@ -16,6 +17,7 @@ from lance_core.commit import (
     load_transaction,
     load_version_record,
     migrate_to_v2_names,
+    newest_versions,
     refuse_gone,
     summaries,
 )
@@ -94,8 +96,8 @@ class HistoryVerbs(Handle):
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """The transactions of the latest versions up to this one, newest first."""
-        numbers = [number for number in existing_versions(self._store) if number <= self.version]
-        return [self.read_transaction(number) for number in reversed(numbers[-recent_transactions:])]
+        numbers = (number for number in newest_versions(self._store) if number <= self.version)
+        return [self.read_transaction(number) for number in islice(numbers, max(recent_transactions, 0))]
 
     def history(self, *, ahead: int = 1) -> Iterator[tuple[Self, Transaction | None]]:
         """Handles on this version and those before it, newest first, each with its transaction if that is recorded.
@@ -105,15 +107,18 @@ class HistoryVerbs(Handle):
         Args:
             ahead: So many versions are read at once, for a caller that is going to ask for them.
         """
-        numbers = [number for number in reversed(existing_versions(self._store)) if number <= self.version]
-        for start in range(0, len(numbers), ahead):
-            wanted = numbers[start : start + ahead]
+        numbers = (number for number in newest_versions(self._store) if number <= self.version)
+        counts: dict[bytes, int | None] = {}
+        while wanted := list(islice(numbers, ahead)):
             if ahead == 1:
                 found = [self._recorded(number) for number in wanted]
             else:
                 with ThreadPool(min(_MOST_AT_ONCE, len(wanted))) as pool:
                     found = list(pool.map(self._recorded, wanted))
-            yield from (one for one in found if one is not None)
+            for one in found:
+                if one is not None:
+                    one[0]._manifest.fragments.share_live_counts(counts)  # noqa: SLF001 - its own kind
+                    yield one
 
     def _recorded(self, number: int) -> tuple[Self, Transaction | None] | None:
         """A version and its transaction; None if it was cleaned up since versions were listed."""
@@ -164,7 +169,7 @@ class HistoryVerbs(Handle):
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""
         limit = _utc(asof, self._uri)
-        for number in reversed(existing_versions(self._store)):
+        for number in newest_versions(self._store):
             if load_version_record(self._store, number).timestamp <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")

@@ -276,7 +276,7 @@ class FragmentList(Sequence[Fragment]):
         has_deletions: Whether one of them has a deletion file; None = not known yet.
     """
 
-    __slots__ = ("_fresh", "_has_deletions", "_ids", "_live", "_positions", "_raw", "_records", "_sizes")
+    __slots__ = ("_fresh", "_has_deletions", "_ids", "_known_live", "_live", "_positions", "_raw", "_records", "_sizes")
 
     def __init__(self, raw: Sequence[bytes], *, has_deletions: bool | None = None) -> None:
         self._raw = raw
@@ -285,6 +285,7 @@ class FragmentList(Sequence[Fragment]):
         self._positions: dict[int, int] | None = None
         self._sizes: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._live: list[int | None] | None = None
+        self._known_live: dict[bytes, int | None] | None = None
         self._has_deletions = has_deletions
         self._fresh: tuple[Fragment, ...] = ()
 
@@ -386,9 +387,21 @@ class FragmentList(Sequence[Fragment]):
 
     def live_counts(self) -> list[int | None]:
         """Rows of each fragment that are not deleted; None where the manifest does not tell."""
-        if self._live is None:
+        if self._live is None and self._known_live is not None:
+            known = self._known_live
+            known.update({raw: _live_count(_parsed(raw)) for raw in self._raw if raw not in known})
+            self._live = [known[raw] for raw in self._raw]
+        elif self._live is None:
             self._live = [_live_count(message) for message in self.messages()]
         return self._live
+
+    def share_live_counts(self, known: dict[bytes, int | None]) -> None:
+        """Count the rows of each fragment once for several versions, most fragments of which are the same.
+
+        Args:
+            known: The counts by serialized fragment; those that are missing are added when they are asked for.
+        """
+        self._known_live = known
 
     def get(self, fragment_id: int) -> Fragment | None:
         """Return the fragment of that id; None if there is none."""

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import commit, existing_versions, load_following, load_latest, refuse_gone
+from lance_core.commit import commit, load_following, load_latest, refuse_gone
 from lance_core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -99,7 +99,7 @@ class Branches:
         found, torn = read_branches(self._place.root)
         report_torn(torn.values())
         if not found and not torn:
-            existing_versions(self._place.root)  # says if the dataset is gone
+            refuse_gone(self._place.root)  # says if the dataset is gone
         return [*found.items()]
 
     def replace_metadata(self, branch: str, metadata: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lance_core.arguments import checked_methods
-from lance_core.commit import existing_versions
+from lance_core.commit import refuse_gone
 from lance_core.errors import AlreadyExistsError, CorruptFileError, InvalidInputError
 from lance_core.store import delete_durably, replace_durably
 from lance_core.table.manifest import Manifest
@@ -53,7 +53,7 @@ class Tags:
         found, torn = read_tags(self._place.root)
         report_torn(torn)
         if not found and not torn:
-            existing_versions(self._place.root)  # says if the dataset is gone
+            refuse_gone(self._place.root)  # says if the dataset is gone
         return found
 
     def get_version(self, tag: str) -> int:

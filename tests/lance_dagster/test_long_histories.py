@@ -1,0 +1,104 @@
+"""What a step that appends reads does not grow with the number of versions of its table."""
+
+import collections
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.commit import CommitOptions, commit, load_latest
+from lance_core.store import local, open_store
+from lance_core.store.s3_client import S3Client
+from lance_core.table import fragment
+from lance_core.table.operations import Append
+from lance_core.table.transaction import Transaction
+from lance_dagster import LanceIOManager
+
+
+@dg.asset(metadata={"lance/write_mode": "append"})
+def events() -> pa.Table:
+    return pa.table({"id": [1]})
+
+
+def step(manager):
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert dg.materialize([events], resources={"io_manager": manager}, instance=instance).success
+
+
+def lengthen(uri, options, count, fragments=0):
+    """Commit versions without rows, and one with so many fragments."""
+    store = open_store(uri, options)
+    latest = load_latest(store)
+    for number in range(count):
+        files = latest.fragments[:1] * fragments if number == 0 else []
+        operation = Append(fragments=tuple(fragment.replace(one, id=0) for one in files))
+        transaction = Transaction(read_version=latest.version, operation=operation)
+        latest = commit(store, transaction, base=latest, options=CommitOptions(durable=False)).manifest
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is asked of the storage, by kind, since the last call."""
+    made = collections.Counter()
+
+    def counting(owner, name, kind):
+        real = getattr(owner, name)
+
+        def call(*args, **options):
+            made[kind] += 1
+            return real(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for name in ("get", "read", "head", "list", "get_ranges", "get_tail"):
+        counting(local.LocalStore, name, name)
+    counting(local, "_status", "files listed")
+    counting(S3Client, "_once", "requests")
+    counting(fragment, "_parsed", "fragments parsed")
+
+    def taken():
+        taken = dict(made)
+        made.clear()
+        return taken
+
+    return taken
+
+
+def test_on_a_disk(tmp_path, calls):
+    manager = LanceIOManager(root_uri=str(tmp_path))
+    step(manager)
+    step(manager)
+    uri = str(tmp_path / "public" / "events.lance")
+    assert lance_core.dataset(uri).version == 2
+    lengthen(uri, {}, 48)
+    calls()
+    step(manager)
+    at_50 = calls()
+    lengthen(uri, {}, 448)
+    calls()
+    step(manager)
+    at_500 = calls()
+    del at_50["fragments parsed"], at_500["fragments parsed"]  # each step has added one
+    assert at_500 == at_50
+    lengthen(uri, {}, 15, fragments=1000)
+    calls()
+    step(manager)
+    assert calls()["fragments parsed"] < 5 * 1000, "most are the same in all versions that are shown"
+
+
+def test_on_s3(s3, calls):
+    options = s3.storage_options
+    root = f"s3://{s3.new_bucket()}/lake"
+    manager = LanceIOManager(root_uri=root, storage_options=options)
+    step(manager)
+    step(manager)
+    uri = f"{root}/public/events.lance"
+    lengthen(uri, options, 18)
+    calls()
+    step(manager)
+    at_20 = calls()["requests"]
+    lengthen(uri, options, 80)
+    calls()
+    step(manager)
+    assert calls()["requests"] == at_20
