@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
+from pyspark_lance.names import source_indices
+from pyspark_lance.number_casts import are_numbers, by_value
 from pyspark_lance.vectors import fixed_to_list, list_to_fixed
 
 __all__ = ["BatchConverter", "Converter", "converter"]
@@ -22,7 +24,7 @@ Converter = Callable[[pa.Array], pa.Array]
 
 
 class BatchConverter:
-    """Turns batches of one schema into batches of another, column by column, by name.
+    """Turns batches of one schema into batches of another, column by column, by name, exactly or but for case.
 
     Args:
         source: Schema of the batches that come in; the names of structs are matched as well.
@@ -38,8 +40,7 @@ class BatchConverter:
         self.source = source
         self.target = target
         self._columns: list[tuple[int, Converter | None, pa.Field]] = []
-        for field in target:
-            index = source.get_field_index(field.name)
+        for field, index in zip(target, source_indices(source.names, target.names), strict=True):
             change = None if index < 0 else converter(source.field(index).type, field.type, field.name, exact=exact)
             self._columns.append((index, change, field))
 
@@ -115,6 +116,8 @@ def _through_storage(source: pa.DataType, target: pa.DataType, column: str, *, e
 
 def _cast(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     """Arrow's own cast, between types that are not nested."""
+    if exact and are_numbers(source, target):
+        return by_value(source, target, column)
     options: dict[str, Any] = {"safe": exact or not pa.types.is_temporal(source)}
 
     def cast(array: pa.Array) -> pa.Array:
@@ -191,8 +194,8 @@ def _between_maps(source: pa.DataType, target: pa.DataType, column: str, *, exac
 
 def _between_structs(source: pa.DataType, target: pa.DataType, column: str, *, exact: bool) -> Converter:
     changes: list[tuple[int, Converter | None]] = []
-    for field in target:
-        index = source.get_field_index(field.name)
+    names = [child.name for child in source]
+    for field, index in zip(target, source_indices(names, [child.name for child in target]), strict=True):
         if index < 0:
             raise SchemaError(f"column {column!r}: the struct has no field {field.name!r}")
         changes.append((index, converter(source.field(index).type, field.type, f"{column}.{field.name}", exact=exact)))

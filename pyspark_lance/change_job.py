@@ -20,6 +20,7 @@ import pyarrow as pa
 from lance_core import MAX_EXACT_KEYS, FragmentMetadata, LanceDataset, WriteResult, WriteTry, key_filter
 from lance_core.errors import InvalidInputError, StoreError
 from pyspark_lance.change_task import ChangeReport, ChangeTask
+from pyspark_lance.keys import has_bytes
 from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.transports import run_on_partitions
 from pyspark_lance.update_commit import Updated, commit_update
@@ -132,6 +133,8 @@ class Change:
             stored=self.stored,
             on=tuple(self.on),
             stable=self.dataset.source.manifest.uses_stable_row_ids,
+            # Only Spark compares by other collations: any key may be among those that are inserted.
+            most_keys=MAX_EXACT_KEYS if all(has_bytes(self.dataset.schema.field(name)) for name in self.on) else 0,
             options={name: value for name, value in given.items() if value is not None},
         )
 

@@ -10,7 +10,7 @@ of others to the same rows makes it begin again on theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
@@ -30,11 +30,13 @@ from lance_core.errors import (
 from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
 from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
 from pyspark_lance.failures import short_errors
-from pyspark_lance.merge_frames import MergeFrames, kind_of, renamed, row_columns, rows_of
-from pyspark_lance.names import check_spellings, quoted
+from pyspark_lance.keys import check_keys_of
+from pyspark_lance.merge_frames import MergeFrames, kind_of, refuse_twice, renamed, row_columns, rows_of
+from pyspark_lance.names import case_sensitive, check_spellings, matched_names, quoted
 from pyspark_lance.opened import opened
 from pyspark_lance.plan import plan_write
 from pyspark_lance.spark_types import handed_over, spark_schema
+from pyspark_lance.update_values import assigned
 from pyspark_lance.writer import write
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         SupersededError: A later try of the same write has committed.
         EarlierTryLandedError: An earlier one has, which `write_try` does not name.
     """
-    keys = [on] if isinstance(on, str) else list(on)
+    keys = list(_spelled([on] if isinstance(on, str) else on, df.columns, df.sparkSession))
     _check_clauses(keys, when_matched, when_not_matched, when_not_matched_by_source)
     options = ChangeOptions(
         storage_options=storage_options,
@@ -114,7 +116,7 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         conflict_retries=conflict_retries,
         write_try=write_try,
     )
-    _check_source(df, keys)
+    _check_source(df, keys, "merge")
     known = opened(uri, read_version, storage_options, identity)
     made = _created(df, uri, keys, options, inserts=when_not_matched is not None) if known is None else None
     if made is not None:
@@ -128,16 +130,23 @@ def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a 
         deletes_others=when_not_matched_by_source is not None,
         condition=condition,
     )
-    clauses.check(dataset)
+    clauses = clauses.fitting(dataset)
     with clauses.kept(dataset) as counted:
         return _retrying(dataset, partial(_merged, counted, options), options, None if known is not None else 0)
 
 
-def _check_source(df: DataFrame, keys: list[str]) -> None:
+def _spelled(names: Iterable[str], known: Sequence[str], session: SparkSession) -> Iterator[str]:
+    """Names as the known ones are spelled; others stay."""
+    names = list(names)
+    found = matched_names(names, known, exact=case_sensitive(session))
+    yield from (found.get(name, name) for name in names)
+
+
+def _check_source(df: DataFrame, keys: list[str], verb: str) -> None:
     """Make sure that a source can be merged, before anything runs."""
     missing = [name for name in keys if name not in df.columns]
     if missing:
-        raise SchemaError(f"merge: the source lacks the key columns {missing}; it has {df.columns}")
+        raise SchemaError(f"{verb}: the source lacks the key columns {missing}; it has {df.columns}")
     handed_over(df.schema)
     check_spellings(df, df.columns)
 
@@ -188,11 +197,12 @@ def delete(
     )
     dataset = lance_core.dataset(uri, storage_options=storage_options)
     if not isinstance(where, str):
-        keys = [on] if isinstance(on, str) else list(on or ())
+        keys = list(_spelled([on] if isinstance(on, str) else on or (), where.columns, where.sparkSession))
         _check_clauses(keys, "delete", None, None)
-        clauses = MergeFrames(
-            source=where.select(*map(quoted, keys)).distinct(), keys=tuple(keys), matched=DELETE, inserts=False
-        )
+        _check_source(where, keys, "delete")
+        source = where.select(*map(quoted, keys))
+        clauses = MergeFrames(source=source, keys=tuple(keys), matched=DELETE, inserts=False).fitting(dataset)
+        clauses = replace(clauses, source=clauses.source.distinct())
         return _retrying(dataset, partial(_merged, clauses, options), options)
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
@@ -245,10 +255,12 @@ def update(
         conflict_retries=conflict_retries,
     )
     dataset = lance_core.dataset(uri, storage_options=storage_options)
-    unknown = [name for name in set if name not in dataset.schema.names]
+    session = session_of(spark)
+    given = matched_names(set, dataset.schema.names, exact=case_sensitive(session))
+    unknown = [name for name in set if name not in given]
     if unknown or not set:
         raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
-    session = session_of(spark)
+    texts = {given[name]: text for name, text in set.items()}
 
     def change(base: LanceDataset) -> Change:
         from pyspark.sql import functions
@@ -258,10 +270,8 @@ def update(
         check_spellings(rows, names)
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         with short_errors(f"update: set {dict(set)}"):
-            values = [
-                functions.expr(set[name]).cast(kinds[name]).alias(name) if name in set else functions.col(quoted(name))
-                for name in names
-            ]
+            made = assigned(rows, texts, base.schema, kinds)
+            values = [made[name] if name in made else functions.col(quoted(name)) for name in names]
             frame = rows.select(*values, *[renamed(*pair) for pair in row_columns(base).items()], kind_of(UPDATE))
             return _writing(base, frame, (), options)
 
@@ -295,12 +305,8 @@ def _created(
     """
     if not inserts:
         raise DatasetNotFoundError(f"there is no table at {uri} to merge into, and nothing is to be inserted")
-    twice = df.dropna(subset=keys).groupBy(*map(quoted, keys)).count().where("count > 1").take(1)
-    if twice:
-        key = ", ".join(f"{name} = {twice[0][name]!r}" for name in keys)
-        raise InvalidInputError(
-            f"Ambiguous merge inserts are prohibited: several rows of the source have the key {key}"
-        )
+    check_keys_of("on", map(plan_write(handed_over(df.schema), None).stored.field, keys))
+    refuse_twice(df, keys)
     try:
         made = write(
             df,

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
     WriterCommitMessage,
 )
 
+from lance_core.errors import SchemaError
 from pyspark_lance.failures import plain_errors
 from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.parallelism import parallelism_of
@@ -170,6 +171,8 @@ class _Writer(DataSourceArrowWriter):
 
     def __init__(self, job: WriteJob | KeyMergeJob | None) -> None:
         self._job = job
+        write = job.write if isinstance(job, KeyMergeJob) else job
+        self._respelled = () if write is None else write.plan.respelled
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -180,6 +183,11 @@ class _Writer(DataSourceArrowWriter):
             return _Message(b"")
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
+        if self._respelled and (context.getLocalProperty("spark.sql.caseSensitive") or "").lower() == "true":
+            raise SchemaError(  # only tasks know the session's rule
+                f"the table spells the columns {list(self._respelled)} otherwise, and spark.sql.caseSensitive is true:"
+                " names must agree in case"
+            )
         return _Message(self._job.task()(context.partitionId(), context.attemptNumber(), iterator))
 
     @plain_errors()

@@ -26,7 +26,8 @@ from lance_core.errors import InvalidInputError, LanceError, RetryableConflictEr
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.change_job import gone_rows, inserted_keys
 from pyspark_lance.change_task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
-from pyspark_lance.key_narrowing import narrowed_by_keys
+from pyspark_lance.keys import joined_by_key
+from pyspark_lance.names import source_indices
 from pyspark_lance.row_rules import hashes_of_keys
 from pyspark_lance.update_commit import Updated, commit_update, rows_with_keys
 from pyspark_lance.write_job import WriteJob
@@ -58,8 +59,7 @@ class KeyMergeTask:
         """Write the batches of a partition; gives a `ChangeReport` as bytes."""
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as aside:
             keys = self._keep(batches, aside)
-            found = self._look_up(keys)
-            return self.change(partition, attempt, _with_places(aside, *found))
+            return self.change(partition, attempt, _with_places(aside, self._look_up(keys)))
 
     def _keep(self, batches: Iterable[pa.RecordBatch], aside: IO[bytes]) -> pa.Table:
         """Keep the rows aside; gives their keys, in the table's types."""
@@ -70,25 +70,51 @@ class KeyMergeTask:
         for batch in batches:
             writer = writer or pa.ipc.new_stream(aside, batch.schema)
             writer.write_batch(batch)
-            part = batch.select(on)
+            part = pa.RecordBatch.from_arrays(
+                [batch.column(index) for index in source_indices(batch.schema.names, on)], names=on
+            )
             keys.append(copied(BatchConverter(part.schema, schema)(part)))
         if writer is not None:
             writer.close()
         aside.seek(0)
         return pa.Table.from_batches(keys, schema=schema)
 
-    def _look_up(self, keys: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """The address of the table's row with the key of each row, -1 for none; and its id, if rows have one."""
+    def _look_up(self, keys: pa.Table) -> _Places:
+        """Where the rows of the table with the key of each row are."""
         dataset = lance_core.dataset(self.change.uri, self.version, storage_options=self.storage_options)
-        addresses = np.full(keys.num_rows, -1, np.int64)
-        ids = np.zeros(keys.num_rows, np.int64) if self.change.stable else None
-        about = ["_rowaddr", *(["_rowid"] if ids is not None else [])]
-        for batch in _joined(dataset, keys.append_column(_ROW, pa.array(np.arange(keys.num_rows))), about):
-            rows = batch.column(_ROW).to_numpy()
-            addresses[rows] = batch.column("_rowaddr").to_numpy().astype(np.int64)
-            if ids is not None:
-                ids[rows] = batch.column("_rowid").to_numpy().astype(np.int64)
-        return addresses, ids
+        about = ["_rowaddr", *(["_rowid"] if self.change.stable else [])]
+        numbered = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
+        found = [batch for batch in joined_by_key(dataset, numbered, about) if batch.num_rows]
+        names = [_ROW, *about]
+        rows, addresses, *ids = (
+            np.concatenate(
+                [np.zeros(0, np.int64), *(batch.column(name).to_numpy().astype(np.int64) for batch in found)]
+            )
+            for name in names
+        )
+        new = np.setdiff1d(np.arange(keys.num_rows), rows)
+        all_rows = np.concatenate([rows, new])
+        order = np.argsort(all_rows, kind="stable")
+        return _Places(
+            rows=all_rows[order],
+            addresses=np.concatenate([addresses, np.full(len(new), -1)])[order],
+            ids=np.concatenate([ids[0], np.zeros(len(new), np.int64)])[order] if ids else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Rows that are written, each for a row of the table or as a new one.
+
+    Attributes:
+        rows: Number of the row of the source, ascending; a row whose key several rows have is there for each of them.
+        addresses: Address of the row of the table; -1 for a new row.
+        ids: Its id, if rows have one.
+    """
+
+    rows: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,36 +219,22 @@ class KeyMergeJob:
             for file in fragment.files
         ]
         schema = pa.schema([self.write.plan.stored.field(name) for name in self._on])
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+        columns = [pa.chunked_array([c for t in tables for c in t.column(f.name).chunks], f.type) for f in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _joined(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of the table whose key is among some, beside the rows that have it. A key with a null equals no other."""
-    from pyarrow import acero  # noqa: PLC0415 - loads pandas
-
-    if not keys.num_rows:
-        return
-    on = [name for name in keys.column_names if name != _ROW]
-    rows = dataset.scanner(columns=[*on, *about], filter=narrowed_by_keys(dataset, keys.select(on))).to_reader()
-    build = acero.Declaration("table_source", acero.TableSourceNodeOptions(keys))
-    probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(rows))
-    join = acero.HashJoinNodeOptions("inner", on, on, left_output=about, right_output=[_ROW])
-    yield from acero.Declaration("hashjoin", join, inputs=[probe, build]).to_reader()
-
-
-def _with_places(
-    aside: IO[bytes], addresses: npt.NDArray[np.int64], ids: npt.NDArray[np.int64] | None
-) -> Iterator[pa.RecordBatch]:
+def _with_places(aside: IO[bytes], places: _Places) -> Iterator[pa.RecordBatch]:
     """The rows that were kept aside, with the columns of `change_task`."""
-    if not len(addresses):
+    if not len(places.rows):
         return
     start = 0
     for batch in pa.ipc.open_stream(aside):
-        end = start + batch.num_rows
-        places = addresses[start:end]
-        more: dict[str, Any] = {ADDRESS: places, KIND: np.where(places < 0, INSERT, UPDATE).astype(np.int8)}
-        if ids is not None:
-            more[ROW_ID] = ids[start:end]
-        columns = [*batch.columns, *map(pa.array, more.values())]
+        first, last = np.searchsorted(places.rows, [start, start + batch.num_rows])
+        rows, addresses = places.rows[first:last] - start, places.addresses[first:last]
+        more: dict[str, Any] = {ADDRESS: addresses, KIND: np.where(addresses < 0, INSERT, UPDATE).astype(np.int8)}
+        if places.ids is not None:
+            more[ROW_ID] = places.ids[first:last]
+        part = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+        columns = [*part.columns, *map(pa.array, more.values())]
         yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, *more])
-        start = end
+        start += batch.num_rows

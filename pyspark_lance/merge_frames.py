@@ -17,23 +17,26 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from lance_core.errors import SchemaError
+from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.change_task import ADDRESS, DELETE, INSERT, KIND, ROW_ID, UPDATE
 from pyspark_lance.failures import short_errors
 from pyspark_lance.key_narrowing import Narrowed, few_keys, narrowed_by_frame
-from pyspark_lance.names import check_spellings, quoted
+from pyspark_lance.keys import check_keys_of, has_bytes
+from pyspark_lance.names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
 from pyspark_lance.plan import plan_write
 from pyspark_lance.read_plan import plan_read, table_schema
 from pyspark_lance.reader import read_frame
+from pyspark_lance.row_rules import AMBIGUOUS
 from pyspark_lance.spark_types import handed_over, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
     from lance_core import LanceDataset
 
-__all__ = ["MergeFrames", "kind_of", "renamed", "row_columns", "rows_of"]
+__all__ = ["MergeFrames", "kind_of", "refuse_twice", "renamed", "row_columns", "rows_of"]
 
 _TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
@@ -41,6 +44,7 @@ _FEW_ROWS: Final = 200_000
 """Keys and addresses of so many rows are sent to all tasks, and not shuffled."""
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
+_COUNT: Final = "__lance_count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,8 @@ class MergeFrames:
         """
         kept = self.source.persist()
         try:
+            if self.inserts and not all(has_bytes(base.schema.field(name)) for name in self.keys):
+                refuse_twice(kept, self.keys)  # tasks cannot tell
             few = None if self.deletes_others else few_keys(base, self.keys, kept)
             rows = kept.count() if few is None else few.num_rows
             tasks = -(-rows // _TASK_ROWS) or 1
@@ -92,22 +98,39 @@ class MergeFrames:
         finally:
             kept.unpersist()
 
-    def check(self, base: LanceDataset) -> None:
-        """Make sure that the columns of the source fit those of a version; no job is run.
+    def fitting(self, base: LanceDataset) -> MergeFrames:
+        """The same with the columns of the source as the table spells and compares them; no job is run.
+
+        Args:
+            base: The version that is changed first.
 
         Raises:
-            SchemaError: One does not; the message names it.
+            SchemaError: A column does not fit that of the table; the message names it.
             InvalidInputError: The condition does not fit.
         """
+        source = in_case_of_table(self.source, handed_over(self.source.schema), base.schema)
+        exact = case_sensitive(source.sparkSession)
+        names = matched_names(self.keys, base.schema.names, exact=exact)
+        missing = [name for name in self.keys if name not in names]
+        if missing:
+            raise SchemaError(f"on: {base.uri} has no columns {missing}; it has {base.schema.names}")
+        keys = [base.schema.field(names[name]) for name in self.keys]
+        check_keys_of("on", keys)
+        source = _collated(source, keys)
+        found = replace(self, source=source, keys=tuple(field.name for field in keys))
+        fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - its own
+        schema = handed_over(source.select(*[quoted(field.name) for field in fields]).schema)
+        plan_write(schema, pa.schema(fields), case_sensitive=True)
         if self.condition is not None:
-            target = self.source.sparkSession.createDataFrame([], spark_schema(base.schema))
-            both = self.source.alias("source").join(target.alias("target"), how="cross")
+            target = source.sparkSession.createDataFrame([], spark_schema(base.schema))
+            both = source.alias("source").join(target.alias("target"), how="cross")
             with short_errors(f"condition {self.condition!r}"):
                 both.where(self.condition).schema  # noqa: B018 - Spark looks at the condition
-        if self.writes:
-            self._lacking(base)
-            fields = [base.schema.field(name) for name in self.source.columns]
-            plan_write(handed_over(self.source.schema), pa.schema(fields))
+        return found
+
+    def _fields_of_source(self, base: LanceDataset) -> list[pa.Field]:
+        self._lacking(base)
+        return [base.schema.field(name) for name in self.source.columns]
 
     def frame(self, base: LanceDataset, storage_options: Mapping[str, str] | None) -> DataFrame:
         """The changes to a version, as `change_task` draws them.
@@ -225,6 +248,40 @@ def _going(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions
 
     return pairs.where(functions.col(KIND)).select(*about.values(), kind_of(DELETE))
+
+
+def _collated(source: DataFrame, keys: Sequence[pa.Field]) -> DataFrame:
+    """The source with the collations that the table has for the columns of the key."""
+    from pyspark.sql import functions
+
+    wanted = {field.name: kind for field, kind in zip(keys, spark_schema(pa.schema(keys)), strict=True)}
+    casts = {
+        name: functions.col(quoted(name)).cast(field.dataType)
+        for name, field in wanted.items()
+        if source.schema[name].dataType != field.dataType and _is_text(source.schema[name]) and _is_text(field)
+    }
+    return source.withColumns(casts) if casts else source
+
+
+def _is_text(field: StructField) -> bool:
+    return field.dataType.typeName().startswith("string")
+
+
+def refuse_twice(source: DataFrame, keys: Sequence[str]) -> None:
+    """Make sure that a source has each key once; a key with a null in it equals no other.
+
+    Raises:
+        InvalidInputError: One is there twice; the message has it.
+    """
+    from pyspark.sql import functions
+
+    columns = [functions.col(quoted(name)) for name in keys]
+    known = source.where(reduce(and_, [column.isNotNull() for column in columns]))
+    counted = known.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
+    twice = counted.where(f"{_COUNT} > 1").take(1)
+    if twice:
+        key = ", ".join(f"{name} = {twice[0][name]!r}" for name in keys)
+        raise InvalidInputError(f"{AMBIGUOUS} {key}")
 
 
 def _is_same(one: str, other: str) -> Column:

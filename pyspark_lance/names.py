@@ -1,21 +1,41 @@
-"""Names of columns as Spark takes them."""
+"""Names of columns as Spark takes them.
+
+By the session's rule (`spark.sql.caseSensitive`, false unless set) `N` stands for a column `n` of the table. A name
+that is there exactly always stands for itself; one that could stand for two columns is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from lance_core.errors import SchemaError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_spellings", "quoted"]
+__all__ = [
+    "case_sensitive",
+    "check_spellings",
+    "in_case_of_table",
+    "matched_names",
+    "quoted",
+    "source_indices",
+    "spelled_path",
+    "with_names_of",
+]
 
 
 def quoted(name: str) -> str:
     """A name as Spark takes it for that of a column, whatever is in it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def case_sensitive(spark: SparkSession) -> bool:
+    """Whether names that differ only in case are different ones in a session."""
+    return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
@@ -27,8 +47,143 @@ def check_spellings(frame: DataFrame, names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         twin = seen.setdefault(name.lower(), name)
-        if twin != name and str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true":
+        if twin != name and not case_sensitive(frame.sparkSession):
             raise SchemaError(
                 f"columns {twin!r} and {name!r} differ only in case: Spark knows one from the other by name with"
                 " spark.sql.caseSensitive=true"
             )
+
+
+def matched_names(given: Iterable[str], known: Sequence[str], *, exact: bool = False, path: str = "") -> dict[str, str]:
+    """The name of the table for each given name that has one.
+
+    Args:
+        given: Names that somebody gave.
+        known: The names of the table.
+        exact: Whether case matters.
+        path: The path of the struct whose fields they are, with a dot after it.
+
+    Raises:
+        SchemaError: A name could stand for two columns, or two names for one column.
+    """
+    given = list(given)
+    found = {name: name for name in given if name in known}
+    if exact:
+        return found
+    for name in given:
+        alike = [one for one in known if one.lower() == name.lower()] if name not in found else []
+        if len(alike) > 1:
+            raise SchemaError(
+                f"column {path + name!r} could be each of {[path + one for one in alike]} of the table: spell it as one"
+                " of them"
+            )
+        if alike and (twin := next((other for other, one in found.items() if one == alike[0]), None)) is not None:
+            raise SchemaError(
+                f"columns {path + twin!r} and {path + name!r} are both column {path + alike[0]!r} of the table: rename"
+                " one of them, or set spark.sql.caseSensitive=true"
+            )
+        if alike:
+            found[name] = alike[0]
+    return found
+
+
+def source_indices(source: Sequence[str], target: Sequence[str]) -> list[int]:
+    """The position in `source` of the column for each name of `target`, exactly or but for case; -1 for none."""
+    left = {name.lower(): index for index, name in enumerate(source) if name not in target}
+    return [source.index(name) if name in source else left.get(name.lower(), -1) for name in target]
+
+
+def with_names_of(table: pa.Schema, source: pa.Schema) -> pa.Schema:
+    """A schema in which columns and fields of structs are spelled as those of the table for which they stand.
+
+    Raises:
+        SchemaError: A name could stand for two of them, or two names for one.
+    """
+    names = matched_names(source.names, table.names)
+    fields = [
+        field if field.name not in names else _spelled(field, table.field(names[field.name]), names[field.name])
+        for field in source
+    ]
+    return pa.schema(fields, metadata=source.metadata)
+
+
+def _spelled(field: pa.Field, stored: pa.Field, path: str) -> pa.Field:
+    return field.with_name(stored.name).with_type(_spelled_type(field.type, stored.type, path))
+
+
+def _spelled_type(kind: pa.DataType, stored: pa.DataType, path: str) -> pa.DataType:
+    types = pa.types
+    if types.is_struct(kind) and types.is_struct(stored):
+        children = {child.name: child for child in stored}
+        names = matched_names([child.name for child in kind], list(children), path=f"{path}.")
+        return pa.struct(
+            child if child.name not in names else _spelled(child, children[names[child.name]], f"{path}.{child.name}")
+            for child in kind
+        )
+    if types.is_map(kind) and types.is_map(stored):
+        key = kind.key_field.with_type(_spelled_type(kind.key_type, stored.key_type, f"{path}.key"))
+        return pa.map_(key, kind.item_field.with_type(_spelled_type(kind.item_type, stored.item_type, f"{path}.value")))
+    if types.is_list(kind) and types.is_list(stored):
+        return pa.list_(kind.value_field.with_type(_spelled_type(kind.value_type, stored.value_type, f"{path}[]")))
+    return kind
+
+
+def spelled_path(schema: pa.Schema, path: str) -> str:
+    """A column, or a dotted path to a field of a struct, as the table spells it; an unknown one as it is.
+
+    Raises:
+        SchemaError: It could stand for two.
+    """
+    return path if path in schema.names else _spelled_path(list(schema), path)
+
+
+def _spelled_path(fields: Sequence[pa.Field], path: str) -> str:
+    first, dot, rest = path.partition(".")
+    known = {one.name: one for one in fields}
+    found = known.get(matched_names([first], list(known)).get(first, first))
+    if found is None:
+        return path
+    inner = _spelled_path(list(found.type), rest) if dot and pa.types.is_struct(found.type) else rest
+    return f"{found.name}{dot}{inner}"
+
+
+def in_case_of_table(df: DataFrame, source: pa.Schema, table: pa.Schema) -> DataFrame:
+    """A frame whose columns are spelled as those of the table for which they stand, if the session allows that.
+
+    Args:
+        df: The frame.
+        source: Its Arrow schema.
+        table: The schema of the table.
+    """
+    if case_sensitive(df.sparkSession):
+        return df
+    wanted = with_names_of(table, source)
+    if wanted.equals(source):
+        return df
+    from pyspark.sql import functions
+
+    check_spellings(df, df.columns)
+    columns: list[Any] = []
+    for old, new, field in zip(source, wanted, df.schema, strict=True):
+        column = functions.col(quoted(old.name))
+        if old.type != new.type:
+            column = column.cast(_renamed_fields(field.dataType, new.type))
+        columns.append(column.alias(new.name, metadata=field.metadata))
+    return df.select(*columns)
+
+
+def _renamed_fields(kind: Any, wanted: pa.DataType) -> Any:
+    """A type of Spark's with the names of fields of an Arrow type of the same shape."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StructType):
+        pairs = zip(kind, wanted, strict=True)
+        return types.StructType(
+            [types.StructField(w.name, _renamed_fields(f.dataType, w.type), f.nullable, f.metadata) for f, w in pairs]
+        )
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_renamed_fields(kind.elementType, wanted.value_type), kind.containsNull)
+    if isinstance(kind, types.MapType):
+        keys, values = _renamed_fields(kind.keyType, wanted.key_type), _renamed_fields(kind.valueType, wanted.item_type)
+        return types.MapType(keys, values, kind.valueContainsNull)
+    return kind

@@ -9,14 +9,14 @@
     overwrite     refused                                                     its schema becomes the table's
 
 A column fits if Spark reads the stored type as the type that the DataFrame has (`spark_types`): a table of uint8 or of
-dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width. Numbers also
-fit into wider ones: int into bigint, float into double, decimal(10, 2) into decimal(12, 2).
+dictionaries takes back what Spark got from it, and a vector needs no mark where the table says its width. Numbers fit
+into any other type of numbers, value by value (`number_casts`). Names follow the session's rule (`names`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 import pyarrow as pa
@@ -25,11 +25,11 @@ from lance_core import Slices
 from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.batch_convert import converter
 from pyspark_lance.modes import Mode, SchemaMode
+from pyspark_lance.names import matched_names, with_names_of
+from pyspark_lance.number_casts import are_numbers
 from pyspark_lance.spark_types import spark_view, stored_field, vector_width
 
 __all__ = ["WritePlan", "plan_write"]
-
-_NO_VECTORS: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,18 @@ class WritePlan:
     """The schemas of a write.
 
     Attributes:
-        source: Schema of the batches that Spark hands over.
+        source: Schema of the batches that Spark hands over, with the table's spelling of names.
         stored: Schema of the fragments: the table's columns in its order, new ones last.
         new_columns: Names of the columns that the table does not have yet, if it exists and keeps its schema.
         grown_columns: Names of its structs that get more fields.
+        respelled: Columns that the DataFrame spells otherwise than the table.
     """
 
     source: pa.Schema
     stored: pa.Schema
     new_columns: tuple[str, ...] = ()
     grown_columns: tuple[str, ...] = ()
+    respelled: tuple[str, ...] = ()
 
 
 def plan_write(
@@ -57,6 +59,7 @@ def plan_write(
     schema_mode: SchemaMode = "strict",
     vector_columns: Mapping[str, int] | None = None,
     slices: Slices | None = None,
+    case_sensitive: bool = False,
 ) -> WritePlan:
     """Check a write against the table and decide how each column is stored.
 
@@ -67,6 +70,7 @@ def plan_write(
         schema_mode: How the schemas may differ, see above.
         vector_columns: Columns that hold vectors, with the number of their items.
         slices: The slices that the rows lie in.
+        case_sensitive: Whether names that differ only in case are different ones.
 
     Raises:
         SchemaError: A column is missing, too many or of another type, or cannot be what it is marked as; the message
@@ -75,14 +79,19 @@ def plan_write(
         UnsupportedError: Spark cannot write to a column of the table's type.
     """
     _check_modes(mode, schema_mode)
-    widths = vector_columns or _NO_VECTORS
+    given, new_schema = source, table is None or schema_mode == "overwrite"
+    if table is not None and not new_schema and not case_sensitive:
+        source = with_names_of(table, source)
+    spelled = matched_names(vector_columns or (), source.names, exact=case_sensitive)
+    widths = {spelled.get(name, name): width for name, width in (vector_columns or {}).items()}
     for name, width in widths.items():
         if source.get_field_index(name) < 0:
             raise SchemaError(f"vector_columns: there is no column {name!r}; the columns are {source.names}")
         if width < 1:
             raise InvalidInputError(f"vector_columns: column {name!r}: {width} is not a positive number of items")
-    new_schema = table is None or schema_mode == "overwrite"
     plan = _plan_new(source, widths) if new_schema else _plan_existing(source, table, widths, schema_mode)
+    respelled = [old.name for old, new in zip(given, source, strict=True) if not old.equals(new)]
+    plan = replace(plan, respelled=tuple(respelled))
     if slices is not None:
         slices.check(plan.stored)
     return plan
@@ -243,25 +252,4 @@ def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
         if not types.is_struct(wanted) or {f.name for f in given} != {f.name for f in wanted}:
             return False
         return all(_same_shape(f.type, wanted.field(f.name).type) for f in given)
-    return bool(spark_view(given, "") == wanted) or _widens(given, wanted)
-
-
-def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a numeric type can hold each value of another one."""
-    types = pa.types
-    if types.is_decimal(wanted):
-        digits = _DIGITS.get(given) if types.is_integer(given) else None
-        whole = given.precision - given.scale if types.is_decimal(given) else digits
-        scale = given.scale if types.is_decimal(given) else 0
-        return whole is not None and whole <= wanted.precision - wanted.scale and scale <= wanted.scale
-    if types.is_integer(given) and types.is_integer(wanted):
-        return bool(given.bit_width < wanted.bit_width)
-    if types.is_floating(wanted):
-        exact = 24 if wanted == pa.float32() else 53
-        narrower = types.is_floating(given) and given.bit_width < wanted.bit_width
-        return bool(narrower or (types.is_integer(given) and given.bit_width < exact))
-    return False
-
-
-_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
-"""Digits of the largest number of a type."""
+    return bool(spark_view(given, "") == wanted) or are_numbers(given, wanted)

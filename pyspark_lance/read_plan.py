@@ -26,6 +26,7 @@ from lance_core.errors import InvalidInputError, SchemaError
 from pyspark_lance.arrow_types import to_arrow
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.names import spelled_path
 from pyspark_lance.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -266,17 +267,21 @@ def _check_filter(filter_: pc.Expression, schema: pa.Schema) -> None:
         raise InvalidInputError(f"filter {filter_}: {error}") from error
 
 
-def table_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> StructType:
-    """The Spark schema of a table, or of some columns of it.
+def table_schema(dataset: LanceDataset, columns: Sequence[str] | None, *, case_sensitive: bool = False) -> StructType:
+    """The Spark schema of a table, or of some columns of it, as the table spells them.
 
     Raises:
-        SchemaError: There is no such column.
+        SchemaError: There is no such column, or a name could stand for two.
         InvalidInputError: `columns` names none, or a single text was given.
         UnsupportedError: Spark has no type for a column.
     """
     if columns is not None and (isinstance(columns, str) or not columns):
         raise InvalidInputError(f"columns must be a list of at least one name, not {columns!r}")
-    return spark_schema(dataset.schema if columns is None else _project(dataset.schema, columns))
+    if columns is None:
+        return spark_schema(dataset.schema)
+    if not case_sensitive:
+        columns = [path if path in _ABOUT_ROWS else spelled_path(dataset.schema, path) for path in columns]
+    return spark_schema(_project(dataset.schema, columns))
 
 
 _ABOUT_ROWS: Final = {name: pa.field(name, pa.int64()) for name in ("_rowid", "_rowaddr", "_rowoffset")}

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from pyspark_lance.failures import plain_errors
+from pyspark_lance.names import case_sensitive
 from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import (
     Piece,
@@ -80,13 +81,13 @@ def read(
         InvalidInputError: The filter does not fit the columns, or is no SQL.
     """
     dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options)
-    schema = table_schema(dataset, columns)
+    schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
     plan_read(dataset, schema, filter=filter, storage_options=storage_options)  # checks all that can be wrong
 
     def frame(scan: Scan) -> DataFrame:
-        wanted = table_schema(dataset, scan.columns)
+        wanted = table_schema(dataset, scan.columns, case_sensitive=True)
         plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options)
         return read_frame(spark, dataset, plan, wanted, limit=scan.limit)
 

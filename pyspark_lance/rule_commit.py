@@ -20,6 +20,7 @@ import pyarrow as pa
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset, WriteResult
 from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError, SchemaError
+from pyspark_lance.keys import check_keys_of
 from pyspark_lance.row_rules import RowRules
 from pyspark_lance.update_commit import commit_update, rows_where
 from pyspark_lance.write_options import WriteOptions
@@ -41,11 +42,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
         missing = [name for name in names or () if stored.get_field_index(name) < 0]
         if missing or names == ():
             raise SchemaError(f"{what}: there are no columns {missing}; the columns are {stored.names}")
-        for kind in (stored.field(name) for name in names or ()):
-            if pa.types.is_nested(kind.type):
-                raise SchemaError(
-                    f"{what}: the values of column {kind.name!r} of type {kind.type} cannot be told apart"
-                )
+        check_keys_of(what, map(stored.field, names or ()), by_tasks=what == "merge_on")
     condition = None
     if options.replace_where is not None:
         # An empty table in memory parses SQL over such columns.

@@ -13,6 +13,7 @@ from pyroaring import BitMap
 from lance_core import FragmentMetadata, LanceDataset, LanceOperation, Transaction, WriteTry
 from lance_core.errors import LanceError
 from lance_core.threads import ThreadPool
+from pyspark_lance.keys import joined_by_key
 
 __all__ = ["Updated", "commit_update", "rows_where", "rows_with_keys"]
 
@@ -98,19 +99,7 @@ def rows_where(dataset: LanceDataset, condition: str) -> dict[int, BitMap]:
 
 def rows_with_keys(dataset: LanceDataset, keys: pa.Table) -> dict[int, BitMap]:
     """Offsets of the rows whose key is among some, by fragment id. A key with a null in it equals no other."""
-    from pyarrow import acero  # noqa: PLC0415 - loads pandas
-
-    on = keys.schema.names
-    if not keys.num_rows:
-        return {}
-    rows = dataset.scanner(columns=[*on, "_rowaddr"]).to_reader()
-    types = [rows.schema.field(name).type for name in on]
-    wanted = pa.table([keys.column(n).cast(t) for n, t in zip(on, types, strict=True)], names=on)
-    table = acero.Declaration("table_source", acero.TableSourceNodeOptions(wanted))
-    probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(rows))
-    join = acero.HashJoinNodeOptions("left semi", on, on)
-    found = acero.Declaration("hashjoin", join, inputs=[probe, table]).to_reader()
-    return _by_fragment(found)
+    return _by_fragment(joined_by_key(dataset, keys, ["_rowaddr"]))
 
 
 def _by_fragment(batches: Iterable[Any]) -> dict[int, BitMap]:

@@ -32,6 +32,7 @@ from lance_core.errors import (
     UnsupportedError,
 )
 from pyspark_lance.leftovers import delete_leftovers
+from pyspark_lance.names import matched_names
 from pyspark_lance.opened import opened
 from pyspark_lance.plan import WritePlan, plan_write
 from pyspark_lance.row_rules import RowRules, slices_of
@@ -254,7 +255,9 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         schema_mode=options.schema_mode,
         vector_columns=options.vector_columns,
         slices=options.slices,
+        case_sensitive=options.case_sensitive,
     )
+    options = _with_names(options, plan.stored.names)
     lacking = plan.new_columns + plan.grown_columns
     if base is not None and lacking and options.keeps_rows and options.mode == "overwrite":
         raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; add them before rows are replaced")
@@ -272,6 +275,16 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         dataset_schema=_schema_to_add(base, plan) if base is not None and adds else None,
         rules=rules,
     )
+
+
+def _with_names(options: WriteOptions, known: list[str]) -> WriteOptions:
+    """The options with names of columns as the table spells them; unknown ones stay."""
+
+    def spelled(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        found = matched_names(names or (), known, exact=options.case_sensitive)
+        return None if names is None else tuple(found.get(name, name) for name in names)
+
+    return replace(options, partition_by=spelled(options.partition_by), merge_on=spelled(options.merge_on))
 
 
 def _schema_to_add(base: LanceDataset, plan: WritePlan) -> bytes:

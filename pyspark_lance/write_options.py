@@ -40,6 +40,7 @@ class WriteOptions:
     partition_by: tuple[str, ...] | None = None
     partition_overwrite: PartitionOverwrite = "static"
     merge_on: tuple[str, ...] | None = None
+    case_sensitive: bool = False
 
     def __post_init__(self) -> None:
         for name, given, known in (

@@ -12,7 +12,7 @@ from lance_core.errors import DatasetExistsError, InvalidInputError
 from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.jobs import is_connect
 from pyspark_lance.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
-from pyspark_lance.names import check_spellings
+from pyspark_lance.names import case_sensitive, check_spellings
 from pyspark_lance.opened import opened
 from pyspark_lance.spark_types import handed_over
 from pyspark_lance.transports import Transport, run_on_partitions
@@ -159,7 +159,7 @@ def write_with(
     source = handed_over(df.schema)
     if is_connect(df.sparkSession):
         check_spellings(df, df.columns)  # its client names the columns that a function gets
-    job = prepare_write(source, uri, options)
+    job = prepare_write(source, uri, replace(options, case_sensitive=case_sensitive(df.sparkSession)))
     frame = df
     if options.cluster and options.slices is not None:
         frame = cluster_by_slice(df, options.slices)

@@ -1,0 +1,157 @@
+"""Equal keys: one definition for all merges, that of Spark's join.
+
+    float, double          -0.0 equals 0.0, and a NaN equals a NaN
+    timestamps             as Spark reads them: in microseconds
+    string collate ...     by the collation of the table's column
+    a null anywhere        equals no other key
+
+Where Spark's join is not at hand - in the tasks of the data source, and in the hashes of inserted keys - values are
+brought into a form in which equal keys are the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import SchemaError
+from pyspark_lance.arrow_types import SPARK_TYPE
+from pyspark_lance.batch_convert import BatchConverter
+from pyspark_lance.key_narrowing import narrowed_by_keys
+from pyspark_lance.spark_types import spark_view
+
+if TYPE_CHECKING:
+    from lance_core import LanceDataset
+
+__all__ = ["check_keys_of", "collation", "has_bytes", "joined_by_key", "plain_keys", "same_bytes", "spark_values"]
+
+_BINARY: Final = "UTF8_BINARY"
+_LOWER: Final = "UTF8_LCASE"
+_TRIMS: Final = "_RTRIM"
+
+
+def check_keys_of(what: str, fields: Iterable[pa.Field], *, by_tasks: bool = False) -> None:
+    """Make sure that the values of some columns can be told apart.
+
+    Args:
+        what: The argument that names the columns.
+        fields: The columns, as they are stored.
+        by_tasks: Whether tasks compare the values by themselves, without Spark's join.
+
+    Raises:
+        SchemaError: Those of one cannot; the message names it.
+    """
+    for field in fields:
+        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        if pa.types.is_nested(kind) or pa.types.is_null(kind):
+            raise SchemaError(
+                f"{what}: the values of column {field.name!r} of type {field.type} cannot be told apart; name columns"
+                " of numbers, strings, bytes, dates or times, or the fields of a struct as columns of their own"
+            )
+        if by_tasks and not has_bytes(field):
+            raise SchemaError(
+                f"{what}: column {field.name!r} has the collation {collation(field)}, by which only Spark itself"
+                " compares; pyspark_lance.merge(df, uri, on=...) does"
+            )
+
+
+def collation(field: pa.Field) -> str:
+    """The collation of a column of strings."""
+    name = (field.metadata or {}).get(SPARK_TYPE, b"").decode()
+    return name.rpartition(" ")[2] if name.startswith("string") else _BINARY
+
+
+def has_bytes(field: pa.Field) -> bool:
+    """Whether equal values of a column have a form of the same bytes."""
+    return collation(field).removesuffix(_TRIMS) in (_BINARY, _LOWER)
+
+
+def plain_keys(fields: Iterable[pa.Field]) -> list[str]:
+    """The columns whose equal values are the same: no floats and no collations."""
+    return [f.name for f in fields if not pa.types.is_floating(f.type) and collation(f) == _BINARY]
+
+
+def same_bytes(keys: pa.Table) -> pa.Table:
+    """Keys in the form in which equal ones are the same bytes; types and names stay."""
+    columns = [_same_bytes(column, field) for column, field in zip(keys.columns, keys.schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=keys.schema)
+
+
+def _same_bytes(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    kind = field.type
+    if pa.types.is_floating(kind):
+        return pa.chunked_array([_same_floats(chunk) for chunk in column.chunks], type=kind)
+    name = collation(field)
+    if name == _BINARY or not has_bytes(field):
+        return column
+    texts = column.cast(pa.string())
+    if name.startswith(_LOWER):
+        # As Spark: letter by letter, a dotted capital I as two letters, and all forms of sigma as one.
+        texts = pc.utf8_lower(pc.replace_substring(texts, "İ", "i\u0307"))
+        texts = pc.replace_substring(texts, "\u03c2", "\u03c3")
+    if name.endswith(_TRIMS):
+        texts = pc.utf8_rtrim(texts, characters=" ")
+    return texts.cast(kind)
+
+
+def _same_floats(array: pa.Array) -> pa.Array:
+    values = array.to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan
+    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return pa.array(values, array.type, mask=mask)
+
+
+def spark_values(keys: pa.Table) -> pa.Table:
+    """Keys in the types in which Spark compares them, and in the form in which equal ones are the same bytes."""
+    view = pa.schema([field.with_type(spark_view(field.type, field.name)) for field in keys.schema])
+    convert = BatchConverter(keys.schema, view, exact=False)
+    return same_bytes(pa.Table.from_batches(map(convert, keys.to_batches()), view))
+
+
+def joined_by_key(dataset: LanceDataset, keys: pa.Table, about: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a table whose key is among some. A key with a null in it equals no other.
+
+    Args:
+        dataset: The version.
+        keys: The keys, by the table's names; further columns come out beside each row that has the key.
+        about: Columns of the table that come out.
+    """
+    from pyarrow import acero  # noqa: PLC0415 - loads pandas
+
+    if not keys.num_rows:
+        return
+    fields = [field.with_nullable(True) for field in dataset.schema if field.name in keys.column_names]
+    on = [field.name for field in fields]
+    beside = [name for name in keys.column_names if name not in on]
+    known = _of_fields(keys, fields)
+    table = _beside(spark_values(known), keys.select(beside))
+    condition = narrowed_by_keys(dataset, known.select(plain_keys(fields)))
+    rows = dataset.scanner(columns=[*on, *about], filter=condition).to_reader()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            part = pa.Table.from_batches([batch])
+            yield from _beside(spark_values(_of_fields(part, fields)), part.select(about)).to_batches()
+
+    empty = _beside(
+        spark_values(_of_fields(rows.schema.empty_table(), fields)), rows.schema.empty_table().select(about)
+    )
+    reader = pa.RecordBatchReader.from_batches(empty.schema, batches())
+    build = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    probe = acero.Declaration("record_batch_reader_source", acero.RecordBatchReaderSourceNodeOptions(reader))
+    join = acero.HashJoinNodeOptions("inner", on, on, left_output=list(about), right_output=beside)
+    yield from acero.Declaration("hashjoin", join, inputs=[probe, build]).to_reader()
+
+
+def _of_fields(table: pa.Table, fields: Sequence[pa.Field]) -> pa.Table:
+    """Columns of a table, with the types and the metadata of these fields."""
+    return pa.Table.from_arrays([table.column(f.name).cast(f.type) for f in fields], schema=pa.schema(fields))
+
+
+def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
+    schema = pa.schema([*left.schema, *right.schema])
+    return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)

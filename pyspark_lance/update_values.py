@@ -1,0 +1,112 @@
+"""The values of an update: expressions whose types are assigned to those of the columns, as Spark stores them.
+
+int, bigint, ... -> int       value by value; one that does not fit is an error, whatever spark.sql.ansi.enabled says
+double -> float, decimal      rounded: an expression such as price * 1.1 has more digits than its column
+date -> timestamp, x -> text  Spark's cast
+text -> int, boolean -> int   refused before any job: cast it in the expression
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_core.errors import LanceError, SchemaError
+from pyspark_lance.plan import plan_write
+from pyspark_lance.spark_types import handed_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["assigned"]
+
+
+def assigned(
+    rows: DataFrame, values: Mapping[str, str], stored: pa.Schema, kinds: Mapping[str, Any]
+) -> dict[str, Column]:
+    """The columns of an update.
+
+    Args:
+        rows: The rows of the table.
+        values: Expressions in Spark SQL, by name of the column.
+        stored: The schema of the table.
+        kinds: Spark's types of its columns.
+
+    Raises:
+        SchemaError: The type of an expression cannot be stored in its column; the message names both.
+    """
+    from pyspark.sql import functions
+
+    found = {}
+    for name, text in values.items():
+        column = functions.expr(text).alias(name)
+        given = rows.select(column).schema[0].dataType
+        found[name] = _assigned(column, text, given, kinds[name], pa.schema([stored.field(name)])).alias(name)
+    return found
+
+
+def _assigned(column: Column, text: str, given: Any, wanted: Any, stored: pa.Schema) -> Column:
+    from pyspark.sql import functions, types
+
+    if given == wanted:
+        return column
+    if not _can_be_stored(given, wanted):
+        raise SchemaError(
+            f"update: column {stored.names[0]!r} is of type {wanted.simpleString()}, {text!r} of type"
+            f" {given.simpleString()}: write cast({text} as {wanted.simpleString()}) if that is meant"
+        )
+    numbers = isinstance(given, types.NumericType)
+    if isinstance(wanted, types.DecimalType) and numbers and not isinstance(given, types.IntegralType):
+        return functions.round(column, wanted.scale)
+    if _rounds(wanted) or not _fits(given, stored):
+        return column.cast(wanted)
+    return column
+
+
+def _fits(given: Any, stored: pa.Schema) -> bool:
+    """Whether a column of a type can be written as it is."""
+    from pyspark.sql import types
+
+    try:
+        plan_write(handed_over(types.StructType([types.StructField(stored.names[0], given)])), stored)
+    except LanceError:
+        return False
+    return True
+
+
+def _rounds(kind: Any) -> bool:
+    """Whether a type has floats or decimals in it."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.ArrayType):
+        return _rounds(kind.elementType)
+    if isinstance(kind, types.MapType):
+        return _rounds(kind.keyType) or _rounds(kind.valueType)
+    if isinstance(kind, types.StructType):
+        return any(_rounds(field.dataType) for field in kind)
+    return isinstance(kind, types.FloatType | types.DoubleType | types.DecimalType)
+
+
+def _can_be_stored(given: Any, wanted: Any) -> bool:
+    """Spark's rule for values that are stored in a column of another type (`spark.sql.storeAssignmentPolicy=ANSI`)."""
+    from pyspark.sql import types
+
+    if type(given) is type(wanted) and not isinstance(given, types.ArrayType | types.MapType | types.StructType):
+        return True
+    if isinstance(given, types.NullType):
+        return True
+    if isinstance(given, types.ArrayType) and isinstance(wanted, types.ArrayType):
+        return _can_be_stored(given.elementType, wanted.elementType)
+    if isinstance(given, types.MapType) and isinstance(wanted, types.MapType):
+        return _can_be_stored(given.keyType, wanted.keyType) and _can_be_stored(given.valueType, wanted.valueType)
+    if isinstance(given, types.StructType) and isinstance(wanted, types.StructType):
+        pairs = zip(given, wanted, strict=False)
+        return len(given) == len(wanted) and all(_can_be_stored(g.dataType, w.dataType) for g, w in pairs)
+    if isinstance(given, types.NumericType) and isinstance(wanted, types.NumericType):
+        return True
+    if isinstance(wanted, types.StringType):
+        return isinstance(given, types.AtomicType)
+    times = types.TimestampType | types.TimestampNTZType | types.DateType
+    return isinstance(given, times) and isinstance(wanted, times)
