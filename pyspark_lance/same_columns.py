@@ -34,7 +34,7 @@ def in_place_of(full: DataFrame, less: DataFrame) -> DataFrame | None:
     """
     if not is_classic(full):
         return _in_place_over_connect(full, less)
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with pyspark
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - comes with classic sessions
 
     try:
         return _in_place(full, less)
@@ -75,10 +75,10 @@ def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] 
     Returns:
         Their names, and whether the other frame consists of these columns alone, as they are.
     """
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
-
     if not is_classic(frame):
-        return None
+        return None  # where py4j may not be installed
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
+
     try:
         plan: Any = _plan(made)
         if plan.getClass().getSimpleName() not in ("Project", "Aggregate") or not plan.child().equals(_plan(frame)):
@@ -96,7 +96,7 @@ def needed_columns(frame: DataFrame, made: DataFrame) -> tuple[list[str], bool] 
 
 def condition_text(made: DataFrame) -> str | None:
     """The condition of a classic frame that `filter` made, as Spark has understood it, in SQL; None if unknown."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with classic sessions
 
     try:
         plan: Any = _plan(made)

@@ -43,7 +43,7 @@ QUERY: Final = "spark.streaming.query"
 BATCH: Final = "spark.streaming.batch"
 
 _QUIET: Final = frozenset(
-    {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Merge", "Project", "UpdateBases", "Clone"}
+    {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Project", "UpdateBases", "Clone"}
 )
 """Operations that neither add rows nor change or remove any."""
 
@@ -247,6 +247,8 @@ class StreamReader(DataSourceStreamReader):
         if name == "Overwrite":
             known = set()
         adds = name == "Append" or (name == "Overwrite" and before is None)
+        if name == "Merge" and before is not None:  # columns, and perhaps rows that came with them
+            adds = _hides_no_more(before, dataset)
         if name == "Update" and transaction is not None:
             operation: Any = transaction.operation
             adds = not operation.removed_fragment_ids and not operation.updated_fragments
@@ -268,6 +270,12 @@ class StreamReader(DataSourceStreamReader):
         ]
         pieces = cut(sizes, parallelism=_PARALLELISM, whole=plan.filter is not None)
         return [_Partition(plan, part) for part in pieces]
+
+
+def _hides_no_more(before: LanceDataset, after: LanceDataset) -> bool:
+    """Whether all rows of a version are still there in the next one."""
+    hidden = {one.fragment_id: one.metadata.num_deletions for one in before.get_fragments()}
+    return all(one.metadata.num_deletions == hidden.get(one.fragment_id, 0) for one in after.get_fragments())
 
 
 with contextlib.suppress(ImportError):  # before Spark 4.2, which reads everything in one batch

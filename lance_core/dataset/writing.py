@@ -246,7 +246,7 @@ def commit_fragments(
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
         table_config: Table configuration to set, unless it has these values already.
-        add_columns: First add the columns that the dataset lacks, in a version of their own; they are null in its rows.
+        add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows.
             The fragments were written with `LanceDataset.lance_schema_with`.
         max_retries: How often a commit that loses a race is rebased and put again.
         initial_bases: Base paths of a dataset that is created.

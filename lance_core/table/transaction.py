@@ -23,13 +23,16 @@ from lance_core.table.manifest import WRITER, Manifest, WriterVersion
 from lance_core.table.operations import OPERATIONS, ApplyContext, Operation, UnknownOperation
 from lance_core.table.operations.base import data_files
 
-__all__ = ["COMMIT_MESSAGE_KEY", "SLICES_KEY", "SLICE_NAMES_KEY", "Transaction", "is_early"]
+__all__ = ["COMMIT_MESSAGE_KEY", "FIRST_ADDED_KEY", "SLICES_KEY", "SLICE_NAMES_KEY", "Transaction", "is_early"]
 
 COMMIT_MESSAGE_KEY = "__lance_commit_message"
 """Property that holds the commit message."""
 
 SLICES_KEY = "lance.slices"
 """Property that names the parts of the table that a replacement fills, as a JSON list of texts."""
+
+FIRST_ADDED_KEY = "lance.first_added_fragment"
+"""Property of a Merge that also adds rows: the id of the first fragment that is new; those after it are new as well."""
 
 SLICE_NAMES_KEY = "lance.slice_names"
 """Property with the names of these parts for people, in the same order."""

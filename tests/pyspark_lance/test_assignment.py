@@ -3,6 +3,7 @@
 import decimal
 import math
 import pathlib
+import re
 
 import pyarrow as pa
 import pytest
@@ -43,7 +44,7 @@ def by_source(frame, uri, mode="append", **options):
 
 
 VERBS = {
-    "append": lambda frame, uri: pyspark_lance.write(frame, uri),
+    "append": pyspark_lance.write,
     "source": by_source,
     "merge": lambda frame, uri: pyspark_lance.merge(frame, uri, on="id"),
     "merge_on": lambda frame, uri: by_source(frame, uri, merge_on="id"),
@@ -51,20 +52,26 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
+def quick(*names):
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in VERBS]
+
+
+@pytest.mark.parametrize("verb", quick("merge", "source"))
 def test_literals_of_another_width(spark, table, verb):
     VERBS[verb](spark.sql("select 1L as id, 30L as n, 'c' as s"), table)
     assert (1, 30, "c") in rows(table)
     before = state(table)
     for value in ("3000000000L", "2.5D", "1.25"):
-        with pytest.raises(Exception, match=rf"column 'n': the value {value.rstrip('LD')} of type .* the table's type int32"):
+        with pytest.raises(
+            Exception, match=rf"column 'n': the value {value.rstrip('LD')} of type .* the table's type int32"
+        ):
             VERBS[verb](spark.sql(f"select 1L as id, {value} as n, 'c' as s"), table)
     with pytest.raises(Exception, match="column 'n': the DataFrame has string, the table int32"):
         VERBS[verb](spark.sql("select 1L as id, '5' as n, 'c' as s"), table)
     assert state(table) == before
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("ansi", [pytest.param("true", marks=pytest.mark.slow), "false"])
 def test_an_update_stores_no_other_value(spark, table, ansi):
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", ansi)
@@ -73,7 +80,9 @@ def test_an_update_stores_no_other_value(spark, table, ansi):
             pyspark_lance.update(table, {"n": "n + 3000000000L"}, "id = 1", spark=spark)
         with pytest.raises(InvalidInputError, match=r"column 'n': the value 12\.5 of type .* does not fit"):
             pyspark_lance.update(table, {"n": "n * 1.25D"}, "id = 1", spark=spark)
-        with pytest.raises(SchemaError, match=r"column 'n' is of type int, \"'5'\" of type string: write cast\('5' as int\)"):
+        with pytest.raises(
+            SchemaError, match=r"column 'n' is of type int, \"'5'\" of type string: write cast\('5' as int\)"
+        ):
             pyspark_lance.update(table, {"n": "'5'"}, spark=spark)
         assert lance_core.dataset(table).version == 1
         pyspark_lance.update(table, {"n": "cast('5' as int)", "s": "id + 1"}, "id = 2", spark=spark)
@@ -119,24 +128,27 @@ def test_an_update_rounds_to_the_digits_of_the_column(spark, uri):
 )  # fmt: skip
 def test_numbers_by_value(source, target, kept, other):
     change = converter(source, target, "c")
-    assert str(change(pa.array(kept, source)).cast(source).to_pylist()) == str(pa.array(kept, source).to_pylist()) or target == pa.float32()
+    found = change(pa.array(kept, source))
+    assert found.type == target
+    if source != pa.decimal128(3, 1):  # Arrow's own cast of floats to decimals is less exact
+        assert str(found.cast(source).to_pylist()) == str(pa.array(kept, source).to_pylist())
     if other is not None:
-        with pytest.raises(InvalidInputError, match=f"column 'c': the value {other} of type {source}".replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")):
+        with pytest.raises(InvalidInputError, match=rf"column 'c': the value {re.escape(str(other))}0* of type "):
             change(pa.array([*kept, other, *kept], source))
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", quick("append", "merge_on"))
 def test_names_follow_the_rule_of_the_session(spark, table, verb):
     VERBS[verb](spark.sql("select 1 as ID, 30 as N, 'c' as S"), table)
     assert (1, 30, "c") in rows(table)
     assert lance_core.dataset(table).schema.names == ["id", "n", "s"]
     before = state(table)
-    with pytest.raises(Exception, match="columns 'n' and 'N' are both column 'n' of the table"):
+    with pytest.raises(Exception, match=r"columns 'n' and 'N' (are both column 'n' of the table|differ only in case)"):
         VERBS[verb](spark.sql("select 1 as id, 30 as n, 'c' as s, 31 as N"), table)
     assert state(table) == before
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", quick("append", "source"))
 def test_names_are_exact_where_case_matters(spark, table, verb, telling_case_apart):
     before = state(table)
     with pytest.raises(Exception, match=r"'N'|agree in case"):

@@ -73,6 +73,7 @@ def test_a_collation_that_only_spark_knows(spark, uri):
         pyspark_lance.merge(twice.repartition(2), uri, on="k")
 
 
+@pytest.mark.slow
 def test_strings_are_compared_by_the_collation_of_the_table(spark, uri):
     pyspark_lance.write(frame(spark, "string collate UTF8_LCASE", ["'abc'"], 0), uri)
     pyspark_lance.merge(spark.sql("select 'ABC' as k, 0 as n, 1 as x"), uri, on="k")
@@ -108,8 +109,7 @@ def test_two_keys_that_are_equal_are_one_key_twice(spark, uri):
 
 
 def test_keys_that_cannot_be_compared_are_rejected_before_a_job(spark, uri):
-    kinds = {"struct(id) as k": "struct", "array(id) as k": "list", "map(id, id) as k": "map"}
-    for key, name in kinds.items():
+    for key, name in {"struct(id) as k": "struct", "map(id, id) as k": "map"}.items():
         place = f"{uri}-{name}"
         pyspark_lance.write(spark.range(2).selectExpr(key, "id as x"), place)
         boom = spark.range(2).selectExpr(key, "assert_true(id > 5) is null as x")
@@ -118,14 +118,18 @@ def test_keys_that_cannot_be_compared_are_rejected_before_a_job(spark, uri):
             lambda boom=boom, place=place: pyspark_lance.merge(boom, f"{place}-new", on="k"),
             lambda boom=boom, place=place: pyspark_lance.delete(place, boom, on="k"),
         ):
-            with pytest.raises(SchemaError, match=f"on: the values of column 'k' of type {name}.* cannot be told apart"):
+            with pytest.raises(
+                SchemaError, match=f"on: the values of column 'k' of type {name}.* cannot be told apart"
+            ):
                 verb()
 
 
 def test_bytes_of_equal_keys():
     table = pa.table({"f": pa.array([0.0, -0.0, math.nan, None, 1.0]), "i": pa.array([0, 1, 2, 3, None])})
     found = same_bytes(table)
-    assert str(found.to_pylist()) == str(pa.table({**table.to_pydict(), "f": [0.0, 0.0, math.nan, None, 1.0]}).to_pylist())
+    assert str(found.to_pylist()) == str(
+        pa.table({**table.to_pydict(), "f": [0.0, 0.0, math.nan, None, 1.0]}).to_pylist()
+    )
     field = pa.field("s", pa.string(), metadata={SPARK_TYPE: b"string collate UTF8_LCASE_RTRIM"})
     texts = pa.table([["ABC ", "\u0130", "\u03c2\u03a3", None, " x"]], schema=pa.schema([field]))
     assert same_bytes(texts).column(0).to_pylist() == ["abc", "i\u0307", "\u03c3\u03c3", None, " x"]

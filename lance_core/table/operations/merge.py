@@ -1,4 +1,4 @@
-"""Merge: add columns, or replace them by others with new ids."""
+"""Merge: add columns, or replace them by others with new ids; new fragments may come along."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lance_core.table.fragment import TOMBSTONE, Fragment, FragmentList
 from lance_core.table.index import IndexMetadata, with_bitmap
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, check_not_empty_files, retained_indices, the_manifest
-from lance_core.table.rowids import encode_versions
+from lance_core.table.rowids import assign_row_ids, encode_versions, with_versions
 
 __all__ = ["Merge"]
 
@@ -64,16 +64,27 @@ class Merge:
         if lost:
             raise InvalidInputError(f"Merge operation must keep all fragments, but fragment {min(lost)} is missing")
         merged = (fragment.without_dead_files() for fragment in self.fragments)
-        fragments = FragmentList([]).changed(
-            added=[_touched(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged]
-        )
+        touched = [_touched(fragment, base.fragments.get(fragment.id), context.version) for fragment in merged]
+        next_row_id = base.next_row_id
+        if base.uses_stable_row_ids:
+            touched, next_row_id = _with_row_ids(touched, base, context.version)
+        fragments = FragmentList([]).changed(added=touched)
         result = replace(
             base,
             schema=self.schema,
             fragments=fragments,
+            next_row_id=next_row_id,
             indices=tuple(_pruned(index, base.fragments, fragments) for index in base.indices),
         )
         return replace(result, indices=retained_indices(result))
+
+
+def _with_row_ids(fragments: list[Fragment], base: Manifest, version: int) -> tuple[list[Fragment], int]:
+    """Give ids to the rows of fragments that are new."""
+    new = [fragment for fragment in fragments if fragment.id not in base.fragments.ids and fragment.row_ids is None]
+    numbered, next_row_id = assign_row_ids(new, base.next_row_id)
+    found = {fragment.id: with_versions(fragment, version) for fragment in numbered}
+    return [found.get(fragment.id, fragment) for fragment in fragments], next_row_id
 
 
 def _touched(fragment: Fragment, before: Fragment | None, version: int) -> Fragment:

@@ -66,6 +66,11 @@ class Removal:
     updated_fragments: tuple[Fragment, ...]
     affected_rows: Mapping[int, BitMap]
 
+    @classmethod
+    def none(cls) -> Removal:
+        """No rows."""
+        return cls(removed_fragment_ids=(), updated_fragments=(), affected_rows={})
+
     @property
     def num_rows(self) -> int:
         """The number of removed rows."""

@@ -4,6 +4,7 @@
     append      Append        a dataset is created if there is none
     overwrite   Overwrite     the same
     replace     Update        the fragments replace the rows of the slices; a dataset is created if there is none
+                Merge         append and replace, where the fragments bring columns that the dataset gets with them
 
 A replacement that loses a race against a commit that merely moved rows (a compaction) is computed again on the latest
 version. One that loses against a replacement of the same slice fails: the table cannot decide which of the two should
@@ -43,16 +44,17 @@ from lance_core.errors import (
     SupersededError,
 )
 from lance_core.schema import Field, Schema, schema_to_bytes
-from lance_core.store import ObjectStore, canonical_uri
+from lance_core.store import ObjectStore, canonical_uri, make_durable
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
-from lance_core.table.operations import Append, Operation, Overwrite, Update, UpdateConfig, UpdateMap
-from lance_core.table.transaction import SLICES_KEY, Transaction
-from lance_core.verbs.columns.add import add_null_columns, lacking_fields
+from lance_core.table.operations import Append, Merge, Operation, Overwrite, Update, UpdateConfig, UpdateMap
+from lance_core.table.operations.base import next_fragment_id, number_fragments
+from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
+from lance_core.verbs.columns.add import lacking_fields, with_null_columns
 from lance_core.verbs.files.dictionaries import check_dictionaries, with_dictionaries
 from lance_core.verbs.files.fragment_writer import lance_schema
 from lance_core.verbs.files.presence import check_present
-from lance_core.verbs.rows.removal import Removal
+from lance_core.verbs.rows.removal import Removal, with_deletions
 from lance_core.verbs.version.bases import numbered
 from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.version.source import Source
@@ -155,10 +157,11 @@ class _Commit:
                 self._follow_creation(base, tries)
         if self.mode == "create" and len(tries) < base.version:  # somebody else has written to it, too
             raise DatasetExistsError(f"Dataset already exists: {self.uri}")
-        base = self._with_new_columns(self._configured(base))
+        base = self._configured(base)
         if self.mode in ("append", "replace"):
-            lance_schema(self.request.schema, base.schema)
-            check_dictionaries(base.schema, self.fragments, self.store)
+            schema = self._grown(base)
+            lance_schema(self.request.schema, schema)
+            check_dictionaries(schema, self.fragments, self.store)
         return self._follow(base, tries)
 
     def _base(self) -> Manifest | None:
@@ -229,7 +232,7 @@ class _Commit:
                     raise
                 landed = landed_tries(self.store, self.write, base.version, latest)
                 alone = self.write is not None and self.write.alone and latest.version > base.version + len(landed)
-                moved = removal is not None or isinstance(error, EarlierTryLandedError)
+                moved = removal is not None or isinstance(operation, Merge) or isinstance(error, EarlierTryLandedError)
                 if alone or not (moved or self._overrules):
                     raise
                 if not self._may_follow(base.version, latest, tries | landed):
@@ -244,7 +247,10 @@ class _Commit:
         """The operation for a version, or the outcome of an earlier try that is kept instead."""
         if self.mode in ("create", "overwrite"):
             return None, self._overwrite(), None
-        append = Append(fragments=self.fragments)
+        grows = self._grown(source.manifest) is not source.manifest.schema
+        append: Operation = Append(fragments=self.fragments)
+        if grows:
+            append = self._growing(source, files, Removal.none())
         rows: Rows = {}
         if self.write is not None and (self.mode == "append" or self.write.whole):
             rows, kept = rows_of_tries(source, self.write, tries)
@@ -253,12 +259,31 @@ class _Commit:
         if self.mode == "append" and not tries:
             return None, append, None
         removal = remove_slices(source, self.request.slices, files, rows)
+        if grows:
+            return None, self._growing(source, files, removal), removal
         operation = Update(
             removed_fragment_ids=removal.removed_fragment_ids,
             updated_fragments=removal.updated_fragments,
             new_fragments=self.fragments,
         )
         return None, operation, removal
+
+    def _growing(self, source: Source, files: Staged, removal: Removal) -> Merge:
+        """The operation that adds columns and fragments, and hides rows, in one version.
+
+        No other operation changes schema and fragments. It has to keep each fragment, also those without a row left.
+        """
+        base = source.manifest
+        emptied = [
+            with_deletions(source, fragment, removal.affected_rows[fragment.id], files)
+            for fragment in base.fragments
+            if fragment.id in removal.removed_fragment_ids
+        ]
+        make_durable(source.store, [one.deletion_file.key(one.id) for one in emptied if one.deletion_file is not None])
+        changed = {fragment.id: fragment for fragment in (*removal.updated_fragments, *emptied)}
+        new = number_fragments(self.fragments, next_fragment_id(base))
+        kept = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
+        return Merge(fragments=(*kept, *new), schema=self._grown(base), preserves_nullability=True)
 
     def _kept(self, version: int) -> _Outcome:
         manifest = load_manifest(self.store, version)
@@ -271,6 +296,8 @@ class _Commit:
         properties = dict(self.properties)
         if replaced:
             properties[REPLACES_KEY] = ",".join(map(str, replaced))
+        if isinstance(operation, Merge):
+            properties[FIRST_ADDED_KEY] = str(next_fragment_id(base))
         options = self.options
         if self.write is not None:
             alone = self.write.alone or self.mode == "create"
@@ -338,20 +365,10 @@ class _Commit:
         made = commit(self.store, transaction, base=base, options=CommitOptions()).manifest
         return made if made.version == base.version + 1 else base
 
-    def _with_new_columns(self, base: Manifest) -> Manifest:
-        """Add the columns that a dataset lacks, if that is wanted; Overwrite brings them along.
-
-        Raises:
-            RetryableConflictError: The dataset has changed since `base`, so that the files may name other columns.
-        """
-        new = lacking_fields(base.schema, self.request.schema)
-        if not new or not self.request.add_columns or self.mode == "overwrite":
-            return base
-        latest = load_latest(self.store, base)
-        if latest is not None and latest.version != base.version:
-            raise RetryableConflictError(f"{self.uri} was changed while columns were to be added; do the write again")
-        self._check_files()
-        return add_null_columns(Source(self.store, base, self.place.options), new, self.request.side_properties())
+    def _grown(self, base: Manifest) -> Schema:
+        """The schema with the columns that a dataset lacks, if they are to be added; Overwrite brings them along."""
+        new = lacking_fields(base.schema, self.request.schema) if self.request.add_columns else []
+        return base.schema if not new or self.mode == "overwrite" else with_null_columns(base, new)
 
     def _check_files(self) -> None:
         """Make sure that the files of the fragments are there before another version is made for them."""

@@ -31,6 +31,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import (
     Append,
     Delete,
+    Merge,
     Operation,
     Overwrite,
     Restore,
@@ -41,7 +42,7 @@ from lance_core.table.operations import (
     UpdateMode,
 )
 from lance_core.table.rowids import row_ids_of
-from lance_core.table.transaction import SLICES_KEY, Transaction
+from lance_core.table.transaction import FIRST_ADDED_KEY, SLICES_KEY, Transaction
 from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.version.source import Source
@@ -126,7 +127,7 @@ def rows_of_version(source: Source, version: int) -> Rows:
     """
     origin = _source(source, version)
     transaction = _transaction(origin)
-    mine = list(_brought(origin.manifest, transaction.operation))
+    mine = list(_brought(origin.manifest, transaction.operation, transaction.properties.get(FIRST_ADDED_KEY)))
     if not mine:
         return {}
     if origin.manifest.uses_stable_row_ids and source.manifest.uses_stable_row_ids:
@@ -136,7 +137,7 @@ def rows_of_version(source: Source, version: int) -> Rows:
     return _alive(source, _Trace(origin, mine).to(source))
 
 
-def _brought(manifest: Manifest, operation: Operation) -> Iterator[Fragment]:
+def _brought(manifest: Manifest, operation: Operation, first: str | None) -> Iterator[Fragment]:
     """The fragments that the transaction of a version added, with their ids in the manifest."""
     if isinstance(operation, Append | Overwrite):
         brought = operation.fragments
@@ -144,6 +145,8 @@ def _brought(manifest: Manifest, operation: Operation) -> Iterator[Fragment]:
         brought = operation.new_fragments
         if any(fragment.row_ids is not None for fragment in brought):
             raise TraceLostError("it moved rows of others")
+    elif isinstance(operation, Merge) and first is not None:
+        brought = tuple(fragment for fragment in operation.fragments if fragment.id >= int(first))
     else:
         raise TraceLostError(f"it was made by {operation.name}")
     names = {_name(fragment) for fragment in brought}

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from lance_core.commit import Committed
 from lance_core.table.manifest import Manifest
-from lance_core.table.operations import Append, Overwrite, Update
+from lance_core.table.operations import Append, Merge, Overwrite, Update
+from lance_core.table.transaction import FIRST_ADDED_KEY
 from lance_core.verbs.rows.removal import Removal
 
 __all__ = ["CommitFacts", "commit_facts"]
@@ -66,6 +67,8 @@ def commit_facts(
     added = operation.new_fragments if isinstance(operation, Update) else ()
     if isinstance(operation, Append | Overwrite):
         added = operation.fragments
+    if isinstance(operation, Merge) and (first := done.transaction.properties.get(FIRST_ADDED_KEY)):
+        added = tuple(fragment for fragment in operation.fragments if fragment.id >= int(first))
     rows_deleted: int | None = 0
     removed: int | None = 0
     if done.deduplicated:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core import Equals, FragmentWriter, Slice, Slices, WriteResult, commit_fragments, write_fragments
+from lance_core import Equals, FragmentWriter, Slice, Slices, WriteResult, WriteTry, commit_fragments, write_fragments
 from lance_core.errors import DatasetExistsError, InvalidInputError, RetryableConflictError, SchemaError
 
 
@@ -196,7 +196,7 @@ def test_finding_a_commit_by_property(table):
 
 
 @pytest.mark.parametrize("mode", ["append", "replace"])
-def test_columns_are_added_before_the_rows_that_have_them(table, mode):
+def test_columns_and_the_rows_that_have_them_come_in_one_version(table, mode):
     wider = rows("b", 50).append_column("w", pa.array(["x"]))
     added = [wider.schema.field("w")]
     fragments = write_fragments(wider, table.uri, dataset_schema=table.lance_schema_with(added))
@@ -212,15 +212,60 @@ def test_columns_are_added_before_the_rows_that_have_them(table, mode):
         add_columns=True,
         table_config={"k": "v"},
     )
-    assert result.version == table.version + 3
+    # Configuration is a version of its own.
+    assert (result.version, result.operation, result.rows_added) == (table.version + 2, "Merge", 1)
     latest = lance.dataset(table.uri)
     assert [row["w"] for row in latest.to_table().to_pylist() if row["p"] == "b"] == (
         ["x"] if mode == "replace" else [None, None, None, "x"]
     )
     assert lance_core.dataset(table.uri).to_table() == latest.to_table()
-    properties = [latest.read_transaction(version).transaction_properties for version in (4, 5, 6)]
-    assert [p.get("run") for p in properties] == ["r", "r", "r"]
-    assert [p.get("token") for p in properties] == [None, None, "x"]
+    properties = [latest.read_transaction(version).transaction_properties for version in (4, 5)]
+    assert [p.get("run") for p in properties] == ["r", "r"]
+    assert [p.get("token") for p in properties] == [None, "x"]
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_columns_and_rows_beside_an_append_and_a_later_try(tmp_path, stable):
+    uri = str(tmp_path / "t")
+    base = lance_core.write_dataset(pa.table({"p": ["a", "b"]}), uri, max_rows_per_file=1, enable_stable_row_ids=stable)
+    wider = pa.table({"p": ["b", "c"], "w": [1, 2]})
+    schema = base.lance_schema_with([wider.schema.field("w")])
+    lance.write_dataset(pa.table({"p": ["other"]}), uri, mode="append")
+    for number in (1, 2):
+        result = commit_fragments(
+            uri,
+            write_fragments(wider, uri, dataset_schema=schema),
+            wider.schema,
+            read_version=1 if number == 1 else 3,
+            add_columns=True,
+            write_try=WriteTry(token=("t", "x"), number=(number,), earlier=() if number == 1 else (3,)),
+        )
+        found = lance.dataset(uri)
+        assert result.version == found.version == number + 2
+        assert sorted((row["p"], row["w"]) for row in found.to_table().to_pylist() if row["w"]) == [("b", 1), ("c", 2)]
+        assert sorted(row["p"] for row in found.to_table().to_pylist()) == ["a", "b", "b", "c", "other"]
+        found.validate()
+        ids = found.to_table(with_row_id=True)["_rowid"].to_pylist()
+        assert len(set(ids)) == 5
+    assert lance_core.dataset(uri).to_table() == found.to_table()
+
+
+def test_a_slice_that_is_a_whole_fragment_is_replaced_with_a_new_column(tmp_path):
+    uri = str(tmp_path / "t")
+    base = lance_core.write_dataset(pa.table({"p": ["a", "b"], "x": [1, 2]}), uri, max_rows_per_file=1)
+    lance.dataset(uri).create_scalar_index("x", "BTREE")
+    wider = pa.table({"p": ["b"], "x": [3], "w": [1]})
+    fragments = write_fragments(wider, uri, dataset_schema=base.lance_schema_with([wider.schema.field("w")]))
+    done = commit_fragments(
+        uri, fragments, wider.schema, mode="replace", slices=slices("b"), read_version=2, add_columns=True
+    )
+    assert (done.version, done.rows_added, done.rows_deleted) == (3, 1, 1)
+    for library in (lance, lance_core):
+        found = library.dataset(uri)
+        assert found.to_table().to_pylist() == [{"p": "a", "x": 1, "w": None}, {"p": "b", "x": 3, "w": 1}]
+        assert [found.count_rows(f"x = {x}") for x in (1, 2, 3)] == [1, 0, 1]
+    lance.dataset(uri).optimize.compact_files()
+    assert lance_core.dataset(uri).to_table().num_rows == 2
 
 
 def test_columns_are_not_added_to_a_dataset_that_changed(table):
