@@ -131,7 +131,7 @@ def test_numbers_by_value(source, target, kept, other):
     found = change(pa.array(kept, source))
     assert found.type == target
     if source != pa.decimal128(3, 1):  # Arrow's own cast of floats to decimals is less exact
-        assert str(found.cast(source).to_pylist()) == str(pa.array(kept, source).to_pylist())
+        assert str(found.cast(source, safe=False).to_pylist()) == str(pa.array(kept, source).to_pylist())
     if other is not None:
         with pytest.raises(InvalidInputError, match=rf"column 'c': the value {re.escape(str(other))}0* of type "):
             change(pa.array([*kept, other, *kept], source))
