@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_core.errors import UnsupportedError
+from lance_core.errors import SchemaError, UnsupportedError
 
 PAYLOADS = [b"abc", None, b"", b"x" * 5000, b"yy" * 40, bytes(range(256))]
 KEPT = {"lance-encoding:blob": "true", "note": "kept"}
@@ -70,3 +70,70 @@ def test_blobs_inside_other_types_are_refused(tmp_path):
     data = pa.table([pa.array([{"b": {"data": b"x", "uri": None}}], schema.field(0).type)], schema=schema)
     with pytest.raises(UnsupportedError, match="inside"):
         lance_core.write_dataset(data, tmp_path)
+
+
+BINARY = pa.schema([pa.field("i", pa.int64()), pa.field("b", pa.binary(), metadata=KEPT)])
+
+
+def test_binary_becomes_a_blob_in_2_2(tmp_path):
+    table = rows().cast(BINARY)
+    for library in (lance_core, lance):
+        path = tmp_path / library.__name__
+        library.write_dataset(table, path, data_storage_version="2.2")
+        lance_core.write_dataset(rows([b"more", None]).cast(BINARY), path, mode="append")
+        lance.write_dataset(rows([b"theirs"]).cast(BINARY), path, mode="append")
+        expected = [*PAYLOADS, b"more", None, b"theirs"]
+        assert by_us(path) == expected
+        assert by_pylance(path, len(expected)) == [payload for payload in expected if payload]
+    ours, theirs = (lance.dataset(tmp_path / name).schema for name in ("lance_core", "lance"))
+    assert ours.equals(theirs, check_metadata=True)
+
+
+@pytest.mark.parametrize("library", [lance_core, lance])
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        *((pa.binary(), version) for version in ("2.0", "2.1")),
+        *((kind, version) for kind in (pa.string(), pa.int64(), pa.binary(4)) for version in VERSIONS),
+    ],
+    ids=str,
+)
+def test_other_types_are_rejected_before_anything_is_written(tmp_path, library, kind, version):
+    schema = pa.schema([pa.field("b", kind, metadata=KEPT)])
+    table = pa.table(
+        [pa.array([1, 2]).cast(pa.string()).cast(kind) if kind != pa.binary(4) else pa.array([b"1234"], kind)],
+        schema=schema,
+    )
+    with pytest.raises((SchemaError, OSError)) as failure:
+        library.write_dataset(table, tmp_path / "t", data_storage_version=version)
+    if library is lance_core:
+        assert "large_binary" in str(failure.value)
+        assert not (tmp_path / "t").exists()
+        # The message's remedies work.
+        library.write_dataset(
+            table.cast(pa.schema([pa.field("b", kind)])), tmp_path / "plain", data_storage_version=version
+        )
+        if kind == pa.binary():
+            cast = table.cast(pa.schema([pa.field("b", pa.large_binary(), metadata=KEPT)]))
+            library.write_dataset(cast, tmp_path / "large", data_storage_version=version)
+
+
+@pytest.mark.parametrize("version", ["legacy", *VERSIONS])
+def test_blobs_inside_of_structs_and_in_old_files_are_rejected(tmp_path, version):
+    field = pa.field("b", pa.large_binary(), metadata=KEPT)
+    inside = [pa.struct([field]), pa.list_(field), pa.list_(pa.struct([field]))]
+    for kind in [*inside, *([pa.large_binary()] if version == "legacy" else [])]:
+        schema = pa.schema([pa.field("s", kind, metadata=KEPT if kind == pa.large_binary() else None)])
+        with pytest.raises(UnsupportedError, match="blob"):
+            lance_core.write_dataset(schema.empty_table(), tmp_path / "t", data_storage_version=version)
+        assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_binary_column_that_is_added_as_a_blob_is_rejected(tmp_path, version):
+    dataset = lance_core.write_dataset(pa.table({"i": [1, 2]}), tmp_path, data_storage_version=version)
+    with pytest.raises(SchemaError, match="large_binary"):
+        dataset.add_columns(pa.table([pa.array([b"x", b"y"])], schema=pa.schema([BINARY.field("b")])).to_reader())
+    with pytest.raises(SchemaError, match="large_binary"):
+        dataset.add_columns(pa.schema([BINARY.field("b")]))
+    assert dataset.latest_version == 1

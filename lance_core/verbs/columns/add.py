@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, LanceError, SchemaError, UnsupportedError
+from lance_core.file.version import FileVersion
 from lance_core.schema import Field, Schema, check_primary_key, field_from_arrow, schema_from_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Merge
 from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
+from lance_core.verbs.files.blobs import check_blobs
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -103,6 +105,8 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
     """The dataset's schema with further columns, and further fields of structs; errors as `add_null_columns`."""
     if base.data_storage_version == "0.1":
         raise UnsupportedError("Cannot add all-null columns to a dataset of the file version 0.1")
+    fields = list(fields)
+    check_blobs(pa.schema(fields), FileVersion.from_string(base.data_storage_version))
     added = [field_from_arrow(field) for field in fields]
     check_primary_key(tuple(added))
     result = list(base.schema.fields)
@@ -134,10 +138,12 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
 
     Raises:
         SchemaError: A column exists, or cannot be stored.
-        UnsupportedError: A dictionary in version 0.1, whose values would have to be in the manifest.
+        UnsupportedError: Blobs that cannot be stored; a dictionary in version 0.1, whose values would have to be in the
+            manifest.
     """
     if not columns.names:
         raise InvalidInputError("no new column was given")
+    check_blobs(columns, FileVersion.from_string(manifest.data_storage_version))
     known = set(manifest.schema.names)
     for name in columns.names:
         if name in known:

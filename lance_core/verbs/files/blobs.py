@@ -1,35 +1,96 @@
 """Columns of blobs, as each version stores them.
 
-A large binary column with the metadata `lance-encoding:blob` stays one up to 2.1. In 2.2 it becomes a struct of `data`
-and `uri` with the extension name `lance.blob.v2`.
+A column of bytes with the metadata `lance-encoding:blob`:
+
+    0.1         rejected
+    2.0, 2.1    large binary stays what it is; binary is rejected, as by the reference library
+    2.2         binary and large binary become a struct of `data` and `uri` with the extension name `lance.blob.v2`
+
+Other types, and fields inside of structs and lists, are rejected: nobody could read them again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 
 from lance_core.encoding.paths import BLOB_V2_NAME
+from lance_core.errors import SchemaError, UnsupportedError
 from lance_core.file.version import FileVersion
 
-__all__ = ["with_blob_types"]
+__all__ = ["check_blobs", "with_blob_types"]
 
-_KEY: Final = b"lance-encoding:blob"
+_NAME: Final = "lance-encoding:blob"
+_KEY: Final = _NAME.encode()
+_BYTES: Final = (pa.binary(), pa.large_binary(), pa.binary_view())
 _STORAGE: Final = pa.struct([pa.field("data", pa.large_binary()), pa.field("uri", pa.string())])
 
 
 def with_blob_types(schema: pa.Schema, version: FileVersion) -> pa.Schema:
-    """The schema with columns of blobs as a new dataset of that version has them."""
+    """The schema with columns of blobs as a new dataset of that version has them.
+
+    Raises:
+        SchemaError, UnsupportedError: As `check_blobs`.
+    """
+    check_blobs(schema, version, binary=version is FileVersion.V2_2)
     if version is not FileVersion.V2_2:
         return schema
     fields = [_blob_type(field) if _is_blob(field) else field for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
 
 
+def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False) -> None:
+    """Make sure that the columns that ask to be blobs can be some.
+
+    Args:
+        schema: The columns.
+        version: Version of the files.
+        binary: Whether binary columns can, not just large binary ones.
+
+    Raises:
+        SchemaError: A column is of another type.
+        UnsupportedError: The version has no blobs, or a blob lies inside of another type.
+    """
+    for field in schema:
+        for below, path in _inside(field, field.name):
+            if _asks(below):
+                raise UnsupportedError(
+                    f"field {path!r}: blobs inside of other types are not offered; make it a column of its own, or "
+                    f"leave out the metadata {_NAME}"
+                )
+        if not _asks(field):
+            continue
+        if version is FileVersion.V0_1:
+            raise UnsupportedError(
+                f"column {field.name!r}: files of version 0.1 have no blobs; write with data_storage_version='2.2', or "
+                f"leave out the metadata {_NAME}"
+            )
+        if not (field.type == pa.large_binary() or (binary and field.type in _BYTES)):
+            raise SchemaError(
+                f"column {field.name!r} with the metadata {_NAME} must be of type large_binary, not {field.type}; cast "
+                f"it, or leave out the metadata"
+            )
+
+
+def _inside(field: pa.Field, path: str) -> Iterator[tuple[pa.Field, str]]:
+    """All fields below one, with their paths."""
+    kind = field.type
+    if not pa.types.is_nested(kind):
+        return
+    for index in range(kind.num_fields):
+        child = kind.field(index)
+        yield child, f"{path}.{child.name}"
+        yield from _inside(child, f"{path}.{child.name}")
+
+
+def _asks(field: pa.Field) -> bool:
+    return bool((field.metadata or {}).get(_KEY, b"").lower() == b"true")
+
+
 def _is_blob(field: pa.Field) -> bool:
-    asked = bool((field.metadata or {}).get(_KEY, b"").lower() == b"true")
-    return asked and field.type == pa.large_binary()
+    return _asks(field) and field.type in _BYTES
 
 
 def _blob_type(field: pa.Field) -> pa.Field:

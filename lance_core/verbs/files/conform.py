@@ -99,7 +99,7 @@ def check_metadata(metadata: dict[bytes, bytes] | None) -> None:
 
 
 def _fit_field(dataset: Field, data: Field, path: str) -> Field:
-    if is_blob_v2(dataset) and data.logical_type == "large_binary":
+    if is_blob_v2(dataset) and data.logical_type in ("large_binary", "binary"):
         return dataset
     if dataset.logical_type != data.logical_type:
         raise SchemaError(
