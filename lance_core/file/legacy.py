@@ -139,7 +139,7 @@ class LegacyFileWriter:
 
     def _with_dictionaries(self) -> list[file_pb2.Field]:
         """Write the values of the dictionaries; returns the fields of the file, which tell where they are."""
-        fields = schema_to_protobuf(self._schema)
+        fields = schema_to_protobuf(self._schema, legacy=True)
         for wire in fields:
             if wire.id in self._dictionaries:
                 values = self._dictionaries[wire.id].values()
@@ -165,7 +165,7 @@ class LegacyFileWriter:
         pages = {field.id: [(0, 0)] for field, _ in schema.walk()}
         for page in self._statistics.pages(schema):
             pages[page.field.id] = [(self._write_page(page), page.length)]
-        metadata.statistics.schema.extend(schema_to_protobuf(schema))
+        metadata.statistics.schema.extend(schema_to_protobuf(schema, legacy=True))
         metadata.statistics.fields.extend(pages)
         table = np.array([pages[field_id] for field_id in pages], "<i8")
         metadata.statistics.page_table_position = self.position

@@ -96,7 +96,7 @@ class DataFileReader:
         Args:
             store: Where the file is.
             key: Its key.
-            size: What the manifest says its size is; checked if given.
+            size: What the manifest says its size is; checked if given, of 0.1 files as the least that it can be.
             cache: Where metadata is kept; a file of a known size that is in it is not read here, unless it is so
                 small that its pages come with the metadata.
 
@@ -427,9 +427,13 @@ def _read_metadata(
     store: ObjectStore, key: str, tail: memoryview, size: int, expected_size: int | None
 ) -> tuple[FileMetadata, LegacyFileReader | None]:
     """Parse what stands at the end of a file; reads more of it if the tail is too short."""
-    if expected_size is not None and expected_size != size:
+    is_as_expected = expected_size is None or expected_size == size
+    if expected_size is not None and expected_size > size:
         raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")
     version = FileVersion.from_numbers(*read_version(bytes(tail[-8:])))
+    # Releases of the reference library up to 4.0 record the size of a 0.1 file without what stands behind its pages.
+    if not is_as_expected and version is not FileVersion.V0_1:
+        raise CorruptFileError(f"the file has {size} bytes, the manifest says {expected_size}")
     if version is FileVersion.V0_1:
         legacy = LegacyFileReader.open(store, key, tail, size)
         metadata = FileMetadata(

@@ -28,8 +28,11 @@ from lance_core.index.order import check_bounds, check_page_rows
 from lance_core.index.rows import Bools, Candidates, Ints, Rows, U64s, View
 from lance_core.index.zonemap import ZoneMap
 
-__all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "LOOKUP_FILE", "BTree", "BTreeBuilder"]
+__all__ = ["DATA_FILE", "DEFAULT_PAGE_ROWS", "IDS", "LOOKUP_FILE", "OLD_IDS", "BTree", "BTreeBuilder"]
 
+IDS: Final = "ids"
+OLD_IDS: Final = "row_ids"
+"""Names of the column of ids, in newer and in older files of pages."""
 DATA_FILE: Final = "page_data.lance"
 LOOKUP_FILE: Final = "page_lookup.lance"
 DEFAULT_PAGE_ROWS: Final = 4096
@@ -185,7 +188,7 @@ class BTree:
     def data_table(self) -> pa.Table:
         """The rows of page_data.lance."""
         values, ids = self.everything()
-        schema = pa.schema([pa.field("values", values.type), pa.field("ids", pa.uint64(), nullable=False)])
+        schema = pa.schema([pa.field("values", values.type), pa.field(IDS, pa.uint64(), nullable=False)])
         return pa.Table.from_arrays([values, pa.array(ids)], schema=schema)
 
 

@@ -199,9 +199,12 @@ def _read_btree(store: ObjectStore, prefix: str, index: IndexMetadata, _: pa.Dat
     table, metadata = read_table(store, prefix, btree.LOOKUP_FILE, index)
     reader = open_file(store, prefix, btree.DATA_FILE, index)
 
+    # Releases of the reference library up to 0.30 name the column after what the ids are.
+    name = btree.OLD_IDS if btree.OLD_IDS in reader.schema.names else btree.IDS
+
     def load(rows: Ints) -> tuple[pa.Array, U64s]:
-        found = read_columns(reader, ["values", "ids"], rows).combine_chunks()
-        values, ids = found.column("values"), found.column("ids")
+        found = read_columns(reader, ["values", name], rows).combine_chunks()
+        values, ids = found.column("values"), found.column(name)
         return values.chunk(0) if values.num_chunks else pa.nulls(0, values.type), ids.to_numpy()
 
     return btree.from_lookup(table, metadata, reader.num_rows, load, by_id=index.holds_row_ids)

@@ -21,15 +21,20 @@ __all__ = ["schema_from_bytes", "schema_from_protobuf", "schema_to_bytes", "sche
 _WITH_CHILDREN = ("struct", "list", "large_list", "map", "fixed_size_list:")
 
 
-def schema_to_protobuf(schema: Schema) -> list[file_pb2.Field]:
+def schema_to_protobuf(schema: Schema, *, legacy: bool = False) -> list[file_pb2.Field]:
     """The flat field list of a schema, as manifests, transactions and data files carry it.
+
+    Args:
+        schema: The schema.
+        legacy: Whether it is that of 0.1 files, where a dictionary is named once its values lie somewhere. In others
+            it is always named, and empty: releases of the reference library up to 0.30 look for it.
 
     Raises:
         CorruptFileError: An id is larger than the format can hold; new fields of a table with such ids have larger ones
             still.
     """
     try:
-        return [_to_protobuf(node, parent_id) for node, parent_id in schema.walk()]
+        return [_to_protobuf(node, parent_id, legacy=legacy) for node, parent_id in schema.walk()]
     except (ValueError, OverflowError) as error:
         raise CorruptFileError(f"schema: it cannot be written: {error}") from error
 
@@ -90,7 +95,7 @@ def schema_from_bytes(data: bytes) -> Schema:
     return schema_from_protobuf(message.fields, message.metadata)
 
 
-def _to_protobuf(node: Field, parent_id: int) -> file_pb2.Field:
+def _to_protobuf(node: Field, parent_id: int, *, legacy: bool) -> file_pb2.Field:
     wire = file_pb2.Field(
         name=node.name,
         id=node.id,
@@ -107,6 +112,8 @@ def _to_protobuf(node: Field, parent_id: int) -> file_pb2.Field:
     )
     if node.dictionary is not None:
         wire.dictionary.offset, wire.dictionary.length = node.dictionary
+    elif not legacy and node.logical_type.startswith("dict:"):
+        wire.dictionary.SetInParent()
     return wire
 
 
@@ -120,10 +127,16 @@ def _from_protobuf(wire: file_pb2.Field, children: tuple[Field, ...]) -> Field:
         metadata=dict(wire.metadata) if wire.metadata else {},
         extension_name=wire.extension_name,
         encoding=int(wire.encoding),
-        dictionary=(wire.dictionary.offset, wire.dictionary.length) if wire.HasField("dictionary") else None,
+        dictionary=_dictionary(wire),
         primary_key=_mark(wire.unenforced_primary_key, wire.unenforced_primary_key_position),
         clustering_key=_mark(wire.unenforced_clustering_key, wire.unenforced_clustering_key_position),
     )
+
+
+def _dictionary(wire: file_pb2.Field) -> tuple[int, int] | None:
+    """Where the values of a dictionary lie; an empty message says nothing."""
+    offset, length = wire.dictionary.offset, wire.dictionary.length
+    return (offset, length) if offset or length else None
 
 
 def _mark(flag: bool, position: int) -> KeyMark:

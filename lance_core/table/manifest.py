@@ -223,10 +223,12 @@ class Manifest:
 
     def _message_bytes(self, schema: Schema, index_section: int | None, transaction_section: int | None) -> bytes:
         """Serialize the message: fields, fragments and the rest one after the other, in the order of field numbers."""
-        fields: bytes | None = schema.memo.get("manifest")
+        is_legacy = self.data_storage_version == _LEGACY
+        memo = "legacy manifest" if is_legacy else "manifest"
+        fields: bytes | None = schema.memo.get(memo)
         if fields is None:
-            message = table_pb2.Manifest(fields=schema_to_protobuf(schema))
-            fields = schema.memo["manifest"] = message.SerializeToString(deterministic=True)
+            message = table_pb2.Manifest(fields=schema_to_protobuf(schema, legacy=is_legacy))
+            fields = schema.memo[memo] = message.SerializeToString(deterministic=True)
         fragments = _Shallow()
         fragments.fragments.extend(self.fragments.raw)  # type: ignore[attr-defined]
         rest = table_pb2.Manifest(
