@@ -22,7 +22,8 @@
         `-- IncompatibleConflictError           the operation makes no sense any more
             |-- HistoryGapError                 what was committed since the version that was read is not known
             |-- SupersededError                 a later try of the same write has committed
-            `-- EarlierTryError                 rows of an earlier try cannot be told from others any more
+            |-- EarlierTryError                 rows of an earlier try cannot be told from others any more
+            `-- UndecidedWriteError             whether the write has landed before is not known any more
 
 Several classes also derive from the builtin that pylance raises in the same place, so that
 `except ValueError` and `except OSError` written for it keep working.
@@ -54,6 +55,7 @@ __all__ = [
     "SchemaError",
     "StoreError",
     "SupersededError",
+    "UndecidedWriteError",
     "UnsupportedError",
     "VersionNotFoundError",
 ]
@@ -209,6 +211,12 @@ class EarlierTryError(IncompatibleConflictError):
     """An earlier try of the same write has committed rows that cannot be told from others any more."""
 
     code = "earlier-try"
+
+
+class UndecidedWriteError(IncompatibleConflictError):
+    """Whether a write has landed before cannot be known any more; it is not repeated."""
+
+    code = "undecided-write"
 
 
 class BranchConflictError(CommitConflictError):

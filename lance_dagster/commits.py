@@ -21,6 +21,9 @@ rows of the last try, once.
         end well
         found, of a run that      this is a deliberate second run: write, and leave that commit alone
         ended well
+
+A commit that adds rows is also noted in the table's own state, with its run; that stays when its version is cleaned up.
+Its rows are taken out if they can still be told from others; else the retry is an error.
 """
 
 from __future__ import annotations
@@ -82,7 +85,8 @@ class CommitTags:
         """The try as the commit takes it; `choices` are further fields of it."""
         if self.token is None:
             return None
-        return lance_core.WriteTry(token=(TOKEN_KEY, self.token), number=self.number, **choices)
+        note = self.properties.get("dagster.run_id", "")
+        return lance_core.WriteTry(token=(TOKEN_KEY, self.token), number=self.number, note=note, **choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +95,18 @@ class EarlierTries:
 
     Attributes:
         found: Their transactions by version, newest first.
+        gone: Versions of theirs that were cleaned up, and that the table's state knows of.
         missing: Versions that may have been theirs, but were cleaned up.
     """
 
     found: Mapping[int, lance_core.Transaction] = field(default_factory=dict)
+    gone: Sequence[int] = ()
     missing: Sequence[int] = ()
 
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions, oldest first."""
-        return tuple(sorted(self.found))
+        return tuple(sorted({*self.found, *self.gone}))
 
 
 def commit_tags(
@@ -172,11 +178,34 @@ def find_earlier_tries(
             )
         if run_id == facts.run_id or not run_succeeded(context, run_id):
             earlier[version] = transaction
-    return EarlierTries(found=earlier, missing=missing)
+    gone = []
+    for one in dataset.landed_attempts(write.token):
+        if one.number > write.number:
+            raise SupersededError(
+                f"version {one.version} of {dataset.uri} was committed by a later try of this write, in run "
+                f"{one.note}; nothing was written"
+            )
+        if one.version not in found and (one.note == facts.run_id or not run_succeeded(context, one.note)):
+            gone.append(one.version)
+    return EarlierTries(found=earlier, gone=gone, missing=_undecided(dataset, write, facts, missing))
+
+
+def _undecided(
+    dataset: lance_core.LanceDataset, write: lance_core.WriteTry, facts: RunFacts, missing: Sequence[int]
+) -> list[int]:
+    """The versions that may have been an earlier try's: the table took no note yet, and no first try came after."""
+    known_after = dataset.known_after("attempts")
+    firsts = [
+        one.version
+        for one in dataset.landed_attempts(write.token)
+        if one.note == facts.root_run_id and one.number[-1] == 0
+    ]
+    begins = min(firsts, default=0)
+    return [version for version in missing if version > begins and (known_after is None or version <= known_after)]
 
 
 def refuse_missing(tries: EarlierTries, uri: str) -> None:
-    """Refuse to append when it cannot be known what earlier tries have added.
+    """Refuse to append or merge when it cannot be known what earlier tries have added.
 
     Raises:
         EarlierTryError: Versions were cleaned up that may be theirs.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import lance_core
+from lance_core.errors import NotFoundError
 
 __all__ = ["column_schema", "event_metadata", "lineage_metadata", "partition_metadata"]
 
@@ -82,7 +83,10 @@ def _replaced_try(written: lance_core.WriteResult) -> dg.JsonMetadataValue | Non
     if not written.replaced_versions:
         return None
     version = written.replaced_versions[-1]
-    transaction = written.dataset.read_transaction(version)
+    try:
+        transaction = written.dataset.read_transaction(version)
+    except NotFoundError:
+        transaction = None  # cleaned up
     properties = (transaction.transaction_properties if transaction is not None else None) or {}
     attempt = properties.get("dagster.attempt", "")
     return dg.MetadataValue.json(

@@ -330,11 +330,10 @@ class LanceTableIOManager(dg.IOManager):
         plan = self._partitions(output, frame if output.existing is None or alone else output.existing.schema)
         mode = "overwrite" if alone else _commit_mode(output, plan)
         settings = output.settings
-        if mode == "append":
-            if settings.on_earlier_try == "replace":
-                refuse_missing(output.tries, output.uri)
-            if output.tries.found and settings.empty_output == "skip":
-                settings = replace(settings, empty_output="write")  # the earlier rows have to go all the same
+        if mode in ("append", "merge") and settings.on_earlier_try == "replace":
+            refuse_missing(output.tries, output.uri)
+        if mode == "append" and output.tries.versions and settings.empty_output == "skip":
+            settings = replace(settings, empty_output="write")  # the earlier rows have to go all the same
         if alone:
             settings = replace(settings, schema_mode="overwrite")
         request = self._request(output, mode, plan, settings)
@@ -382,7 +381,7 @@ def _commit_mode(output: _Output, plan: PartitionPlan | None) -> CommitMode:
         return "overwrite" if plan is None else "replace"
     if mode == "merge":
         return "create" if existing is None else "merge"
-    if mode == "append" or output.begun or output.tries.found:  # what the earlier tries put in goes
+    if mode == "append" or output.begun or output.tries.versions:  # what the earlier tries put in goes
         return "append"
     if existing is not None and (plan is None or mode == "create_only"):
         raise DatasetExistsError(f"{output.where}: the table {output.location.uri} exists, and write_mode is {mode}")
@@ -402,7 +401,7 @@ def _is_alone(output: _Output, frame: pa.Schema) -> bool:
     It need not if the write is to create the table, or brings other columns than the earlier tries did.
     """
     existing, tries = output.existing, output.tries
-    if existing is None or not tries.found or tries.found[tries.versions[0]].read_version != 0:
+    if existing is None or tries.gone or not tries.found or tries.found[tries.versions[0]].read_version != 0:
         return False
     if output.settings.write_mode in ("overwrite", "append") and not _differs(frame, existing.schema):
         return False
@@ -427,7 +426,7 @@ def _refuse_to_keep(output: _Output) -> None:
     Raises:
         InvalidInputError: They are.
     """
-    if output.tries.found:
+    if output.tries.versions:
         version = output.tries.versions[-1]
         raise InvalidInputError(
             f"{output.where} has no rows, and empty_output is skip, but version {version} of {output.location.uri} "

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 import lance_core
 from lance_core import LanceDataset, WriteResult
-from lance_core.errors import InvalidInputError, LanceError, SchemaError
+from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, SchemaError
 from pyspark_lance.changes import session_of
 from pyspark_lance.conversion_history import ONCE, ConversionHistory
 from pyspark_lance.failures import short_errors
@@ -113,6 +113,7 @@ def convert(
         made: list[WriteResult] = []
         for number, names in enumerate(_batched(left, found.files.sizes, max_bytes_per_commit)):
             first = begins and number == 0
+            once = (ONCE, history.token(found.files, names, run=run))
             done = write(
                 found.frame(names),
                 uri,
@@ -120,12 +121,15 @@ def convert(
                 schema_mode="strict" if first and mode != "overwrite" else "overwrite" if first else "add_columns",
                 partition_by=[partition_expr] if isinstance(partition_expr, str) else partition_expr,
                 vector_columns=vector_columns,
-                once=(ONCE, history.token(found.files, names, run=run)),
+                once=once,
+                stream_batch=history.batch(number),
                 transaction_properties=history.properties(found.files, names, begins=first),
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
             assert done is not None, "without a row a version is made as well"
+            if done.deduplicated and done.dataset.find_once(*once) is None:
+                raise RetryableConflictError(f"{source} is being converted to {uri} by somebody else; convert it again")
             made.append(done)
         dataset = lance_core.dataset(uri, storage_options=storage_options)
         rows = sum(one.rows_written for one in made)

@@ -7,6 +7,9 @@ Each commit of a conversion carries three or four texts:
     pyspark_lance.convert.files    20 characters for each file: a digest of its name, and one of its size and time
     pyspark_lance.convert.begins   on the first commit: older ones are not of this conversion
 
+How many such commits there are is kept in the table's own state, as the batches of a stream: where versions of them
+were cleaned up, it is not known any more which files they brought.
+
 A file whose name is known and whose size or time differ was changed: the table has rows of it that the source has not.
 """
 
@@ -21,7 +24,7 @@ from typing import Final
 
 import lance_core
 from lance_core import LanceDataset
-from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, UndecidedWriteError
 from pyspark_lance.foreign_tables import SourceFiles
 
 __all__ = ["ONCE", "ConversionHistory"]
@@ -46,6 +49,8 @@ class ConversionHistory:
         runs: How many conversions were begun.
         newest: Version of the last commit; 0 if there is none.
         commits: Commits of the last conversion.
+        landed: Commits of all conversions.
+        gone: Version of the last commit, if some of them were cleaned up.
     """
 
     source: str
@@ -54,6 +59,8 @@ class ConversionHistory:
     runs: int = 0
     newest: int = 0
     commits: int = 0
+    landed: int = 0
+    gone: int | None = None
 
     @classmethod
     def of(cls, uri: str | PathLike[str], source: str, storage_options: Mapping[str, str] | None) -> ConversionHistory:
@@ -64,6 +71,7 @@ class ConversionHistory:
         except DatasetNotFoundError:
             return cls(source=place, dataset=None)
         found, _ = dataset.find_transactions(_SOURCE, place)
+        known = dataset.landed_batch(_stream(place))
         texts = [one.transaction_properties or {} for _, one in sorted(found.items())]
         begun = [number for number, properties in enumerate(texts) if _BEGINS in properties]
         last = texts[begun[-1] if begun else 0 :]
@@ -77,6 +85,8 @@ class ConversionHistory:
             runs=len(begun),
             newest=max(found, default=0),
             commits=len(last),
+            landed=max(len(found), known.number if known is not None else 0),
+            gone=known.version if known is not None and known.number > len(found) else None,
         )
 
     def left(self, files: SourceFiles, source: str, mode: str) -> tuple[list[str], bool]:
@@ -85,7 +95,16 @@ class ConversionHistory:
         Raises:
             DatasetExistsError: The mode is "create", and the table is not one of a conversion of this source.
             InvalidInputError: The source is not what it was when the conversion was begun.
+            UndecidedWriteError: Which files were converted is not known any more.
         """
+        if self.gone is not None and self.dataset is not None:
+            if mode == "overwrite":
+                return list(files.sizes), True
+            raise UndecidedWriteError(
+                f"which files of {source} were converted to {self.dataset.uri} before is not known any more: versions "
+                f"that did so were cleaned up (the last one was {self.gone}). Nothing was written. mode='overwrite' "
+                "converts all files again, in the place of all rows; pyspark_lance.write adds the rows of some"
+            )
         if self.dataset is None or (mode == "append" and not self.newest):
             return list(files.sizes), True
         if mode == "create" and not self.newest:
@@ -112,9 +131,21 @@ class ConversionHistory:
         known = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
         return {_SOURCE: self.source, _FILES: "".join(known), **({_BEGINS: "true"} if begins else {})}
 
+    def batch(self, number: int) -> tuple[str, int]:
+        """The entry in the table's own state for a commit: the source, and how many commits of it there are then.
+
+        Args:
+            number: Number of the commit in this run, from 0.
+        """
+        return _stream(self.source), self.landed + number + 1
+
     def token(self, files: SourceFiles, names: Iterable[str], *, run: int) -> str:
         """The text that only one commit of these files in a run can carry."""
         return _digest("\n".join([self.source, str(run), *(f"{name}\t{files.state(name)}" for name in names)]), 18)
+
+
+def _stream(source: str) -> str:
+    return f"{ONCE}.{source}"
 
 
 def _known(text: str) -> Iterable[tuple[str, str]]:

@@ -34,6 +34,7 @@ from pyspark_lance.failures import plain_errors
 from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import Piece, ReadPlan, plan_read, plan_tasks, table_schema
+from pyspark_lance.source_columns import WatchedColumns
 from pyspark_lance.source_options import SourceOptions
 from pyspark_lance.source_streams import StreamReader, StreamWriter
 from pyspark_lance.spark_types import handed_over
@@ -74,6 +75,7 @@ class LanceDataSource(DataSource):
         with plain_errors():
             self._options = SourceOptions(options)
         self._version: int | None = None
+        self._asked = False  # for its schema: not if the user gave one
 
     @classmethod
     def name(cls) -> str:
@@ -84,7 +86,7 @@ class LanceDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns that are read; the version is fixed from here on."""
         dataset = self._options.open(self._version)
-        self._version = dataset.version
+        self._version, self._asked = dataset.version, True
         text = self._options.text("filter")
         if text is not None:
             dataset.parse_filter(text)  # a mistake shows when the frame is made
@@ -109,7 +111,10 @@ class LanceDataSource(DataSource):
     @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader."""
-        return StreamReader(self._options, self._plan(schema))
+        plan = self._plan(schema)
+        all_columns = self._asked and self._options.names("columns") is None
+        watched = WatchedColumns.of(plan.open(), plan.columns, all_columns=all_columns)
+        return StreamReader(self._options, plan, watched)
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - the same

@@ -10,6 +10,7 @@
     parallelism                       x               tasks that run at once
     startingVersion                                r  first version whose rows are read; "latest" for none that is there
     maxVersionsPerTrigger                          r  versions of one micro-batch, at most
+    undecidedBatch                                 w  error, write, skip: a batch of which nobody knows if it landed
     ignoreChanges                                  r  "true": rows of updates come as new ones, deletes are passed over
     vector_columns                          x      w  "v=128,w=64": arrays to store as vectors of so many items
     schema_mode                             x      w  strict, add_columns, overwrite
@@ -37,12 +38,13 @@ from typing import Any, Final
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from pyspark_lance.landed_batches import DECISIONS
 from pyspark_lance.write_options import WriteOptions
 
 __all__ = ["SourceOptions"]
 
 _READ: Final = ("version", "versionAsOf", "tag", "asof", "timestampAsOf", "columns", "filter", "parallelism")
-_STREAM: Final = ("startingVersion", "maxVersionsPerTrigger", "ignoreChanges", "checkpointLocation")
+_STREAM: Final = ("startingVersion", "maxVersionsPerTrigger", "ignoreChanges", "undecidedBatch", "checkpointLocation")
 _WRITE: Final = (
     "vector_columns",
     "schema_mode",
@@ -61,7 +63,9 @@ _WRITE: Final = (
     "transaction_properties",
 )
 _KNOWN: Final = {name.lower(): name for name in (*_READ, *_STREAM, *_WRITE, "branch")}
-_SPARKS_OWN: Final = frozenset({"path", "location", "provider", "owner", "is_managed_location", "serialization.format"})
+_SPARKS_OWN: Final = frozenset(
+    {"path", "location", "provider", "owner", "is_managed_location", "serialization.format", "queryname", "outputmode"}
+)
 _PREFIXES: Final = ("storage.", "transaction.", "option.")
 """`option.`: Spark repeats the options of CREATE TABLE under it."""
 _PUSHDOWN: Final = (
@@ -165,6 +169,14 @@ class SourceOptions:
             max_bytes_per_file=self.integer("max_bytes_per_file"),
             data_storage_version=self.text("data_storage_version"),
         )
+
+    @property
+    def undecided_batch(self) -> str:
+        """What is done with a batch that may have landed."""
+        value = (self.text("undecidedBatch") or "error").lower()
+        if value not in DECISIONS:
+            raise InvalidInputError(f"option undecidedBatch must be one of {', '.join(DECISIONS)}, not {value!r}")
+        return value
 
     def text(self, name: str) -> str | None:
         """An option as it was given; None if it was not."""

@@ -1,9 +1,10 @@
 """Streams from and to Lance tables.
 
-    writeStream   micro-batch -> one commit. Its transaction says `spark.streaming.query` and `spark.streaming.batch`:
-                  a batch that Spark repeats after a crash is found by them, and is not written twice.
-    readStream    offset = a version. The first batch is the table as it is (or `startingVersion`), then come the rows
-                  of each version that appends.
+    writeStream   micro-batch -> one commit. The table keeps the last batch of each query in its own state
+                  (`landed_batches`): one that Spark repeats after a crash is not written twice.
+    readStream    offset = a version and its table (`source_offsets`). The first batch is the table as it is (or
+                  `startingVersion`), then come the rows of each version that appends. New columns end the query, and
+                  are there when it is started again (`source_columns`).
 
     version that           gives
     ---------------------- -------------------------------------------------------------
@@ -33,14 +34,14 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a stream is a subclass of
 from lance_core import LanceDataset, LanceFragment
 from lance_core.errors import InvalidInputError, LanceError, VersionNotFoundError
 from pyspark_lance.failures import plain_errors
+from pyspark_lance.landed_batches import BATCH, QUERY, Landed
 from pyspark_lance.read_plan import FragmentSize, Piece, ReadPlan, cut
+from pyspark_lance.source_columns import Place, WatchedColumns
+from pyspark_lance.source_offsets import START, check_offset, number_of, offset_at, version_at
 from pyspark_lance.source_options import SourceOptions
 from pyspark_lance.write_job import WriteJob, prepare_write
 
 __all__ = ["BATCH", "QUERY", "StreamReader", "StreamWriter"]
-
-QUERY: Final = "spark.streaming.query"
-BATCH: Final = "spark.streaming.batch"
 
 _QUIET: Final = frozenset(
     {"Rewrite", "ReserveFragments", "CreateIndex", "UpdateConfig", "Project", "UpdateBases", "Clone"}
@@ -71,6 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SourceOptions, source: pa.Schema, *, overwrite: bool) -> None:
         self._options = options
         write_options = options.write_options(overwrite=overwrite)
+        options.undecided_batch  # noqa: B018 - a mistake shows before any task runs
         if write_options.once is not None:
             raise InvalidInputError("option once: a stream says once by itself which batch was written")
         if write_options.merge_on is not None or write_options.replace_where is not None:
@@ -99,44 +101,35 @@ class StreamWriter(DataSourceStreamArrowWriter):
         found = [message for message in messages if isinstance(message, _Message)]
         if not found:
             return
-        job = self._of(found[0], batchId)
-        if self._landed(found[0].query, batchId) is not None:
-            self._clean(job, found[0].query, batchId)
-        else:
-            job.finish([message.report for message in found])
+        job, query = self._of(found[0], batchId), found[0].query
+        dataset = self._options.open_or_none()
+        landed = Landed(dataset, query, uri=self._options.uri, decision=self._options.undecided_batch)
+        try:
+            done = landed.has(batchId)
+        except LanceError:
+            self._clean(job)
+            raise
+        if done:
+            self._clean(job)
+        elif job.finish([message.report for message in found]) is None:
+            landed.remember_empty(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete what the tasks wrote, if one of them failed. A commit that failed has deleted what it could."""
         found = [message for message in messages if isinstance(message, _Message)]
         if found and len(found) < len(messages):
-            self._clean(self._of(found[0], batchId), found[0].query, batchId, failed=True)
+            self._clean(self._of(found[0], batchId), failed=True)
 
     def _of(self, message: _Message, batch: int) -> WriteJob:
         """The write of the tasks, to be committed on the latest version as this batch of its query."""
         options = self._job.options
         properties = {**(options.transaction_properties or {}), QUERY: message.query, BATCH: str(batch)}
-        return replace(self._job, job=message.job, options=replace(options, transaction_properties=properties))
+        options = replace(options, transaction_properties=properties, stream_batch=(message.query, batch))
+        return replace(self._job, job=message.job, options=options)
 
-    def _landed(self, query: str, batch: int) -> LanceDataset | None:
-        """The version that holds a batch of a query; versions are walked back to the query's latest one."""
+    def _clean(self, job: WriteJob, *, failed: bool = False) -> None:
         dataset = self._options.open_or_none()
-        while dataset is not None:
-            transaction = dataset.read_transaction(dataset.version)
-            properties = (transaction and transaction.transaction_properties) or {}
-            if properties.get(QUERY) == query:
-                last = int(properties.get(BATCH, "-1"))
-                return dataset if last >= batch else None
-            if dataset.version <= 1:
-                return None
-            try:
-                dataset = dataset.checkout_version(dataset.version - 1)
-            except VersionNotFoundError:
-                return None  # cleaned up: the query has written nothing since
-        return None
-
-    def _clean(self, job: WriteJob, query: str, batch: int, *, failed: bool = False) -> None:
-        landed = self._landed(query, batch)
-        job.clean(() if landed is None else [fragment.metadata for fragment in landed.get_fragments()], failed=failed)
+        job.clean([] if dataset is None else [one.metadata for one in dataset.get_fragments()], failed=failed)
 
 
 class _Partition(InputPartition):
@@ -149,16 +142,18 @@ class _Partition(InputPartition):
 
 
 class StreamReader(DataSourceStreamReader):
-    """Reads the rows of versions that append; offsets are versions.
+    """Reads the rows of versions that append; offsets are those of `source_offsets`.
 
     Args:
         options: The user's.
         plan: The columns and the filter, planned for the version at which the query began.
+        watched: The columns of the table at that version.
     """
 
-    def __init__(self, options: SourceOptions, plan: ReadPlan) -> None:
+    def __init__(self, options: SourceOptions, plan: ReadPlan, watched: WatchedColumns | None = None) -> None:
         self._options = options
         self._plan = plan
+        self._watched = watched
         self._most = options.integer("maxVersionsPerTrigger")
         if self._most == 0:
             raise InvalidInputError("option maxVersionsPerTrigger must be at least 1")
@@ -166,35 +161,52 @@ class StreamReader(DataSourceStreamReader):
         self._starting = options.text("startingVersion")
         if self._starting not in (None, "latest"):
             options.integer("startingVersion")
-        self._last: int | None = None
+        self._last: dict[str, Any] | None = None
         self._end: int | None = None
 
     @plain_errors()
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The offset at which a new query begins: before the first version that it reads."""
         if self._starting is None:
-            return {"version": 0}
+            return dict(START)
+        latest = self._options.open_or_none()
         if self._starting == "latest":
-            return {"version": self._latest()}
-        first, latest = max(1, int(self._starting)), self._latest()
-        if first > latest:
+            return dict(START) if latest is None else offset_at(latest)
+        first, last = max(1, int(self._starting)), 0 if latest is None else latest.version
+        if first > last:
             raise VersionNotFoundError(
-                f"option startingVersion: {self._options.uri} has no version {first} yet, its latest one is {latest};"
+                f"option startingVersion: {self._options.uri} has no version {first} yet, its latest one is {last};"
                 " 'latest' begins with what comes after that"
             )
         return {"version": first - 1}
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - the same
-        """The last version of the next batch."""
-        from_version = self._last if start is None else start["version"]
-        from_version = self.initialOffset()["version"] if from_version is None else from_version
-        end = self._latest() if self._end is None else self._end
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - the same
+        """The last version of the next batch.
+
+        Raises:
+            IncompatibleConflictError: The table is another one than what was read up to `start`.
+            SchemaError: Its columns have changed since the query began.
+        """
+        start = start or self._last or self.initialOffset()
+        latest = self._options.open_or_none()
+        check_offset(self._options, start, latest)
+        from_version = number_of(start)
+        if latest is None:
+            self._last = start
+            return start
+        end = latest.version if self._end is None else min(self._end, latest.version)
         whole = self._starting is None and from_version == 0
         if self._most is not None and not whole and type(limit).__name__ != "ReadAllAvailable":
             end = min(end, from_version + self._most)
-        self._last = max(end, from_version)
-        return {"version": self._last}
+        if end < from_version:
+            self._last = start
+            return start
+        dataset = latest if end == latest.version else version_at(self._options, end)
+        if end > from_version and self._watched is not None:
+            self._watched.check(dataset)
+        self._last = offset_at(dataset)
+        return self._last
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - the same
         """The default limit of a batch; Spark's limit of files counts versions here."""
@@ -204,45 +216,40 @@ class StreamReader(DataSourceStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the same
         """Take note of the latest version when the query starts: the query ends there, in as many batches as needed."""
-        self._end = self._latest()
+        latest = self._options.open_or_none()
+        self._end = 0 if latest is None else latest.version
 
     @plain_errors()
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The partitions for the versions after `start`, up to `end`."""
-        first, last = start["version"], end["version"]
+        first, last = number_of(start), number_of(end)
         if last <= first:
             return []
+        latest = self._options.open_or_none()
+        check_offset(self._options, end, latest)
+        check_offset(self._options, start, latest)
+        dataset = version_at(self._options, last)
         if first == 0 and self._starting is None:
-            return self._tasks(self._options.open(last), None)
-        return [part for version in range(first + 1, last + 1) for part in self._added(version)]
+            return self._tasks(dataset, None, dataset)
+        return [part for version in range(first + 1, last + 1) for part in self._added(version, dataset)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs in a task."""
         assert isinstance(partition, _Partition)
         return partition.plan.read(partition.pieces)
 
-    def _latest(self) -> int:
-        dataset = self._options.open_or_none()
-        return 0 if dataset is None else dataset.version
-
-    def _added(self, version: int) -> list[InputPartition]:
+    def _added(self, version: int, end: LanceDataset) -> list[InputPartition]:
         """The fragments that a version added.
 
         Raises:
             LanceError: It did more than that, or was cleaned up.
         """
-        try:
-            dataset = self._options.open(version)
-            before = self._options.open(version - 1) if version > 1 else None
-        except VersionNotFoundError as error:
-            raise LanceError(
-                f"version {version} of {self._options.uri}, or the one before it, is not there any more: the stream"
-                " fell behind the clean-up of the table; begin anew with another checkpoint"
-            ) from error
+        dataset = version_at(self._options, version)
         transaction = dataset.read_transaction(version)
         name = "unknown" if transaction is None else transaction.operation.name
         if name in _QUIET:
             return []
+        before = version_at(self._options, version - 1) if version > 1 else None
         known = set() if before is None else {fragment.fragment_id for fragment in before.get_fragments()}
         if name == "Overwrite":
             known = set()
@@ -258,18 +265,26 @@ class StreamReader(DataSourceStreamReader):
                 " rows are new. Option ignoreChanges=true reads the rows of its new files, and passes over those that"
                 " went"
             )
-        return self._tasks(dataset, known) if name != "Restore" else []
+        return self._tasks(dataset, known, end) if name != "Restore" else []
 
-    def _tasks(self, dataset: LanceDataset, known: set[int] | None) -> list[InputPartition]:
+    def _tasks(self, dataset: LanceDataset, known: set[int] | None, end: LanceDataset) -> list[InputPartition]:
         """Tasks for the fragments of a version, but for those that are known."""
-        plan = replace(self._plan, version=dataset.version, written_at=dataset.timestamp.isoformat())
         new: list[LanceFragment] = [one for one in dataset.get_fragments() if one.fragment_id not in (known or ())]
+        places = [Place(dataset=dataset, columns=self._plan.columns, fragments=tuple(new))]
+        if self._watched is not None:
+            places = self._watched.places(self._options, dataset, new, end)
+        return [part for place in places for part in self._parts(place)]
+
+    def _parts(self, place: Place) -> Iterator[InputPartition]:
+        """Tasks for fragments of a version."""
+        version, written_at = place.dataset.version, place.dataset.timestamp.isoformat()
+        plan = replace(self._plan, version=version, written_at=written_at, columns=place.columns)
         sizes = [
             FragmentSize(fragment_id=one.fragment_id, num_rows=one.metadata.num_rows, num_bytes=one.metadata.num_bytes)
-            for one in new
+            for one in place.fragments
         ]
-        pieces = cut(sizes, parallelism=_PARALLELISM, whole=plan.filter is not None)
-        return [_Partition(plan, part) for part in pieces]
+        for pieces in cut(sizes, parallelism=_PARALLELISM, whole=plan.filter is not None):
+            yield _Partition(plan, pieces)
 
 
 def _hides_no_more(before: LanceDataset, after: LanceDataset) -> bool:

@@ -88,6 +88,9 @@ def commit_update(
     done = dataset.commit_once(transaction, once=once, write_try=write_try, looked_until=looked_until)
     landed = None if once is None else done.read_transaction(done.version)
     adopted = landed is not None and landed.uuid != transaction.uuid
+    if adopted and once is not None:  # the version that carries it may be gone: then this is a later one
+        found = done.find_once(*once)
+        landed = landed if found is None else found[1]
     made_by = landed if landed is not None else transaction
     return Updated(dataset=done, transaction=made_by, adopted=adopted)
 

@@ -170,6 +170,7 @@ class WriteJob:
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
             once=options.once,
+            stream_batch=options.stream_batch,
             write_try=options.write_try,
             storage_options=options.storage_options,
             data_storage_version=options.data_storage_version,
@@ -211,8 +212,9 @@ def _result(committed: CommitResult, reports: Sequence[TaskReport], options: Wri
 def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[WriteResult | None, WriteOptions]:
     """Look for an earlier write with the same `once`.
 
-    The history is searched, newest version first, down to `once_since` or to its beginning. With `read_version` the
-    caller asserts that it has searched up to that version.
+    The table's own state is looked at first, which knows of it even if its version was cleaned up. Then the history is
+    searched, newest version first, down to `once_since` or to its beginning. With `read_version` the caller asserts
+    that it has searched up to that version.
 
     Returns:
         The result of that write, None if there was none; and the options for the write, based on the version up to
@@ -223,7 +225,7 @@ def already_done(uri: str | PathLike[str], options: WriteOptions) -> tuple[Write
     latest = opened(uri, None, options.storage_options)
     if latest is None:
         return None, replace(options, read_version=0)
-    found = latest.find_transaction(*options.once, newer_than=options.once_since)
+    found = latest.find_once(*options.once, newer_than=options.once_since)
     if found is None:
         return None, replace(options, read_version=latest.version)
     version, transaction = found

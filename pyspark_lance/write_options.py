@@ -27,6 +27,7 @@ class WriteOptions:
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
     once: tuple[str, str] | None = None
+    stream_batch: tuple[str, int] | None = None
     once_since: int = 0
     write_try: WriteTry | None = None
     read_version: int | None = None

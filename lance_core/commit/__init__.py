@@ -5,6 +5,7 @@ from lance_core.commit.landing import LOOK_AGAIN_AFTER
 from lance_core.commit.listeners import Listener, on_commit
 from lance_core.commit.loop import CommitOptions, Committed, Prepare, commit
 from lance_core.commit.naming import migrate_to_v2_names
+from lance_core.commit.proofs import attempts_of, find_once, is_gone, landed_version
 from lance_core.commit.rebase import Rebased, deletion_vector, load_deletion_vector
 from lance_core.commit.relation import carries_on, is_later_than
 from lance_core.commit.tries import (
@@ -49,6 +50,7 @@ __all__ = [
     "Verdict",
     "WriteTry",
     "affected_fragments",
+    "attempts_of",
     "carries_on",
     "check_identity",
     "commit",
@@ -56,9 +58,12 @@ __all__ = [
     "existing_versions",
     "find_all_by_property",
     "find_by_property",
+    "find_once",
     "identity_of",
+    "is_gone",
     "is_later_than",
     "judge",
+    "landed_version",
     "latest_version",
     "list_versions",
     "load_deletion_vector",

@@ -17,13 +17,14 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lance_core.commit.conflict import AffectedRows, Verdict, judge
 from lance_core.commit.handler import VersionWriter
 from lance_core.commit.landing import Clock, Put, has_landed
 from lance_core.commit.listeners import tell
+from lance_core.commit.proofs import landed_batch, landed_once, proof_of, refuse_later_attempt
 from lance_core.commit.rebase import Rebased, rebase
 from lance_core.commit.relation import carries_on
 from lance_core.commit.repair import repaired
@@ -49,6 +50,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_core.store import ObjectStore, make_durable
+from lance_core.table.idempotency import Proof
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import ApplyContext, Clone, Overwrite, Restore
 from lance_core.table.paths import DETACHED_BIT, Naming, is_detached
@@ -88,14 +90,18 @@ class CommitOptions:
         naming: Scheme of manifest names of a dataset that is created; an existing one keeps its own.
         detached: Commit a version that is not part of the history: it follows its read version whatever else
             happened, and is not found unless its number is known.
-        once: A transaction property. If a version since the read version carries it, that one is returned and nothing
-            is written.
+        once: A transaction property. If a version since the read version carries it, or the table knows that an older
+            one did, that one is returned and nothing is written.
+        batch: A stream and the number of its batch. If the table knows that this one has landed, or a later one,
+            nothing is written.
         write: Which try of which write this is, if it may be tried several times; its properties are on the
             transaction.
         looked_until: Version up to which the caller has looked for `once` or other tries, if that is before the read
             version: those between are looked at as well.
         data_storage_version: Version of data files, for Overwrite; None to infer it.
         stable_row_ids: Whether a dataset that is created has stable row ids.
+        brings: Configuration of a branch whose rows the commit brings: what the branch knows of landed writes stays
+            known.
     """
 
     max_retries: int = 20
@@ -104,10 +110,12 @@ class CommitOptions:
     naming: Naming = Naming.V2
     detached: bool = False
     once: tuple[str, str] | None = None
+    batch: tuple[str, int] | None = None
     write: WriteTry | None = None
     looked_until: int | None = None
     data_storage_version: str | None = None
     stable_row_ids: bool = False
+    brings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,8 @@ class Committed:
         manifest: The committed version.
         transaction: The transaction as it was recorded, after rebases.
         attempts: How many versions were tried; 0 if the commit was there already.
-        deduplicated: Whether an earlier commit with the same `once` property was found instead.
+        deduplicated: Whether an earlier commit with the same `once` property, or of the same batch, was found instead.
+            If its version was cleaned up, the manifest is that of the latest one.
     """
 
     manifest: Manifest
@@ -284,6 +293,9 @@ class _Commit:
     def _attempt(self, writer: VersionWriter, latest: Manifest | None, attempt: int) -> Committed | None:
         """Try to follow the latest version; None if another writer was faster."""
         began = time.monotonic()
+        proven = self._proven(latest)
+        if proven is not None:
+            return proven
         if latest is not None and self._creates and self.options.once is None:
             raise DatasetExistsError(f"Dataset already exists: {self.store.root}")
         earlier = self._load_since(latest)
@@ -314,6 +326,20 @@ class _Commit:
             return None
         _logger.debug("committed version %d of %s in attempt %d", landed.version, self.store.root, attempt)
         return Committed(manifest=landed, transaction=rebased.transaction, attempts=attempt)
+
+    def _proven(self, latest: Manifest | None) -> Committed | None:
+        """The commit of the same write that the state of the latest version knows; its version may be gone."""
+        options = self.options
+        if latest is None:
+            return None
+        if options.write is not None:
+            refuse_later_attempt(latest, options.write, self.store.root)
+        found = None if options.once is None else landed_once(self.store, latest, options.once)
+        if found is None and options.batch is not None:
+            found = landed_batch(latest, options.batch)
+        if found is None:
+            return None
+        return Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True)
 
     def _load_since(self, latest: Manifest | None) -> Mapping[int, Transaction]:
         """Read the transactions of all versions since the read version."""
@@ -463,9 +489,15 @@ class _Commit:
             data_storage_version=self.options.data_storage_version,
             stable_row_ids=self.options.stable_row_ids,
             source=source,
+            proof=None if is_detached(version) else self._proof(transaction, latest),
         )
         manifest = transaction.apply(latest, context, _time_after(latest))
         return manifest if latest is None else repaired(self.store, manifest, latest)
+
+    def _proof(self, transaction: Transaction, latest: Manifest | None) -> Proof:
+        options = self.options
+        proof = proof_of(transaction, latest, once=options.once, batch=options.batch, write=options.write)
+        return replace(proof, brings=options.brings)
 
     def _drop(self, rebased: Rebased) -> None:
         for key in rebased.written:

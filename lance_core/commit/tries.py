@@ -53,6 +53,7 @@ class WriteTry:
             put into the same rows meanwhile, instead of reporting a conflict: the later write wins.
         alone: Whether the commit is only right as long as nobody but tries of this write has committed since the
             version that it is made from: an overwrite that is to take out nothing but earlier tries.
+        note: A short text that the table keeps with the attempt, such as the id of the run that made it.
 
     Raises:
         InvalidInputError: A field has no value that can be used.
@@ -65,6 +66,7 @@ class WriteTry:
     whole: bool = False
     overrules: bool = False
     alone: bool = False
+    note: str = ""
 
     def __post_init__(self) -> None:
         if self.on_earlier_try not in get_args(OnEarlierTry):

@@ -104,6 +104,7 @@ class CommittingVerbs(Handle):
         transaction: Transaction,
         *,
         once: tuple[str, str] | None = None,
+        stream_batch: tuple[str, int] | None = None,
         write_try: WriteTry | None = None,
         looked_until: int | None = None,
     ) -> Self:
@@ -112,7 +113,10 @@ class CommittingVerbs(Handle):
         Args:
             transaction: The change.
             once: A transaction property (key, value) that at most one commit may carry: if one that is newer than this
-                version has it, that one is returned and nothing is committed.
+                version has it, or the table knows that an older one had it, that one is returned and nothing is
+                committed; the latest version, if that one was cleaned up.
+            stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
+                landed, nothing is committed.
             write_try: Which try of which write this is: of two tries that meet the later one wins.
             looked_until: Version up to which the caller has looked for `once` and other tries of `write_try`; None for
                 this one.
@@ -134,7 +138,7 @@ class CommittingVerbs(Handle):
             base=place.base,
             read_version=None,
             properties={},
-            options=CommitOptions(once=once, write=write_try, looked_until=looked_until),
+            options=CommitOptions(once=once, batch=stream_batch, write=write_try, looked_until=looked_until),
         )
         return type(self)(place.uri, storage_options=place.options, manifest=done.manifest)
 

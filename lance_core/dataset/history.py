@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from lance_core.commit import (
     commit,
     existing_versions,
     find_all_by_property,
     find_by_property,
+    find_once,
     load_following,
     load_manifest,
     load_transaction,
@@ -23,6 +24,7 @@ from lance_core.commit import (
 )
 from lance_core.errors import InvalidInputError, VersionNotFoundError
 from lance_core.table import transaction as records
+from lance_core.table.idempotency import LandedAttempt, LandedBatch, Proofs
 from lance_core.table.operations import Restore
 from lance_core.table.version_summary import FragmentCounter, VersionSummary
 from lance_core.threads import ThreadPool
@@ -165,6 +167,44 @@ class HistoryVerbs(Handle):
         """
         found, missing = find_all_by_property(self._store, key, value, newest=self._manifest, not_before=not_before)
         return {version: Transaction.from_record(record) for version, record in found.items()}, missing
+
+    def find_once(self, key: str, value: str, *, newer_than: int = 0) -> tuple[int, Transaction] | None:
+        """The write that carries a transaction property which at most one may carry (`once`), up to this version.
+
+        The table's own state is looked at first, which knows of it when its version was cleaned up.
+
+        Args:
+            key: The property.
+            value: What it must be.
+            newer_than: A version that is known to be no newer than the write; older ones are not read.
+
+        Returns:
+            Version and transaction; this version, and a transaction of operation "Unknown", if the write's version was
+            cleaned up. None if there was no such write.
+
+        Raises:
+            UndecidedWriteError: A version after `newer_than` was cleaned up that may have been the write's.
+        """
+        found = find_once(self._store, self._manifest, (key, value), newer_than=newer_than)
+        return None if found is None else (found[0].version, Transaction.from_record(found[1]))
+
+    def landed_batch(self, stream: str) -> LandedBatch | None:
+        """The last batch of a stream that the table knows to have landed (`stream_batch`); None if it knows none."""
+        return Proofs.of(self._manifest.config).streams.get(stream)
+
+    def landed_attempts(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
+        """The attempts of a write (`WriteTry.token`) that the table knows to have added rows, oldest first.
+
+        Attempts of overwrites and of replacements are not among them, as these need no proof.
+        """
+        return Proofs.of(self._manifest.config).attempts_of(token)
+
+    def known_after(self, kind: Literal["streams", "keys", "attempts"]) -> int | None:
+        """The version after which the table knows all writes of a kind; None if it never took note of one.
+
+        Writes up to that version are known from the history only, as far as it was not cleaned up.
+        """
+        return Proofs.of(self._manifest.config).complete_after(kind)
 
     def version_as_of(self, asof: Timestamp) -> int:
         """The latest version that is not newer than a time."""

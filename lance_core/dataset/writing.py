@@ -173,7 +173,7 @@ class WriteResult(CommitResult):
 
         Args:
             dataset: The dataset at the version that was committed.
-            transaction: The committed transaction.
+            transaction: The committed transaction; one without a uuid says nothing, as its version was cleaned up.
             **facts: Fields that the caller knows, in place of those of the transaction.
 
         Returns:
@@ -187,9 +187,9 @@ class WriteResult(CommitResult):
             "operation": operation.name,
             "transaction_uuid": transaction.uuid,
             "read_version": transaction.read_version,
-            "rows_added": rows,
+            "rows_added": rows if transaction.uuid else None,
             "rows_deleted": None,
-            "fragments_added": len(new),
+            "fragments_added": len(new) if transaction.uuid else None,
             "fragments_removed": None if adopted else len(getattr(operation, "removed_fragment_ids", ())),
             "attempts": 0 if adopted else 1,
             "deduplicated": False,
@@ -213,6 +213,7 @@ def commit_fragments(
     transaction_properties: Mapping[str, str] | None = None,
     commit_message: str | None = None,
     once: tuple[str, str] | None = None,
+    stream_batch: tuple[str, int] | None = None,
     write_try: WriteTry | None = None,
     storage_options: Mapping[str, str] | None = None,
     data_storage_version: str | None = None,
@@ -238,7 +239,10 @@ def commit_fragments(
         transaction_properties: Texts for the history, by key.
         commit_message: A text for the history.
         once: A transaction property (key, value) that at most one commit may carry: if one that is newer than
-            `read_version` does, it is adopted and nothing is committed. It is set on the commit.
+            `read_version` does, or the table knows that an older one did, it is adopted and nothing is committed. It is
+            set on the commit. The table keeps it in its own state, so that the version may be cleaned up.
+        stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one has
+            landed, nothing is committed.
         write_try: The write and the number of the try, if the write may be tried several times: rows that earlier tries
             committed are replaced, and the commit fails if a later try has committed.
         storage_options: Credentials and options of the storage, under object_store's names; None for those of the
@@ -273,6 +277,7 @@ def commit_fragments(
         transaction_properties=transaction_properties,
         commit_message=commit_message,
         once=once,
+        stream_batch=stream_batch,
         write_try=write_try,
         data_storage_version=data_storage_version,
         enable_stable_row_ids=enable_stable_row_ids,

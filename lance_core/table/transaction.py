@@ -139,6 +139,8 @@ class Transaction:
         )
         if manifest is not None:
             check_field_ids(manifest, result, self.operation)
+        if context.proof is not None:
+            result = context.proof.kept_in(result, manifest)
         return _with_flags(result)
 
 

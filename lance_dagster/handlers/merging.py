@@ -29,6 +29,7 @@ from lance_core.errors import (
     InvalidInputError,
     SchemaError,
     SupersededError,
+    VersionNotFoundError,
 )
 from lance_dagster.handlers.base import WriteRequest
 
@@ -187,7 +188,13 @@ def after_creation(request: WriteRequest) -> WriteRequest:
                     f"{request.uri}: version {version} was committed by a later try of the same write; nothing of this "
                     "one was committed"
                 )
-        write = replace(write, earlier=tuple(sorted(found)))
+        landed = existing.landed_attempts(write.token)
+        if any(one.number > write.number for one in landed):
+            raise SupersededError(
+                f"{request.uri}: version {landed[-1].version} was committed by a later try of the same write; nothing "
+                "of this one was committed"
+            )
+        write = replace(write, earlier=tuple(sorted({*found, *(one.version for one in landed)})))
     return replace(request, existing=existing, mode="merge", write_try=write)
 
 
@@ -228,7 +235,21 @@ def adopted(request: WriteRequest) -> WriteResult:
     """The result of the earlier commit, which is kept."""
     assert request.existing is not None
     assert request.write_try is not None
-    kept = request.existing.checkout_version(request.write_try.earlier[-1])
+    try:
+        kept = request.existing.checkout_version(request.write_try.earlier[-1])
+    except VersionNotFoundError:  # cleaned up: the table's state knows of it
+        return WriteResult(
+            dataset=request.existing,
+            operation="Unknown",
+            transaction_uuid="",
+            read_version=0,
+            rows_added=None,
+            rows_deleted=None,
+            fragments_added=None,
+            fragments_removed=None,
+            attempts=0,
+            deduplicated=True,
+        )
     transaction = kept.read_transaction(kept.version)
     assert transaction is not None  # the try was found by its properties
     return WriteResult.of_transaction(kept, transaction, deduplicated=True)
@@ -241,7 +262,14 @@ def _only_of_earlier(
     now = keys()
     left = 0
     for version in versions:
-        made = dataset.checkout_version(version)
+        try:
+            made = dataset.checkout_version(version)
+        except VersionNotFoundError as error:
+            raise EarlierTryError(
+                f"an earlier try of this write merged rows into {dataset.uri} in version {version}, which was cleaned "
+                "up, so that its keys are not known any more. Nothing was written. Say by lance/on_earlier_try what to "
+                "do: append merges on top of it"
+            ) from error
         transaction = made.read_transaction(version)
         operation: Any = None if transaction is None else transaction.operation
         brought = [*getattr(operation, "new_fragments", ()), *getattr(operation, "fragments", ())]

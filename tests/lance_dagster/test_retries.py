@@ -5,6 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -192,6 +193,67 @@ class TestStepRetry:
         lance_core.write_dataset(frame("a", n=1), lake.uri("events"))
         lake.run(events, resources={"io_manager": FailsAfterCommit(root_uri=lake.root, write_mode="append")})
         assert lake.rows("events") == [("a", 1), ("a", 6)]
+
+    @pytest.mark.parametrize(("policy", "rows"), [("replace", [1, 5, 6]), ("append", [1, 5, 6, 7])])
+    @pytest.mark.parametrize("compacts", [False, True])
+    def test_after_its_version_was_cleaned_up(self, lake, policy, rows, compacts):
+        """The table itself knows which rows they are, unless they were moved."""
+
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy})
+        def events(context) -> pa.Table:
+            if context.retry_number:
+                lance_core.write_dataset(frame("a", n=5), lake.uri("events"), mode="append")
+                if compacts:
+                    lake.table("events").optimize.compact_files()
+                lake.table("events").cleanup_old_versions(timedelta(0), delete_unverified=True)
+            return frame("a", n=6 + context.retry_number)
+
+        lance_core.write_dataset(frame("a", n=1), lake.uri("events"))
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode="append")
+        result = lake.run(events, resources={"io_manager": manager}, fails=None)
+        assert [n for _, n in lake.rows("events")] == (rows if compacts else [1, 5, 7])
+        assert result.success is not (compacts and policy == "replace")
+        if not result.success:
+            assert "EarlierTryError" in errors(result)
+            assert "version 2 was cleaned up, and they are not where it put them" in errors(result)
+        elif not compacts:
+            metadata = result.asset_materializations_for_node("events")[0].metadata
+            assert replaced(metadata)["version"] == 2
+            assert metadata["dagster/row_count"].value == 3
+
+    @pytest.mark.parametrize("policy", ["replace", "append"])
+    def test_of_a_merge_after_its_version_was_cleaned_up(self, lake, policy):
+        @dg.asset(retry_policy=RETRY, metadata={"lance/on_earlier_try": policy, "lance/merge_on": "n"})
+        def events(context) -> pa.Table:
+            if context.retry_number:
+                lance_core.write_dataset(frame("a", n=5), lake.uri("events"), mode="append")
+                lake.table("events").cleanup_old_versions(timedelta(0), delete_unverified=True)
+            return frame("a", n=6 + context.retry_number)
+
+        lance_core.write_dataset(frame("a", n=1), lake.uri("events"))
+        manager = FailsAfterCommit(root_uri=lake.root, write_mode="merge")
+        result = lake.run(events, resources={"io_manager": manager}, fails=None)
+        assert [n for _, n in lake.rows("events")] == ([1, 5, 6] if policy == "replace" else [1, 5, 6, 7])
+        assert result.success is (policy == "append")
+        if policy == "replace":
+            assert "version 2, which was cleaned up" in errors(result)
+
+    def test_of_an_attempt_that_may_have_landed_in_a_version_that_is_gone(self, lake):
+        """The table took no note of attempts then: nobody knows."""
+
+        @dg.asset(retry_policy=RETRY)
+        def events(context) -> pa.Table:
+            if not context.retry_number:
+                for n in (2, 3):
+                    lance_core.write_dataset(frame("a", n=n), lake.uri("events"), mode="append")
+                lake.table("events").cleanup_old_versions(timedelta(0), delete_unverified=True)
+                raise RuntimeError("before the output")
+            return frame("a", n=6)
+
+        lance_core.write_dataset(frame("a", n=1), lake.uri("events"))
+        result = lake.run(events, write_mode="append", fails=True)
+        assert "version 2 of" in errors(result)
+        assert [n for _, n in lake.rows("events")] == [1, 2, 3]
 
     def test_of_a_body_that_fails_before_its_output_writes(self, lake):
         tries = []

@@ -3,13 +3,14 @@
 import os
 import pathlib
 import sys
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pyspark_lance
-from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, UnsupportedError
+from lance_core.errors import DatasetExistsError, InvalidInputError, LanceError, UndecidedWriteError, UnsupportedError
 from pyspark_lance import convert as convert_function
 from pyspark_lance.conversion import _compare
 
@@ -58,6 +59,23 @@ def test_a_conversion_that_was_cut_short_goes_on(spark, folder, uri, lance, monk
     result = pyspark_lance.convert(folder, uri, max_bytes_per_commit=1)
     assert (result.rows, result.skipped) == (100, 2)
     assert lance.dataset(uri).version == result.commits + 2
+
+
+def test_what_was_converted_before_versions_were_cleaned_up_is_not_guessed(spark, uri, lance, tmp_path):
+    source = tmp_path / "source"
+    put(source, "a.parquet", id=[1])
+    pyspark_lance.convert(source, uri, mode="append")
+    put(source, "b.parquet", id=[2])
+    pyspark_lance.convert(source, uri, mode="append")
+    lance.write_dataset(pa.table({"id": [3]}), uri, mode="append")
+    table = lance.dataset(uri)
+    table.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    for mode in ("append", "create"):
+        with pytest.raises(UndecidedWriteError, match=r"versions that did so were cleaned up .*mode='overwrite'"):
+            pyspark_lance.convert(source, uri, mode=mode)
+    assert ids(lance, uri) == [1, 2, 3]
+    assert pyspark_lance.convert(source, uri, mode="overwrite").rows == 2
+    assert ids(lance, uri) == [1, 2]
 
 
 def put(folder, name, **columns):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.table.fragment import DataFile, Fragment
+from lance_core.table.idempotency import Proof
 from lance_core.table.index import IndexMetadata, retain_relevant
 from lance_core.table.manifest import Manifest
 from lance_core.table.rowids import assign_row_ids, with_versions
@@ -34,12 +35,14 @@ class ApplyContext:
         data_storage_version: Version of data files that the caller asks for; None to keep or infer it.
         stable_row_ids: Whether a dataset that is created shall have stable row ids.
         source: Manifest that Restore goes back to, or that Clone copies.
+        proof: What is to be found in every later version of this commit; None for nothing.
     """
 
     version: int
     data_storage_version: str | None = None
     stable_row_ids: bool = False
     source: Manifest | None = None
+    proof: Proof | None = None
 
 
 class Operation(Protocol):

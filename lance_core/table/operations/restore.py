@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from lance_core._proto import transaction_pb2
 from lance_core.errors import InvalidInputError
+from lance_core.table.idempotency import inherited
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, next_fragment_id, the_manifest
 
@@ -36,7 +37,10 @@ class Restore:
         return cls(version=message.version)
 
     def apply(self, manifest: Manifest | None, context: ApplyContext) -> Manifest:
-        """Return the restored version's content; ids that were handed out since are not handed out again."""
+        """Return the restored version's content; ids that were handed out since are not handed out again.
+
+        Which writes have landed stays known: one that is repeated does not bring back what the restore took out.
+        """
         base = the_manifest(manifest, self.name)
         source = context.source
         if source is None or source.version != self.version:
@@ -50,6 +54,7 @@ class Restore:
             source,
             max_fragment_id=highest if highest >= 0 else None,
             next_row_id=max(base.next_row_id, source.next_row_id),
+            config=inherited(source.config, base.config),
             base_paths=base.base_paths,
             branch=base.branch,
             max_allocated_field_id=base.max_allocated_field_id,

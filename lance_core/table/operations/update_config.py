@@ -21,6 +21,7 @@ from lance_core.schema import (
     primary_key,
     primary_key_mark,
 )
+from lance_core.table.idempotency import inherited
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations.base import ApplyContext, the_manifest
 
@@ -126,7 +127,10 @@ class UpdateConfig:
         del context
         result = the_manifest(manifest, self.name)
         if self.config is not None:
-            result = replace(result, config=self.config.apply(result.config, str))
+            config = self.config.apply(result.config, str)
+            # Which writes have landed is no setting of the user's, who replaces all of his.
+            kept = inherited(config, result.config) | config if self.config.replace else config
+            result = replace(result, config=kept)
         if self.table_metadata is not None:
             result = replace(result, table_metadata=self.table_metadata.apply(result.table_metadata, str))
         schema = result.schema

@@ -27,11 +27,11 @@ from lance_core.commit import (
     Committed,
     WriteTry,
     commit,
-    find_by_property,
+    find_once,
+    landed_version,
     load_following,
     load_latest,
     load_manifest,
-    load_transaction,
     refuse_another,
     refuse_overruled,
 )
@@ -59,7 +59,7 @@ from lance_core.verbs.version.bases import numbered
 from lance_core.verbs.version.destination import Destination
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
-from lance_core.verbs.write.earlier_tries import Rows, landed_tries, recorded, rows_of_tries
+from lance_core.verbs.write.earlier_tries import Rows, gap, landed_tries, recorded, rows_of_tries
 from lance_core.verbs.write.facts import CommitFacts, commit_facts
 from lance_core.verbs.write.replace import remove_slices
 from lance_core.verbs.write.request import CommitRequest
@@ -255,7 +255,7 @@ class _Commit:
         if self.write is not None and (self.mode == "append" or self.write.whole):
             rows, kept = rows_of_tries(source, self.write, tries)
             if kept is not None:
-                return self._kept(kept), append, None
+                return self._kept(kept, source.manifest), append, None
         if self.mode == "append" and not tries:
             return None, append, None
         removal = remove_slices(source, self.request.slices, files, rows)
@@ -285,10 +285,8 @@ class _Commit:
         kept = tuple(changed.get(fragment.id, fragment) for fragment in base.fragments)
         return Merge(fragments=(*kept, *new), schema=self._grown(base), preserves_nullability=True)
 
-    def _kept(self, version: int) -> _Outcome:
-        manifest = load_manifest(self.store, version)
-        transaction = load_transaction(self.store, manifest)
-        assert transaction is not None  # it was found by its properties
+    def _kept(self, version: int, latest: Manifest) -> _Outcome:
+        manifest, transaction = landed_version(self.store, latest, version)
         return self._outcome(None, Committed(manifest=manifest, transaction=transaction, attempts=0, deduplicated=True))
 
     def _commit(self, base: Manifest, operation: Operation, removal: Removal | None, tries: set[int]) -> _Outcome:
@@ -326,13 +324,19 @@ class _Commit:
         return not clashes or self._overrules
 
     def _clashes(self, since: int, latest: Manifest, tries: set[int]) -> dict[int, Transaction]:
-        """The commits after a version, other than those of earlier tries, that filled the same rows."""
+        """The commits after a version, other than those of earlier tries, that filled the same rows.
+
+        Raises:
+            IncompatibleConflictError: A version in between was cleaned up that may be one of them.
+        """
         own = set(json.loads(self.properties.get(SLICES_KEY, "[]")))
         found = {}
         for version in range(since + 1, latest.version + 1) if own or self._overrules else ():
-            other = recorded(self.store, version) if version not in tries else None
-            if other is None:
+            if version in tries:
                 continue
+            other = recorded(self.store, version)
+            if other is None:
+                raise gap(self.uri, since, version)
             same = not own.isdisjoint(json.loads(other.properties.get(SLICES_KEY, "[]")))
             if same or (not own and isinstance(other.operation, Overwrite)):
                 found[version] = other
@@ -379,7 +383,7 @@ class _Commit:
         """The commit that carries our `once` property, if one does."""
         if self.request.once is None:
             return None
-        found = find_by_property(self.store, *self.request.once, newest=latest)
+        found = find_once(self.store, latest, self.request.once)
         if found is None:
             return None
         return self._outcome(None, Committed(manifest=found[0], transaction=found[1], attempts=0, deduplicated=True))

@@ -12,7 +12,9 @@ A commit names the fragments that it brought. Their rows are followed to the lat
                                  as well, those that it took out may be among them, and the trace is lost
                      others      rows stay where they are
 
-Rows that somebody deleted meanwhile are skipped.
+Rows that somebody deleted meanwhile are skipped. Where the version of the attempt was cleaned up, the table's own state
+says which fragments and row ids it had (`table.idempotency`): its rows are found by stable row ids, or if all of these
+fragments are still there, without a row that was deleted.
 """
 
 from __future__ import annotations
@@ -21,12 +23,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 from pyroaring import BitMap
 
-from lance_core.commit import REPLACES_KEY, WriteTry, load_manifest, load_transaction, refuse_superseded
-from lance_core.errors import CorruptFileError, EarlierTryError, NotFoundError, VersionNotFoundError
+from lance_core.commit import REPLACES_KEY, WriteTry, attempts_of, load_manifest, load_transaction, refuse_superseded
+from lance_core.errors import (
+    CorruptFileError,
+    EarlierTryError,
+    HistoryGapError,
+    NotFoundError,
+    VersionNotFoundError,
+)
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import Fragment
+from lance_core.table.idempotency import LandedAttempt, Proofs
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import (
     Append,
@@ -47,7 +57,7 @@ from lance_core.verbs.rows.removal import bitmap_of
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.version.source import Source
 
-__all__ = ["TraceLostError", "landed_tries", "recorded", "rows_of_tries", "rows_of_version"]
+__all__ = ["TraceLostError", "gap", "landed_tries", "recorded", "rows_of_tries", "rows_of_version"]
 
 Rows = dict[int, BitMap]
 """Offsets of rows by fragment id."""
@@ -72,15 +82,16 @@ def rows_of_tries(source: Source, write: WriteTry, versions: Collection[int]) ->
     done = {int(part) for version in versions for part in _replaced_by(recorded(source.store, version))}
     for version in sorted(set(versions) - done):
         try:
-            for fragment_id, found in rows_of_version(source, version).items():
+            for fragment_id, found in _rows_of_try(source, write, version).items():
                 rows[fragment_id] = found | rows.get(fragment_id, BitMap())
         except TraceLostError as error:
             if write.on_earlier_try == "replace":
                 raise EarlierTryError(
                     f"{source.store.root}: an earlier try of this write added rows in version {version}, and they "
                     f"cannot be told from others any more: {error}. Nothing was written. Remove them, for example by "
-                    f"a delete or by restoring version {version - 1}, and write with on_earlier_try 'append'; or keep "
-                    "them instead of what was to be written now, with on_earlier_try 'adopt'."
+                    f"a delete or, if it is still there, by restoring version {version - 1}, and write with "
+                    "on_earlier_try 'append'; or keep them instead of what was to be written now, with on_earlier_try "
+                    "'adopt'."
                 ) from error
             if write.on_earlier_try == "adopt":
                 return {}, max(versions)
@@ -92,13 +103,29 @@ def landed_tries(store: ObjectStore, write: WriteTry | None, since: int, latest:
 
     Raises:
         SupersededError: One of them is a later one.
+        HistoryGapError: A version in between was cleaned up that may have been one.
     """
     if write is None:
         return set()
-    others = {version: recorded(store, version) for version in range(since + 1, latest.version + 1)}
-    found = {version: other for version, other in others.items() if other is not None and write.made(other.properties)}
+    known = {one.version for one in attempts_of(latest, write) if one.version > since}
+    complete = Proofs.of(latest.config).complete_after("attempts")
+    found = {}
+    for version in range(since + 1, latest.version + 1):
+        other = recorded(store, version)
+        if other is not None and write.made(other.properties):
+            found[version] = other
+        elif other is None and (complete is None or version <= complete):
+            raise gap(store.root, since, version)
     refuse_superseded(write, store.root, found)
-    return set(found)
+    return known | set(found)
+
+
+def gap(root: str, since: int, version: int) -> HistoryGapError:
+    """The error for a version that cannot be read any more, and may have changed what matters."""
+    return HistoryGapError(
+        f"{root}: version {version} was cleaned up, so what it changed since version {since} is not known; do the "
+        "write again"
+    )
 
 
 def recorded(store: ObjectStore, version: int) -> Transaction | None:
@@ -113,6 +140,40 @@ def _replaced_by(transaction: Transaction | None) -> list[str]:
     """The versions whose rows a commit removed, as texts."""
     named = "" if transaction is None else transaction.properties.get(REPLACES_KEY, "")
     return [part for part in named.split(",") if part.isdecimal()]
+
+
+def _rows_of_try(source: Source, write: WriteTry, version: int) -> Rows:
+    """The rows of a try that are alive in a version, from its own version if that is there, else from the state.
+
+    Raises:
+        TraceLostError: They cannot be told from others.
+    """
+    try:
+        return rows_of_version(source, version)
+    except TraceLostError as error:
+        known = [one for one in attempts_of(source.manifest, write) if one.version == version]
+        found = _by_proof(source, known[0]) if known else None
+        if found is None:
+            raise TraceLostError(f"{error}, and they are not where it put them") from error
+        return found
+
+
+def _by_proof(source: Source, attempt: LandedAttempt) -> Rows | None:
+    """The rows of a try, by what the state knows of it; None if they have no stable ids, and may have been moved.
+
+    A row that is marked as deleted may have been deleted, or updated and thus moved.
+    """
+    if attempt.row_ids is not None and source.manifest.uses_stable_row_ids:
+        return _rows_with_ids(source, np.arange(*attempt.row_ids, dtype=np.uint64))
+    if attempt.fragments is None:
+        return None
+    found = {}
+    for number in range(*attempt.fragments):
+        fragment = source.manifest.fragments.get(number)
+        if fragment is None or fragment.deletion_file is not None:
+            return None
+        found[number] = _all_rows(source, fragment)
+    return found
 
 
 def rows_of_version(source: Source, version: int) -> Rows:
@@ -163,7 +224,10 @@ def _name(fragment: Fragment) -> str:
 
 def _by_row_id(source: Source, mine: Iterable[Fragment]) -> Rows:
     parts = [ids for fragment in mine if (ids := row_ids_of(fragment)) is not None]
-    wanted = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
+    return _rows_with_ids(source, np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64))
+
+
+def _rows_with_ids(source: Source, wanted: npt.NDArray[np.uint64]) -> Rows:
     found: Rows = {}
     for fragment in source.manifest.fragments:
         ids = row_ids_of(fragment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lance_core.commit import Committed
+from lance_core.commit import Committed, is_gone
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Append, Merge, Overwrite, Update
 from lance_core.table.transaction import FIRST_ADDED_KEY
@@ -21,9 +21,9 @@ class CommitFacts:
         operation: Name of the operation.
         transaction_uuid: Id of the transaction.
         read_version: Version that the change was based on; 0 for a new dataset.
-        rows_added: Rows in the new fragments.
+        rows_added: Rows in the new fragments; None if an earlier commit was adopted whose version was cleaned up.
         rows_deleted: Rows that were removed; None if an earlier commit was adopted and its history does not say.
-        fragments_added: Number of new fragments.
+        fragments_added: Number of new fragments; None as for `rows_added`.
         fragments_removed: Number of fragments that were removed; None as for `rows_deleted`.
         attempts: How often a manifest was put; 0 if an earlier commit was adopted.
         deduplicated: Whether an earlier commit was adopted: it carries the `once` property, or is that of an earlier
@@ -36,9 +36,9 @@ class CommitFacts:
     operation: str
     transaction_uuid: str
     read_version: int
-    rows_added: int
+    rows_added: int | None
     rows_deleted: int | None
-    fragments_added: int
+    fragments_added: int | None
     fragments_removed: int | None
     attempts: int
     deduplicated: bool
@@ -82,9 +82,9 @@ def commit_facts(
         operation=operation.name,
         transaction_uuid=done.transaction.uuid,
         read_version=done.transaction.read_version,
-        rows_added=sum(fragment.physical_rows for fragment in added),
+        rows_added=None if is_gone(done.transaction) else sum(fragment.physical_rows for fragment in added),
         rows_deleted=rows_deleted,
-        fragments_added=len(added),
+        fragments_added=None if is_gone(done.transaction) else len(added),
         fragments_removed=removed,
         attempts=done.attempts,
         deduplicated=done.deduplicated,

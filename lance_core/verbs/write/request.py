@@ -37,6 +37,7 @@ class CommitRequest:
     transaction_properties: Mapping[str, str] | None = None
     commit_message: str | None = None
     once: tuple[str, str] | None = None
+    stream_batch: tuple[str, int] | None = None
     write_try: WriteTry | None = None
     data_storage_version: str | None = None
     enable_stable_row_ids: bool = False
@@ -108,6 +109,7 @@ class CommitRequest:
             naming=Naming.V2 if self.enable_v2_manifest_paths else Naming.V1,
             max_retries=self.max_retries,
             once=self.once,
+            batch=self.stream_batch,
             write=self.write_try,
             data_storage_version=FileVersion.from_string(version).value if version else None,
             stable_row_ids=self.enable_stable_row_ids,

@@ -338,8 +338,16 @@ class TestLost:
         first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
         table.insert(rows(60))
         latest(table).cleanup_old_versions(older_than=timedelta(0))
+        write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [7, 60, 100, 101]
+
+    def test_a_try_that_was_cleaned_up_and_whose_rows_were_moved(self, table):
+        first = write(table.uri, rows(1, 2, 3), attempt(0), base=table)
+        latest(table).optimize.compact_files()
+        latest(table).cleanup_old_versions(older_than=timedelta(0))
         with pytest.raises(EarlierTryError, match=f"version {first.version} was cleaned up"):
             write(table.uri, rows(7), attempt(1, first.version), base=latest(table))
+        assert values(table.uri) == [1, 2, 3, 100, 101]
 
 
 def test_transactions_are_found_by_a_property(table):

@@ -1,0 +1,331 @@
+"""Proofs that writes have landed, kept in the table's own state.
+
+A version that says which write made it can be cleaned up. What follows stands in the table's configuration instead,
+which every later version inherits, whoever commits it, and which branches and clones begin with. It is written in the
+same version as the rows that it speaks of.
+
+    lance-dagster.idempotency.stream.<id>   "<batch> <version> <hour>"         the last batch of a stream
+    lance-dagster.idempotency.keys          {"<digest>": [version, hour]}      keys of writes that land at most once
+    lance-dagster.idempotency.attempts      [[digest, version, hour, "17.2", note, [f, g], [r, s]], ...]
+                                            attempts that added rows: fragments f to g - 1, stable row ids r to s - 1
+    lance-dagster.idempotency.since         {"streams": v, "keys": v, "attempts": v}: nothing is lacking after version v
+    lance-dagster.idempotency.days          set by the user: days after which a proof is forgotten; 90 without it
+
+Hours are counted from the epoch. `since` rises when proofs are forgotten, because of their age or because there are too
+many of them: then versions up to it have to be looked at, and where these are gone nothing can be decided.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.table.manifest import Manifest
+
+__all__ = ["DAYS_KEY", "PREFIX", "LandedAttempt", "LandedBatch", "Proof", "Proofs", "inherited", "is_proof"]
+
+PREFIX: Final = "lance-dagster.idempotency."
+DAYS_KEY: Final = f"{PREFIX}days"
+_STREAM: Final = f"{PREFIX}stream."
+_KEYS: Final = f"{PREFIX}keys"
+_ATTEMPTS: Final = f"{PREFIX}attempts"
+_SINCE: Final = f"{PREFIX}since"
+
+_DAYS: Final = 90
+_HOUR_NS: Final = 3_600_000_000_000
+_DIGEST_BYTES: Final = 12
+_MOST: Final = {"streams": 1000, "keys": 4096, "attempts": 1000}
+"""Proofs of each kind that a table keeps: the newest ones."""
+
+Kind = Literal["streams", "keys", "attempts"]
+_Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedBatch:
+    """The last batch of a stream that has landed.
+
+    Attributes:
+        number: Number of the batch.
+        version: Version that it made.
+        hour: When, in hours since the epoch.
+    """
+
+    number: int
+    version: int
+    hour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedAttempt:
+    """An attempt of a write that added rows.
+
+    Attributes:
+        token: Digest of the write's token.
+        version: Version that it made.
+        hour: When, in hours since the epoch.
+        number: Number of the attempt.
+        note: What the writer wanted to have noted, such as the id of its run.
+        fragments: First fragment that it added, and the one after the last; None if these are not known.
+        row_ids: Stable ids of its rows in the same way; None without stable row ids.
+    """
+
+    token: str
+    version: int
+    hour: int
+    number: tuple[int, ...]
+    note: str = ""
+    fragments: _Range | None = None
+    row_ids: _Range | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proofs:
+    """All proofs of a version.
+
+    Attributes:
+        streams: Last batches by stream.
+        keys: Version and hour by digest of a key, oldest first.
+        attempts: Attempts, oldest first.
+        since: Version after which no proof is lacking, by kind; empty if no proof was ever kept.
+    """
+
+    streams: Mapping[str, LandedBatch] = field(default_factory=dict)
+    keys: Mapping[str, _Range] = field(default_factory=dict)
+    attempts: tuple[LandedAttempt, ...] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Proofs:
+        """Read the proofs of a table's configuration.
+
+        Raises:
+            CorruptFileError: An entry is none that this library writes.
+        """
+        return cls(
+            streams={
+                key.removeprefix(_STREAM): _read(key, value, _batch)
+                for key, value in config.items()
+                if key.startswith(_STREAM)
+            },
+            keys=_read(_KEYS, config.get(_KEYS, "{}"), _keys),
+            attempts=_read(_ATTEMPTS, config.get(_ATTEMPTS, "[]"), _attempts),
+            since=_read(_SINCE, config.get(_SINCE, "{}"), _since),
+        )
+
+    def entries(self) -> dict[str, str]:
+        """The entries of the configuration."""
+        found = {_STREAM + name: f"{one.number} {one.version} {one.hour}" for name, one in self.streams.items()}
+        if self.keys:
+            found[_KEYS] = _json(self.keys)
+        if self.attempts:
+            found[_ATTEMPTS] = _json([_row(one) for one in self.attempts])
+        if self.since:
+            found[_SINCE] = _json(self.since)
+        return found
+
+    def key(self, once: tuple[str, str]) -> int | None:
+        """The version of the write with a key; None if none is known."""
+        found = self.keys.get(_digest(once))
+        return None if found is None else found[0]
+
+    def attempts_of(self, token: tuple[str, str]) -> tuple[LandedAttempt, ...]:
+        """The attempts of a write, oldest first."""
+        digest = _digest(token)
+        return tuple(one for one in self.attempts if one.token == digest)
+
+    def complete_after(self, kind: Kind) -> int | None:
+        """The version after which all writes of a kind are known; None if nothing was ever kept."""
+        return self.since.get(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What one commit leaves behind.
+
+    Attributes:
+        once: Key and value that at most one commit may have.
+        batch: A stream, and the number of its batch.
+        attempt: Key and value of the write's token, if its attempts are to be found again.
+        number: Number of the attempt.
+        note: What is to be noted with it.
+        replaces: Versions of earlier attempts whose rows are gone now.
+        brings: The configuration of a branch whose rows the commit brings.
+    """
+
+    once: tuple[str, str] | None = None
+    batch: tuple[str, int] | None = None
+    attempt: tuple[str, str] | None = None
+    number: tuple[int, ...] = (0,)
+    note: str = ""
+    replaces: tuple[int, ...] = ()
+    brings: Mapping[str, str] = field(default_factory=dict)
+
+    def kept_in(self, after: Manifest, before: Manifest | None) -> Manifest:
+        """A version that is about to be committed, with the proof of it.
+
+        Args:
+            after: The version, numbered and with its time.
+            before: The one that it follows; None for the first.
+        """
+        brought = Proofs.of(self.brings)
+        if self.once is None and self.batch is None and self.attempt is None and not brought.entries():
+            return after
+        known = Proofs.of(after.config)
+        hour = after.timestamp_ns // _HOUR_NS
+        start = 0 if before is None else before.version
+        since = {"streams": start, "keys": 0, "attempts": start} | dict(known.since)
+        known = _with_branch(replace(known, since=since), brought, after.version)
+        if self.batch is not None:
+            number = LandedBatch(number=self.batch[1], version=after.version, hour=hour)
+            known = replace(known, streams={**known.streams, self.batch[0]: number})
+        if self.once is not None:
+            digest = _digest(self.once)
+            keys = {key: found for key, found in known.keys.items() if key != digest}
+            known = replace(known, keys={**keys, digest: (after.version, hour)})
+        if self.attempt is not None:
+            known = replace(known, attempts=self._attempts(known, after, before, hour))
+        known = _trimmed(known, hour - 24 * _days(after.config))
+        others = {key: value for key, value in after.config.items() if not is_proof(key)}
+        return replace(after, config={**others, **known.entries()})
+
+    def _attempts(
+        self, known: Proofs, after: Manifest, before: Manifest | None, hour: int
+    ) -> tuple[LandedAttempt, ...]:
+        assert self.attempt is not None
+        digest = _digest(self.attempt)
+        kept = [one for one in known.attempts if one.token != digest or one.version not in self.replaces]
+        made = LandedAttempt(
+            token=digest,
+            version=after.version,
+            hour=hour,
+            number=self.number,
+            note=self.note,
+            fragments=_new_fragments(after, before),
+            row_ids=(0 if before is None else before.next_row_id, after.next_row_id)
+            if after.uses_stable_row_ids
+            else None,
+        )
+        return (*kept, made)
+
+
+def is_proof(key: str) -> bool:
+    """Whether an entry of the configuration is one that commits keep, and not the user's."""
+    return key.startswith(PREFIX) and key != DAYS_KEY
+
+
+def inherited(config: Mapping[str, str], latest: Mapping[str, str]) -> dict[str, str]:
+    """A configuration with the proofs of another one, which is later, in place of its own."""
+    mine = {key: value for key, value in config.items() if not is_proof(key)}
+    return mine | {key: value for key, value in latest.items() if is_proof(key)}
+
+
+def _with_branch(known: Proofs, brought: Proofs, version: int) -> Proofs:
+    """Proofs, and those of a branch whose rows a version brings: fragments and versions are others there."""
+    streams = dict(known.streams)
+    for name, one in brought.streams.items():
+        if name not in streams or streams[name].number < one.number:
+            streams[name] = replace(one, version=version)
+    keys = {digest: (version, hour) for digest, (_, hour) in brought.keys.items() if digest not in known.keys}
+    mine = {(one.token, one.version, one.number) for one in known.attempts}
+    attempts = [
+        replace(one, version=version, fragments=None, row_ids=None)
+        for one in brought.attempts
+        if (one.token, one.version, one.number) not in mine
+    ]
+    return replace(known, streams=streams, keys={**known.keys, **keys}, attempts=(*known.attempts, *attempts))
+
+
+def _trimmed(known: Proofs, oldest: int) -> Proofs:
+    """Proofs without those before an hour, nor more than a table keeps."""
+    streams = dict(sorted(known.streams.items(), key=lambda item: item[1].hour)[-_MOST["streams"] :])
+    streams = {name: one for name, one in streams.items() if one.hour >= oldest}
+    keys = {key: one for key, one in list(known.keys.items())[-_MOST["keys"] :] if one[1] >= oldest}
+    attempts = {one: None for one in known.attempts[-_MOST["attempts"] :] if one.hour >= oldest}
+    forgotten = {
+        "streams": [one.version for name, one in known.streams.items() if name not in streams],
+        "keys": [one[0] for key, one in known.keys.items() if key not in keys],
+        "attempts": [one.version for one in known.attempts if one not in attempts],
+    }
+    since = {kind: max([known.since[kind], *versions]) for kind, versions in forgotten.items()}
+    return Proofs(streams=streams, keys=keys, attempts=tuple(attempts), since=since)
+
+
+def _new_fragments(after: Manifest, before: Manifest | None) -> _Range | None:
+    """The ids of the fragments that a version added, if they follow each other."""
+    highest = -1
+    if before is not None:
+        highest = max(before.max_fragment_id if before.max_fragment_id is not None else -1, *before.fragments.ids, -1)
+    ids = sorted(one.id for one in after.fragments.fresh if one.id > highest)
+    if not ids:
+        return (0, 0)
+    return (ids[0], ids[-1] + 1) if ids[-1] - ids[0] + 1 == len(ids) else None
+
+
+def _days(config: Mapping[str, str]) -> int:
+    value = config.get(DAYS_KEY, str(_DAYS)).strip()
+    if not value.isdecimal() or not value.isascii() or not int(value):
+        raise InvalidInputError(f"configuration {DAYS_KEY} must be a number of days, at least 1, not {value!r}")
+    return int(value)
+
+
+def _digest(pair: tuple[str, str]) -> str:
+    full = hashlib.sha256(json.dumps(pair).encode()).digest()
+    return base64.urlsafe_b64encode(full[:_DIGEST_BYTES]).decode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _read(key: str, value: str, convert: Any) -> Any:
+    try:
+        return convert(value)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptFileError(
+            f"configuration {key!r} cannot be read, so that it is not known which writes have landed: {value[:80]!r}. "
+            "It is written by commits only; take over its value from an earlier version"
+        ) from error
+
+
+def _batch(value: str) -> LandedBatch:
+    number, version, hour = map(int, value.split(" "))
+    return LandedBatch(number=number, version=version, hour=hour)
+
+
+def _keys(value: str) -> dict[str, _Range]:
+    return {str(digest): _pair(found) for digest, found in json.loads(value).items()}
+
+
+def _since(value: str) -> dict[str, int]:
+    return {kind: int(json.loads(value)[kind]) for kind in _MOST} if value != "{}" else {}
+
+
+def _attempts(value: str) -> tuple[LandedAttempt, ...]:
+    return tuple(
+        LandedAttempt(
+            token=str(token),
+            version=int(version),
+            hour=int(hour),
+            number=tuple(map(int, number.split("."))),
+            note=str(note),
+            fragments=None if fragments is None else _pair(fragments),
+            row_ids=None if row_ids is None else _pair(row_ids),
+        )
+        for token, version, hour, number, note, fragments, row_ids in json.loads(value)
+    )
+
+
+def _row(one: LandedAttempt) -> list[Any]:
+    number = ".".join(map(str, one.number))
+    return [one.token, one.version, one.hour, number, one.note, one.fragments, one.row_ids]
+
+
+def _pair(found: Iterable[Any]) -> _Range:
+    first, last = found
+    return int(first), int(last)

@@ -1,0 +1,87 @@
+"""Offsets of a stream from a table: a version, and of which table and branch it is.
+
+    {"version": 7, "table": "<LanceDataset.identity of version 7>", "branch": "main"}
+    {"version": 7}      of releases that noted no more; and 0, before the first version
+
+A table that was dropped and made again has versions of the same numbers: what is read from an offset on is only right
+if that version still is the one that was read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lance_core import LanceDataset
+from lance_core.errors import IncompatibleConflictError, LanceError, VersionNotFoundError
+from pyspark_lance.source_options import SourceOptions
+
+__all__ = ["ANEW", "START", "check_offset", "number_of", "offset_at", "version_at"]
+
+START: Final[dict[str, Any]] = {"version": 0}
+
+ANEW: Final = (
+    "Begin anew with another option checkpointLocation; option startingVersion says with which version, and without it "
+    "the first batch is the table as it is"
+)
+
+
+def number_of(offset: dict[str, Any]) -> int:
+    """The version of an offset; 0 before the first one."""
+    return int(offset["version"])
+
+
+def offset_at(dataset: LanceDataset) -> dict[str, Any]:
+    """The offset behind a version."""
+    return {"version": dataset.version, "table": dataset.identity, "branch": dataset.branch or "main"}
+
+
+def version_at(options: SourceOptions, version: int) -> LanceDataset:
+    """A version that a stream reads.
+
+    Raises:
+        LanceError: It was cleaned up.
+    """
+    try:
+        return options.open(version)
+    except VersionNotFoundError as error:
+        raise LanceError(
+            f"version {version} of {options.uri}, which the stream needs to go on, is not there any more: the stream "
+            f"fell behind the clean-up of the table. {ANEW}"
+        ) from error
+
+
+def check_offset(options: SourceOptions, offset: dict[str, Any], latest: LanceDataset | None) -> None:
+    """Make sure that an offset is one of the table and the branch that are read.
+
+    Args:
+        options: The user's.
+        offset: The offset, from the checkpoint.
+        latest: The latest version of the table; None if there is no table.
+
+    Raises:
+        IncompatibleConflictError: It is of another one.
+        LanceError: Its version was cleaned up.
+    """
+    version = number_of(offset)
+    if version == 0:
+        return
+    if latest is None or latest.version < version:
+        there = "there is no table any more" if latest is None else f"its latest version is {latest.version}"
+        raise IncompatibleConflictError(
+            f"the stream has read {options.uri} up to version {version}, and now {there}: it was dropped, and perhaps "
+            f"made again. {ANEW}"
+        )
+    branch = latest.branch or "main"
+    if offset.get("branch", branch) != branch:
+        raise IncompatibleConflictError(
+            f"the stream has read branch {offset['branch']!r} up to version {version}, and is now to read branch "
+            f"{branch!r} of {options.uri}. {ANEW}"
+        )
+    if "table" not in offset:
+        return
+    now = latest if latest.version == version else version_at(options, version)
+    if now.identity != offset["table"]:
+        raise IncompatibleConflictError(
+            f"version {version} of {options.uri} is another one than the stream has read: the table was dropped and "
+            f"made again, or the stream is now to read another table. {ANEW}"
+        )

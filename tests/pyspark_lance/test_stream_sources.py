@@ -1,0 +1,314 @@
+"""A stream from a table reads every row with every value, or says why not; without Spark."""
+
+import random
+import warnings
+from datetime import timedelta
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import IncompatibleConflictError, LanceError, SchemaError
+from pyspark_lance.datasource import LanceDataSource
+
+
+class Query:
+    """What Spark does with a source: load, then offsets and partitions of one batch after the other."""
+
+    def __init__(self, uri, **options):
+        self.options = {"path": str(uri), **options}
+        self.start = None
+        self.rows = []
+        self.load()
+
+    def load(self):
+        """Load the table, and begin where the checkpoint is."""
+        source = LanceDataSource(self.options)
+        self.schema = source.schema()
+        self.reader = source.streamReader(self.schema)
+        return self
+
+    def batch(self):
+        """Read one batch; whether there was one."""
+        start = self.start or self.reader.initialOffset()
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        self.replay(start, end)
+        self.start = end
+        return start != end
+
+    def replay(self, start, end):
+        for part in self.reader.partitions(start, end):
+            for rows in self.reader.read(part):
+                self.rows += rows.to_pylist()
+
+    def all(self):
+        while self.batch():
+            pass
+        return self.rows
+
+
+def append(uri, *ids, **columns):
+    lance.write_dataset(pa.table({"id": pa.array(ids, pa.int64()), **columns}), uri, mode="append")
+
+
+def clean(uri):
+    lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+
+
+def ids(rows):
+    return sorted(row["id"] for row in rows)
+
+
+ANEW = "option checkpointLocation; option startingVersion"
+
+
+class TestIdentity:
+    def test_an_offset_says_of_which_table_and_branch_it_is(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.all()
+        assert query.start == {"version": 1, "table": lance_core.dataset(uri).identity, "branch": "main"}
+        append(uri, 2)
+        assert ids(query.all()) == [1, 2]
+
+    @pytest.mark.parametrize("versions", [1, 2, 3, 5])
+    @pytest.mark.parametrize("restarted", [True, False])
+    def test_a_table_that_was_made_again(self, uri, versions, restarted):
+        for number in range(3):
+            append(uri, number)
+        query = Query(uri)
+        query.all()
+        lance_core.LanceDataset.drop(uri)
+        for number in range(versions):
+            append(uri, 10 + number)
+        if restarted:
+            query.load()
+        what = "latest version is" if versions < 3 else "version 3 of .* is another one"
+        with pytest.raises(IncompatibleConflictError, match=f"{what}.*made again.*{ANEW}"):
+            query.batch()
+        assert ids(query.rows) == [0, 1, 2]
+        assert ids(Query(uri).all()) == list(range(10, 10 + versions))
+
+    def test_a_table_that_is_gone(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.all()
+        lance_core.LanceDataset.drop(uri)
+        with pytest.raises(IncompatibleConflictError, match="there is no table any more"):
+            query.batch()
+
+    def test_made_again_between_the_offset_and_the_read(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.all()
+        append(uri, 2)
+        start, end = query.start, query.reader.latestOffset(query.start)
+        lance_core.LanceDataset.drop(uri)
+        for number in range(3):
+            append(uri, 10 + number)
+        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* is another one"):
+            query.replay(start, end)
+        with pytest.raises(IncompatibleConflictError, match=r"version 2 of .* is another one"):
+            query.replay({"version": 0}, end)
+        assert ids(query.rows) == [1]
+
+    def test_another_branch(self, uri):
+        append(uri, 1)
+        lance.dataset(uri).create_branch("draft")
+        query = Query(uri)
+        query.all()
+        query.options["branch"] = "draft"
+        with pytest.raises(IncompatibleConflictError, match=r"branch 'main' up to version 1.*to read branch 'draft'"):
+            query.load().batch()
+        query = Query(uri, branch="draft")
+        assert ids(query.all()) == [1]
+        assert query.start["branch"] == "draft"
+
+    def test_offsets_of_earlier_releases_go_on(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.start = {"version": 1}
+        assert query.batch(), "an empty one, which brings the offset up to date"
+        append(uri, 2)
+        assert ids(query.all()) == [2]
+        query.start = {"version": 7}
+        with pytest.raises(IncompatibleConflictError, match="its latest version is 2"):
+            query.batch()
+
+    def test_cleanup_and_compaction_are_not_another_table(self, uri):
+        append(uri, 1)
+        append(uri, 2)
+        query = Query(uri)
+        query.all()
+        clean(uri)
+        assert not query.load().batch()
+        append(uri, 3)
+        lance.dataset(uri).optimize.compact_files()
+        assert ids(query.all()) == [1, 2, 3]
+        lance.dataset(uri).tags.create("here", query.start["version"])
+        append(uri, 4)
+        append(uri, 5)
+        clean_but_tagged = {"delete_unverified": True, "error_if_tagged_old_versions": False}
+        lance.dataset(uri).cleanup_old_versions(timedelta(0), **clean_but_tagged)
+        with pytest.raises(LanceError, match=f"version {query.start['version'] + 1} of .* behind the clean-up.*{ANEW}"):
+            query.load().batch()
+
+
+class TestColumns:
+    def test_a_new_column_ends_the_query_and_a_restart_has_it(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.batch()
+        append(uri, 2)
+        lance.dataset(uri).add_columns({"b": "id * 10"})
+        append(uri, 3, b=pa.array([31], pa.int64()))
+        with pytest.raises(SchemaError, match=r"planned for version 1: added b\. .*Load the table again"):
+            query.batch()
+        assert query.rows == [{"id": 1}]
+        query.load().all()
+        assert query.rows == [{"id": 1}, {"id": 2, "b": 20}, {"id": 3, "b": 31}]
+
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            (lambda table: table.drop_columns(["x"]), "dropped or renamed x"),
+            (lambda table: table.alter_columns({"path": "x", "name": "y"}), "added y; dropped or renamed x"),
+            (lambda table: table.alter_columns({"path": "x", "data_type": pa.int64()}), r"changed x \(was int32"),
+        ],
+    )
+    def test_every_change_of_columns(self, uri, change, what):
+        append(uri, 1, x=pa.array([10], pa.int32()))
+        query = Query(uri)
+        query.all()
+        append(uri, 2, x=pa.array([20], pa.int32()))
+        change(lance.dataset(uri))
+        with pytest.raises(SchemaError, match=what):
+            query.batch()
+        query.load().all()
+        last = lance.dataset(uri).to_table(filter="id = 2").to_pylist()
+        assert query.rows == [{"id": 1, "x": 10}, *last]
+
+    def test_columns_that_were_not_asked_for_do_not_matter(self, uri):
+        append(uri, 1)
+        query = Query(uri, columns="id")
+        query.all()
+        lance.dataset(uri).add_columns({"b": "id * 10"})
+        append(uri, 2, b=pa.array([20], pa.int64()))
+        assert query.all() == [{"id": 1}, {"id": 2}]
+        lance.dataset(uri).drop_columns(["b"])
+        lance.dataset(uri).add_columns({"c": "id"})
+        lance.dataset(uri).drop_columns(["id"])
+        with pytest.raises(SchemaError, match="dropped or renamed id"):
+            query.batch()
+
+    def test_values_of_rows_that_were_moved_are_not_guessed(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.all()
+        append(uri, 2)
+        append(uri, 3)
+        lance.dataset(uri).optimize.compact_files()
+        lance.dataset(uri).add_columns({"b": "id * 10"})
+        with pytest.raises(LanceError, match=f"version 2 .* moved before column 'b' was added.*{ANEW}"):
+            query.load().batch()
+        assert query.rows == [{"id": 1}]
+
+    def test_columns_that_began_as_null_are_null_in_rows_that_were_moved(self, uri):
+        append(uri, 1)
+        query = Query(uri)
+        query.all()
+        append(uri, 2)
+        append(uri, 3)
+        lance.dataset(uri).optimize.compact_files()
+        lance.dataset(uri).add_columns(pa.field("b", pa.int64()))
+        append(uri, 4, b=pa.array([40], pa.int64()))
+        query.load().all()
+        assert query.rows == [{"id": 1}, {"id": 2, "b": None}, {"id": 3, "b": None}, {"id": 4, "b": 40}]
+
+    def test_a_batch_that_is_repeated_after_a_change(self, uri):
+        """Spark noted the end of the batch, and died; the column came before the restart."""
+        append(uri, 1)
+        query = Query(uri)
+        start = query.reader.initialOffset()
+        end = query.reader.latestOffset(start)
+        append(uri, 2)
+        lance.dataset(uri).add_columns({"b": "id * 10"})
+        query.load().replay(start, end)
+        query.start = end
+        assert query.all() == [{"id": 1, "b": 10}, {"id": 2, "b": 20}]
+
+    def test_the_query_reads_the_columns_of_the_frame(self, uri):
+        """A column that comes between load and start is one that came after the query began."""
+        append(uri, 1)
+        source = LanceDataSource({"path": uri})
+        schema = source.schema()
+        lance.dataset(uri).add_columns({"b": "id * 10"})
+        reader = source.streamReader(schema)
+        with pytest.raises(SchemaError, match="added b"):
+            reader.latestOffset(reader.initialOffset())
+
+    def test_a_schema_that_the_user_gave(self, uri):
+        append(uri, 1, x=pa.array([10], pa.int32()))
+        schema = LanceDataSource({"path": uri, "columns": "id"}).schema()
+        reader = LanceDataSource({"path": uri}).streamReader(schema)
+        lance.dataset(uri).add_columns({"b": "id * 10"})
+        end = reader.latestOffset(reader.initialOffset())
+        (part,) = reader.partitions({"version": 0}, end)
+        assert [row for rows in reader.read(part) for row in rows.to_pylist()] == [{"id": 1}]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_row_with_every_value_or_the_query_stopped_before_it(uri, seed):
+    """Random appends, changes of columns, compactions, batches and restarts; each row is compared with the table."""
+    chance = random.Random(seed)
+    append(uri, 0)
+    query, number, stops = Query(uri, **({"maxVersionsPerTrigger": "2"} if seed % 2 else {})), 0, 0
+    for _ in range(25):
+        step = chance.choice(["append", "append", "batch", "batch", "add", "null", "drop", "compact", "restart"])
+        table = lance.dataset(uri)
+        extra = [name for name in table.schema.names if name != "id"]
+        if step == "append":
+            number += 1
+            given = {name: pa.array([number * 100 + len(extra)], pa.int64()) for name in extra}
+            append(uri, number, **given)
+        elif step == "batch":
+            stops += not advance(query)
+        elif step == "add":
+            table.add_columns({f"c{table.version}": f"id * {table.version}"})
+        elif step == "null":
+            table.add_columns(pa.field(f"c{table.version}", pa.int64()))
+        elif step == "drop" and extra:
+            table.drop_columns([chance.choice(extra)])
+        elif step == "compact" and seed > 3:
+            table.optimize.compact_files()
+        elif step == "restart":
+            query.load()
+    query.load()
+    while query.start != (query.reader.latestOffset(query.start) if query.start else None):
+        if not advance(query):
+            assert seed > 3, "only rows that were moved can be a dead end"
+            break
+    else:
+        assert ids(query.rows) == list(range(number + 1))
+    assert len(set(ids(query.rows))) == len(query.rows)
+
+
+def advance(query):
+    """Read a batch, and compare its rows with the version that they are of; False if the query ended before it."""
+    before = len(query.rows)
+    try:
+        query.batch()
+    except LanceError:
+        del query.rows[before:]
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        now = {row["id"]: row for row in lance.dataset(query.options["path"]).to_table().to_pylist()}
+    for row in query.rows[before:]:
+        # Columns that were dropped since are not in the table any more.
+        assert {name: value for name, value in row.items() if name in now[row["id"]]} == {
+            name: value for name, value in now[row["id"]].items() if name in row
+        }
+        assert row.keys() == {field.name for field in query.schema}
+    return True
