@@ -127,10 +127,7 @@ def convert(
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )
-            assert done is not None, "without a row a version is made as well"
-            if done.deduplicated and done.dataset.find_once(*once) is None:
-                raise RetryableConflictError(f"{source} is being converted to {uri} by somebody else; convert it again")
-            made.append(done)
+            made.append(_checked(done, once, str(source)))
         dataset = lance_core.dataset(uri, storage_options=storage_options)
         rows = sum(one.rows_written for one in made)
         if verify and mode != "append":
@@ -143,6 +140,20 @@ def convert(
         commits=sum(not one.deduplicated for one in made),
         skipped=0 if begins else history.commits,
     )
+
+
+def _checked(done: WriteResult | None, once: tuple[str, str], source: str) -> WriteResult:
+    """The result of the write of some files.
+
+    Raises:
+        RetryableConflictError: Another conversion of the same source came between.
+    """
+    assert done is not None, "without a row a version is made as well"
+    if done.deduplicated and done.dataset.find_once(*once) is None:
+        raise RetryableConflictError(
+            f"{source} is being converted to {done.dataset.uri} by somebody else; convert it again"
+        )
+    return done
 
 
 def _check(mode: ConvertMode, most: int) -> None:

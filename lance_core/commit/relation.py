@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from lance_core.table.fragment import Fragment
+from lance_core.table.idempotency import is_proof
 from lance_core.table.manifest import Manifest
 from lance_core.table.operations import (
     Append,
@@ -51,10 +52,7 @@ def relation(before: Manifest, after: Manifest, made_by: Transaction) -> Relatio
     changed = _changed(operation)
     if changed is None:
         return Relation.UNKNOWN
-    if not isinstance(operation, UpdateConfig) and (before.config, before.table_metadata) != (
-        after.config,
-        after.table_metadata,
-    ):
+    if not isinstance(operation, UpdateConfig) and _settings(before) != _settings(after):
         return Relation.CONTRADICTS
     if _columns(before) != _columns(after):
         return Relation.CONTRADICTS
@@ -125,6 +123,11 @@ def _files(fragment: Fragment) -> _Files:
 def _all_names(manifest: Manifest) -> frozenset[str]:
     names = (name for paths, deletions in map(_files, manifest.fragments) for name in (*paths, deletions))
     return frozenset(name for name in names if name is not None) | _index_ids(manifest)
+
+
+def _settings(manifest: Manifest) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Configuration and metadata, but for what commits of any operation note there."""
+    return {key: value for key, value in manifest.config.items() if not is_proof(key)}, manifest.table_metadata
 
 
 def _columns(manifest: Manifest) -> Mapping[int, str]:

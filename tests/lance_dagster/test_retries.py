@@ -539,7 +539,7 @@ class TestTwoAtOnce:
         older, newer = side_by_side(
             lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits)
         )
-        assert newer.success
+        assert newer.success, errors(newer)
         assert older.success is older_commits
         assert lake.rows("events") == [("a", 2), *([("c", 0)] if there else [])]
         if not older_commits:
@@ -579,7 +579,7 @@ class TestTwoAtOnce:
         older, newer = side_by_side(
             lake, lambda own: run(own, 1, older_commits), lambda own: run(own, 2, not older_commits)
         )
-        assert newer.success
+        assert newer.success, errors(newer)
         assert older.success is older_commits
         if not older_commits:
             assert "SupersededError" in errors(older)

@@ -217,6 +217,15 @@ def test_entries_that_cannot_be_read_decide_nothing(uri):
     assert values(uri) == [100]
 
 
+def test_writers_beside_each_other_that_leave_proofs(uri):
+    """Each follows the version of the other, whose configuration has one more entry."""
+    table = lance_core.dataset(uri)
+    for number in range(3):
+        key = ("job", str(number))
+        write(uri, rows(number), once=key, read_version=table.version, stream_batch=("query", number))
+    assert values(uri) == [0, 1, 2, 100]
+
+
 def test_a_plain_write_takes_no_note(uri):
     write(uri, rows(1))
     assert lance_core.dataset(uri).config() == {}
