@@ -122,8 +122,7 @@ def convert(
                 partition_by=[partition_expr] if isinstance(partition_expr, str) else partition_expr,
                 vector_columns=vector_columns,
                 once=once,
-                stream_batch=history.batch(number),
-                transaction_properties=history.properties(found.files, names, begins=first),
+                transaction_properties=history.properties(found.files, names, begins=first, number=number),
                 commit_message=f"convert {source}",
                 storage_options=storage_options,
             )

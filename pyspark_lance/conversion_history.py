@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -26,6 +27,7 @@ import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError, UndecidedWriteError
 from pyspark_lance.foreign_tables import SourceFiles
+from pyspark_lance.landed_batches import STREAM_BATCH
 
 __all__ = ["ONCE", "ConversionHistory"]
 
@@ -126,18 +128,19 @@ class ConversionHistory:
             )
         return left, False
 
-    def properties(self, files: SourceFiles, names: Sequence[str], *, begins: bool) -> dict[str, str]:
-        """The texts of a commit of some files."""
-        known = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
-        return {_SOURCE: self.source, _FILES: "".join(known), **({_BEGINS: "true"} if begins else {})}
-
-    def batch(self, number: int) -> tuple[str, int]:
-        """The entry in the table's own state for a commit: the source, and how many commits of it there are then.
+    def properties(self, files: SourceFiles, names: Sequence[str], *, begins: bool, number: int) -> dict[str, str]:
+        """The texts of a commit of some files.
 
         Args:
+            files: All files of the source.
+            names: Those of the commit.
+            begins: Whether it begins a conversion.
             number: Number of the commit in this run, from 0.
         """
-        return _stream(self.source), self.landed + number + 1
+        known = [_digest(name, _NAME_BYTES) + _digest(files.state(name), _STATE_BYTES) for name in names]
+        batch = json.dumps([_stream(self.source), self.landed + number + 1])
+        texts = {_SOURCE: self.source, _FILES: "".join(known), STREAM_BATCH: batch}
+        return texts | ({_BEGINS: "true"} if begins else {})
 
     def token(self, files: SourceFiles, names: Iterable[str], *, run: int) -> str:
         """The text that only one commit of these files in a run can carry."""

@@ -13,17 +13,30 @@ the state cannot, because another library restored an older one.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from lance_core import LanceDataset, LanceOperation, Transaction
 from lance_core.errors import UndecidedWriteError
 
-__all__ = ["BATCH", "DECISIONS", "QUERY", "Landed"]
+__all__ = ["BATCH", "DECISIONS", "QUERY", "STREAM_BATCH", "Landed", "batch_of"]
 
 QUERY: Final = "spark.streaming.query"
 BATCH: Final = "spark.streaming.batch"
+STREAM_BATCH: Final = "pyspark_lance.stream_batch"
+"""Property that makes a commit the batch of a stream: a JSON list of the stream's name and the number of the batch."""
 DECISIONS: Final = ("error", "write", "skip")
+
+
+def batch_of(properties: Mapping[str, str] | None) -> tuple[str, int] | None:
+    """The stream and the batch that the properties of a commit name; None if they name none."""
+    text = (properties or {}).get(STREAM_BATCH)
+    if text is None:
+        return None
+    stream, number = json.loads(text)
+    return str(stream), int(number)
 
 
 @dataclass(frozen=True, slots=True)

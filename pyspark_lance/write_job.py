@@ -31,6 +31,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
+from pyspark_lance.landed_batches import batch_of
 from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.names import matched_names
 from pyspark_lance.opened import opened
@@ -170,7 +171,7 @@ class WriteJob:
             transaction_properties=options.transaction_properties,
             commit_message=options.commit_message,
             once=options.once,
-            stream_batch=options.stream_batch,
+            stream_batch=options.stream_batch or batch_of(options.transaction_properties),
             write_try=options.write_try,
             storage_options=options.storage_options,
             data_storage_version=options.data_storage_version,

@@ -40,7 +40,6 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
     commit_message: str | None = None,
     once: tuple[str, str] | None = None,
     once_since: int = 0,
-    stream_batch: tuple[str, int] | None = None,
     write_try: WriteTry | None = None,
     read_version: int | None = None,
     identity: str | None = None,
@@ -84,8 +83,6 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             the state does not know it, all versions are opened, newest first, unless `once_since` is given.
         once_since: A version that is known to be no newer than any write with the same `once`, such as the one that the
             job found when it began: neither it nor older ones are opened.
-        stream_batch: A stream, and the number of its batch: if the table knows that this batch or a later one of the
-            stream has landed, nothing is committed. In `foreachBatch`, a name of the query and the batch's number.
         write_try: The write and the number of the try, if it may be tried several times: rows that earlier tries
             committed are replaced, and the write fails if a later try has committed.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
@@ -126,7 +123,6 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         commit_message=commit_message,
         once=once,
         once_since=once_since,
-        stream_batch=stream_batch,
         write_try=write_try,
         table_config=table_config,
         storage_options=storage_options,
