@@ -7,7 +7,7 @@ Dagster version, a context built by hand in a unit test) the result is a safe de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,6 +33,7 @@ __all__ = [
     "is_own_upstream",
     "is_silent",
     "job_beside_resources",
+    "later_job",
     "observed_in",
     "output_name",
     "plan_materializations",
@@ -348,6 +349,28 @@ def job_beside_resources(graph: dg.GraphDefinition, resources: Mapping[str, Any]
     """
     defined = {key: _definition(resource) for key, resource in resources.items()}
     return dg.JobDefinition(graph_def=graph, resource_defs=defined, _was_explicitly_provided_resources=False, **options)
+
+
+def later_job(job: Any, resolve: Callable[[Sequence[Any], Mapping[str, Any]], dg.JobDefinition]) -> Any:
+    """A job that is made when its code location is loaded, of the assets, checks and resources there.
+
+    Args:
+        job: The result of `dg.define_asset_job`, which gives it name, tags and description.
+        resolve: Makes the job of the definitions of assets and checks, and of the resources.
+    """
+
+    class Later(type(job)):  # type: ignore[misc] # the class has no public name
+        """As `dg.define_asset_job`'s, but for its making."""
+
+        def resolve(
+            self,
+            asset_graph: Any,
+            default_executor_def: Any = None,  # noqa: ARG002 - Dagster's signature
+            resource_defs: Mapping[str, Any] | None = None,
+        ) -> dg.JobDefinition:
+            return resolve(list(asset_graph.assets_defs), dict(resource_defs or {}))
+
+    return Later(name=job.name, selection=job.selection, description=job.description, tags=job.tags)
 
 
 def _definition(resource: Any) -> dg.ResourceDefinition:

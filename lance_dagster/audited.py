@@ -11,11 +11,12 @@ are as before, and the branch is there to be looked at.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
 
-from lance_dagster._context import facts_of
+from lance_dagster._context import facts_of, later_job
 from lance_dagster.branching import AUDITED_TAG, PUBLISHES_TAG, run_branch
 from lance_dagster.tables import TableRef, table_refs, table_root
 
@@ -38,24 +39,30 @@ def build_audited_job(
     keep_branch: bool = False,
     resources: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
-) -> dg.JobDefinition:
+    allow_unaudited: bool = False,
+) -> Any:
     """Make a job that publishes assets once their checks have passed; see the module's text.
 
     Each run writes to a branch of its own, which its re-executions continue, regardless of the IO manager's policy.
     Everything that the job materializes is published by it; assets of other IO managers do not belong here.
 
     Args:
-        assets: The assets, all with the same partitions or none, and the checks that are to run on the branch; the
-            specs of checks that assets bring along run as well.
+        assets: The assets, all with the same partitions or none, and checks that are to run on the branch. All checks
+            of these assets that the code location has run as well, as in any job that selects them.
         name: Name of the job.
         upstream: The assets that they read as inputs and that the job does not make; these are read as ever, from main.
         io_manager_key: The resource that stores the assets: a `LanceIOManager`.
         keep_branch: Whether the branch stays once it is published.
         resources: Resources that assets or checks ask for by other keys than that of the IO manager.
         tags: More tags for the runs.
+        allow_unaudited: Whether the job may have no blocking check, and publish whatever is written.
+
+    Returns:
+        A job for `dg.Definitions(jobs=[...])`, which finds the checks there, as those of `dg.define_asset_job` do.
 
     Raises:
-        DagsterInvalidDefinitionError: there is no asset, something else is among them, or partitions differ.
+        DagsterInvalidDefinitionError: there is no asset, something else is among them, or partitions differ; when the
+            code location is loaded, there is no blocking check either.
     """
     given = list(assets)
     checks = [one for one in given if isinstance(one, dg.AssetChecksDefinition)]
@@ -64,31 +71,95 @@ def build_audited_job(
         raise dg.DagsterInvalidDefinitionError(
             f"job {name}: an audited job is made of assets and asset checks, at least one asset, not of {given!r}"
         )
-    publish = _publish_asset(name, stored, io_manager_key, keep_branch=keep_branch)
-    keys = [key for one in stored for key in one.keys]
-    job = dg.define_asset_job(
-        name,
-        selection=dg.AssetSelection.assets(*keys, *publish.keys),
-        tags={**(tags or {}), DEFER_TAG: "true", AUDITED_TAG: "true", PUBLISHES_TAG: "true"},
-        description=f"Writes {', '.join(key.to_user_string() for key in keys)} to a branch, audits it, publishes it.",
+    audit = _Audit(
+        name=name,
+        stored=stored,
+        checks=checks,
+        publish=_publish_asset(name, stored, io_manager_key, keep_branch=keep_branch),
+        upstream=list(upstream),
+        resources=dict(resources or {}),
+        tags=dict(tags or {}),
+        allow_unaudited=allow_unaudited,
     )
     if io_manager_key != _DEFAULT_KEY and io_manager_key not in (resources or {}):
         raise dg.DagsterInvalidDefinitionError(
             f"job {name}: give it its IO manager, resources={{{io_manager_key!r}: LanceIOManager(...)}}: of a code "
             f"location's own it gets {_DEFAULT_KEY!r} only"
         )
-    defs = dg.Definitions(
-        assets=[*stored, publish, *upstream],
-        asset_checks=checks,
-        jobs=[job],
-        resources={_DEFAULT_KEY: _replaceable_io_manager(), **(resources or {})},
-    )
-    try:
-        return defs.resolve_job_def(name)
-    except dg.DagsterInvalidDefinitionError as error:
-        raise dg.DagsterInvalidDefinitionError(
-            f"job {name}: {error}. Assets that are read in it and made elsewhere are given as upstream=[...]"
-        ) from error
+    audit.job(checks, {})  # so that what is wrong with the assets is said here
+    return later_job(audit.unresolved(), audit.resolve)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audit:
+    """The parts of an audited job."""
+
+    name: str
+    stored: Sequence[dg.AssetsDefinition]
+    checks: Sequence[dg.AssetChecksDefinition]
+    publish: dg.AssetsDefinition
+    upstream: Sequence[Any]
+    resources: Mapping[str, Any]
+    tags: Mapping[str, str]
+    allow_unaudited: bool
+
+    @property
+    def keys(self) -> set[dg.AssetKey]:
+        """The assets that are written."""
+        return {key for one in self.stored for key in one.keys}
+
+    def unresolved(self) -> Any:
+        """The job as Dagster takes it before it knows the assets."""
+        names = ", ".join(sorted(key.to_user_string() for key in self.keys))
+        return dg.define_asset_job(
+            self.name,
+            selection=dg.AssetSelection.assets(*self.keys, *self.publish.keys),
+            tags={**self.tags, DEFER_TAG: "true", AUDITED_TAG: "true", PUBLISHES_TAG: "true"},
+            description=f"Writes {names} to a branch, audits it, publishes it.",
+        )
+
+    def resolve(self, assets: Sequence[Any], resources: Mapping[str, Any]) -> dg.JobDefinition:
+        """The job with the checks and resources of its code location.
+
+        Raises:
+            DagsterInvalidDefinitionError: none of the checks blocks.
+        """
+        given = {key for one in self.checks for key in one.check_keys}
+        found = [
+            one
+            for one in assets
+            if isinstance(one, dg.AssetChecksDefinition)
+            and any(key.asset_key in self.keys for key in one.check_keys)
+            and not given & set(one.check_keys)
+        ]
+        specs = [spec for one in (*self.stored, *self.checks, *found) for spec in one.check_specs]
+        if not self.allow_unaudited and not any(spec.blocking for spec in specs if spec.asset_key in self.keys):
+            names = ", ".join(sorted(key.to_user_string() for key in self.keys))
+            raise dg.DagsterInvalidDefinitionError(
+                f"job {self.name}: {names} has no blocking check, so that it would publish whatever is written. Define "
+                "one, @asset_check(asset=..., blocking=True), among the asset_checks of the definitions, or say "
+                "allow_unaudited=True"
+            )
+        return self.job([*self.checks, *found], resources)
+
+    def job(self, checks: Sequence[dg.AssetChecksDefinition], resources: Mapping[str, Any]) -> dg.JobDefinition:
+        """The job with some checks.
+
+        Raises:
+            DagsterInvalidDefinitionError: the assets read others that are not given.
+        """
+        defs = dg.Definitions(
+            assets=[*self.stored, self.publish, *self.upstream],
+            asset_checks=list(checks),
+            jobs=[self.unresolved()],
+            resources={_DEFAULT_KEY: _replaceable_io_manager(), **resources, **self.resources},
+        )
+        try:
+            return defs.resolve_job_def(self.name)
+        except dg.DagsterInvalidDefinitionError as error:
+            raise dg.DagsterInvalidDefinitionError(
+                f"job {self.name}: {error}. Assets that are read in it and made elsewhere are given as upstream=[...]"
+            ) from error
 
 
 def _replaceable_io_manager() -> Any:

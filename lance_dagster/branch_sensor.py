@@ -8,7 +8,8 @@
     canceled                                        on_cancel: a discarding run, or an observation
     under way, unknown                              nothing
 
-Besides, a branch that nothing was committed to for longer than `ttl` is discarded, promoted ones among them.
+Besides, a promoted branch is discarded once nothing was committed to it for `promoted_ttl`, which is a week, and any
+branch after `ttl`, if one is given. With a branch go the tags of its promotion.
 """
 
 import json
@@ -31,6 +32,9 @@ __all__ = ["build_branch_sensor"]
 
 Ending = Literal["report", "discard", "ignore"]
 State = Literal["running", "succeeded", "failed", "canceled", "unknown"]
+
+PROMOTED_TTL = timedelta(days=7)
+"""How long a promoted branch stays, unless something else is said."""
 
 _BACKFILL = "dagster/backfill/"
 _RUN = "dagster/run/"
@@ -65,6 +69,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
     on_failure: Ending = "report",
     on_cancel: Ending = "discard",
     ttl: timedelta | None = None,
+    promoted_ttl: timedelta | None = PROMOTED_TTL,
     name: str = "lance_branches",
     io_manager_key: str = "io_manager",
     minimum_interval_seconds: int = 30,
@@ -80,6 +85,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         on_failure: What to do with the branch of a failed backfill or run, or of one with a failed check.
         on_cancel: What to do with the branch of a canceled one.
         ttl: How long a branch may lie without a commit; None for ever.
+        promoted_ttl: The same for a branch that was promoted; None for ever.
         name: Name of the sensor.
         io_manager_key: The resource that knows where the tables are.
         minimum_interval_seconds: Between two ticks.
@@ -102,6 +108,7 @@ def build_branch_sensor(  # noqa: PLR0913 - each is a choice of its own, most by
         on_failure=on_failure,
         on_cancel=on_cancel,
         ttl=ttl,
+        promoted_ttl=promoted_ttl,
     )
 
     @dg.sensor(
@@ -155,13 +162,16 @@ class _Rules:
     on_failure: Ending
     on_cancel: Ending
     ttl: timedelta | None
+    promoted_ttl: timedelta | None
 
     def decide(self, instance: dg.DagsterInstance, branch: str, where: list[_Found], state: State) -> tuple[str, str]:
         """What to do about a branch, and why: "promote", "discard", "report" or "ignore"."""
         idle = datetime.now(UTC) - max(found.committed for found in where)
-        if self.ttl is not None and idle > self.ttl and state != "running":
+        promoted = all(found.is_promoted for found in where)
+        limits = [one for one in (self.ttl, self.promoted_ttl if promoted else None) if one is not None]
+        if limits and idle > min(limits) and state != "running":
             return "discard", f"nothing was committed to it for {idle}"
-        if all(found.is_promoted for found in where):
+        if promoted:
             return "ignore", "it was promoted"
         if state == "canceled":
             return self.on_cancel, "what wrote it was canceled"

@@ -6,7 +6,8 @@
     per_run()                     dagster/run/r1                          dagster/run/r2
     per_backfill()                dagster/backfill/b7                     main
     from_tag("lance/branch")      the tag's value; no tag: main; "auto": dagster/backfill/b7 or dagster/run/r2
-    env("NAME")                   the variable's value, read when the run writes; as for the tag
+    env("NAME")                   the variable's value, read when the run writes; as for the tag, but main has to be
+                                  asked for by name, NAME=main: with the variable unset or empty the run fails
 
 Re-executions use the branch of the first run: it is named by the root run or the root backfill. A run that an audited
 job has tagged writes to a branch of its own whatever the policy says.
@@ -97,7 +98,7 @@ class BranchPolicy(dg.Config):
 
     @classmethod
     def env(cls, name: str) -> Self:
-        """The environment variable names the branch, as a tag does; unset or empty stands for main."""
+        """The environment variable names the branch, as a tag does; "main" has to be asked for by that name."""
         return cls(kind="env", name=name)
 
 
@@ -105,7 +106,8 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     """The branch that a run writes to; None for main, and outside of a run.
 
     Raises:
-        DagsterInvalidDefinitionError: a tag or variable names a branch that cannot be.
+        DagsterInvalidDefinitionError: a tag or variable names a branch that cannot be, is empty, or the variable is
+            not set.
     """
     if facts is None:
         return None
@@ -118,8 +120,14 @@ def branch_of_run(policy: BranchPolicy, facts: "RunFacts | None") -> str | None:
     if policy.kind == "per_backfill":
         return _backfill_branch(facts)
     name = policy.name or (BRANCH_TAG if policy.kind == "from_tag" else "")
-    given = facts.tags.get(name) if policy.kind == "from_tag" else os.environ.get(name)
-    return named_branch(given, facts, where=f"{'run tag' if policy.kind == 'from_tag' else 'variable'} {name}")
+    given = facts.tags.get(name) if policy.kind == "from_tag" else os.environ.get(name, "")
+    where = f"{'run tag' if policy.kind == 'from_tag' else 'environment variable'} {name}"
+    if given is not None and not given.strip():
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} is {'empty' if policy.kind == 'from_tag' or name in os.environ else 'not set'}, and it names the "
+            f"branch that runs write to. Set it to a branch, or to {AUTO}; for production ask by name: {MAIN}"
+        )
+    return named_branch(given, facts, where=where)
 
 
 def named_branch(value: str | None, facts: "RunFacts", *, where: str) -> str | None:

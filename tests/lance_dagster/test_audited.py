@@ -192,10 +192,37 @@ def test_an_asset_that_reads_another(lake):
     lake.run(events, span=("2024-01-01", "2024-01-02"), tags={"n": "4"})
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"job twice: .* upstream="):
         build_audited_job([doubled], name="twice")
-    job = build_audited_job([doubled], name="twice", upstream=[events])
+    job = build_audited_job([doubled], name="twice", upstream=[events], allow_unaudited=True)
     run(lake, job=job, partition="2024-01-02", assets=(events, doubled))
     assert lake.rows("doubled") == [("2024-01-02", 8)]
     assert told(lake, "doubled") == [("2024-01-02", 2)]
+
+
+def test_checks_of_the_code_location_belong_to_it(lake):
+    run(lake, partition="2024-01-01", n="5")
+    job = build_audited_job([events], name="audited")
+    result = run(lake, job=job, partition="2024-01-01", n="-1", fails=True)
+    assert [check.check_name for check in result.get_asset_check_evaluations()] == ["positive"]
+    assert lake.rows("events") == [("2024-01-01", 5)]
+    run(lake, job=job, partition="2024-01-01", n="6")
+    assert lake.rows("events") == [("2024-01-01", 6)]
+
+
+@dg.asset_check(asset=events)
+def not_blocking() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False)
+
+
+@pytest.mark.parametrize("checks", [(), (not_blocking,)])
+def test_without_a_blocking_check_it_is_rejected(lake, checks):
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        location(lake, build_audited_job([events], name="audited"), checks=checks).resolve_job_def("audited")
+    said = f"{caught.value} {caught.value.__cause__}"
+    assert "job audited: events has no blocking check" in said
+    assert "allow_unaudited=True" in said
+    job = build_audited_job([events], name="audited", allow_unaudited=True)
+    run(lake, job=job, partition="2024-01-01", n="-1", checks=checks)
+    assert lake.rows("events") == [("2024-01-01", -1)]
 
 
 def test_what_is_refused(lake):

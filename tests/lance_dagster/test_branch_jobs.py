@@ -1,7 +1,7 @@
 """Promoting, discarding and sweeping branches by jobs and by a sensor."""
 
 import shutil
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy, branch_page, build_branch_jobs, build_branch_sensor, lance_eager
+from lance_dagster import BranchPolicy, branch_page, branch_sensor, build_branch_jobs, build_branch_sensor, lance_eager
 from lance_dagster.lineage import lineage
 from lance_dagster.undo import CannotUndoError, plan_undo
 from tests.lance_dagster.lake import QUIET, Lake, errors
@@ -361,6 +361,20 @@ class TestSensor:
     def test_what_lies_too_long_is_discarded(self, written, monkeypatch):
         assert self.requests(self.tick(written, monkeypatch, None, ttl=timedelta(0))) == [("lance_discard", BRANCH)]
         assert isinstance(self.tick(written, monkeypatch, "REQUESTED", ttl=timedelta(0)), dg.SkipReason)
+
+    def test_a_promoted_branch_goes_after_a_week(self, written, monkeypatch):
+        run(written, build_branch_jobs([events])[0], tags={"lance/branch": BRANCH})
+        assert [name.partition(".")[0] for name in written.table("events").tags.list()] == ["fork", "promoted"]
+        assert isinstance(self.tick(written, monkeypatch, "COMPLETED_SUCCESS"), dg.SkipReason)
+        later = branch_sensor.datetime.now(branch_sensor.UTC) + timedelta(days=8)
+        monkeypatch.setattr(
+            branch_sensor, "datetime", SimpleNamespace(now=lambda _: later, fromtimestamp=datetime.fromtimestamp)
+        )
+        assert self.requests(self.tick(written, monkeypatch, "COMPLETED_SUCCESS")) == [("lance_discard", BRANCH)]
+        kept = self.tick(written, monkeypatch, "COMPLETED_SUCCESS", promoted_ttl=None)
+        assert isinstance(kept, dg.SkipReason)
+        run(written, build_branch_jobs([events])[1], tags={"lance/branch": BRANCH})
+        assert (written.table("events").tags.list(), written.table("events").branches.list()) == ({}, {})
 
     def test_branches_of_runs(self, lake, monkeypatch):
         good = lake.run(events, partition="2024-01-01", branching=BranchPolicy.per_run())

@@ -63,11 +63,12 @@ class TestWhichBranch:
                 "dagster/backfill/b7",
             ),
             (BranchPolicy.env("MY_BRANCH"), {}, "from-env"),
-            (BranchPolicy.env("NOT_SET"), {}, None),
+            (BranchPolicy.env("PRODUCTION"), {}, None),
         ],
     )
     def test_the_policy_says(self, lake, monkeypatch, policy, tags, name):
         monkeypatch.setenv("MY_BRANCH", "from-env")
+        monkeypatch.setenv("PRODUCTION", "main")
         lake.run(events, partition="2024-01-01")
         result = lake.run(events, partition="2024-01-01", tags={"n": "5", **tags}, branching=policy)
         branches = [] if name is None else [name.format(run=result.run_id)]
@@ -84,6 +85,20 @@ class TestWhichBranch:
     def test_names_that_cannot_be(self, lake, name):
         result = lake.run(events, partition="2024-01-01", tags={"lance/branch": name}, fails=True, **TAGGED)
         assert f"run tag lance/branch: no branch can be called {name!r}" in errors(result)
+
+    @pytest.mark.parametrize("value", [None, "", " "])
+    def test_production_is_asked_for_by_name(self, lake, monkeypatch, value):
+        monkeypatch.delenv("MY_BRANCH", raising=False)
+        if value is not None:
+            monkeypatch.setenv("MY_BRANCH", value)
+        lake.run(events, partition="2024-01-01")
+        policy = BranchPolicy.env("MY_BRANCH")
+        said = errors(lake.run(events, partition="2024-01-01", tags={"n": "5"}, branching=policy, fails=True))
+        assert f"environment variable MY_BRANCH is {'not set' if value is None else 'empty'}" in said
+        assert "for production ask by name: main" in said
+        empty = lake.run(events, partition="2024-01-01", tags={"n": "5", "lance/branch": " "}, fails=True, **TAGGED)
+        assert "run tag lance/branch is empty" in errors(empty)
+        assert (lake.table("events").version, rows(lake.table("events"))) == (1, [("2024-01-01", 0)])
 
     def test_configuration_as_a_code_location_gives_it(self, lake):
         defs = dg.Definitions(assets=[events], resources={"io_manager": lake.manager(**TAGGED)})
