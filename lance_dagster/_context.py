@@ -22,6 +22,8 @@ except ImportError:
 __all__ = [
     "RunFacts",
     "add_metadata",
+    "assets_of_step",
+    "attempt_facts",
     "definition_metadata",
     "definition_partitions",
     "downstream_keys",
@@ -37,6 +39,7 @@ __all__ = [
     "observed_in",
     "output_name",
     "plan_materializations",
+    "process_executor",
     "run_began",
     "run_created_at",
     "run_facts",
@@ -52,6 +55,9 @@ __all__ = [
     "type_metadata",
 ]
 
+
+CLOCK_SKEW = timedelta(hours=1)
+"""How far the clocks of the Dagster instance and of the committing machine may differ."""
 
 _ABSENT = (CheckError, dg.DagsterError)
 """What asking raises for the code location of a job that is run by itself, and for the time of no tick."""
@@ -192,6 +198,17 @@ def instance_of(context: dg.OutputContext | dg.InputContext) -> dg.DagsterInstan
     """The instance of the run; None in a context that was built without one."""
     step = _step(context)
     return None if step is None else step.instance
+
+
+def process_executor(context: dg.OutputContext | dg.InputContext) -> str | None:
+    """The name of the run's executor if it runs each step in a process of its own; None if it does not."""
+    step = _step(context)
+    executor = getattr(getattr(step, "job_def", None), "executor_def", None)
+    if step is None or executor is None:
+        return None
+    config = (step.dagster_run.run_config.get("execution") or {}).get("config") or {"multiprocess": {}}
+    needs = {getattr(one, "value", "") for one in executor.get_requirements(config)}
+    return str(executor.name) if "PERSISTENT_OUTPUTS" in needs else None
 
 
 def is_own_upstream(context: dg.InputContext) -> bool:
@@ -436,6 +453,37 @@ def running_run() -> tuple[dg.DagsterInstance, RunFacts] | None:
         return context.instance, facts_of(context.run)
     except (dg.DagsterInvariantViolationError, AttributeError):
         return None
+
+
+def assets_of_step() -> set[dg.AssetKey]:
+    """The assets that the step makes which is running right here; none elsewhere."""
+    try:
+        step = dg.OpExecutionContext.get().get_step_execution_context()
+    except (dg.DagsterInvariantViolationError, AttributeError):
+        return set()
+    assets = getattr(step, "assets_def", None)
+    return set(assets.keys) if assets is not None else set()
+
+
+def attempt_facts(instance: dg.DagsterInstance, facts: RunFacts) -> dict[str, Any]:
+    """The facts of a run that tell the attempts of one write apart, as JSON takes them.
+
+    `succeeded` are the runs of its chain of re-executions that ended well: their writes are none of these attempts.
+    """
+    record = instance.get_run_record_by_id(facts.run_id)
+    began = instance.get_run_record_by_id(facts.root_run_id)
+    chain = [] if began is None else [began.dagster_run]
+    chain += instance.get_runs(filters=dg.RunsFilter(tags={"dagster/root_run_id": facts.root_run_id}))
+    step = running_step()
+    return {
+        "root_run_id": facts.root_run_id,
+        "step_key": None if step is None else step[1],
+        "backfill_id": facts.backfill_id,
+        "number": 0 if record is None else int(record.storage_id),
+        "is_retry": facts.is_retry,
+        "since": None if began is None else (began.create_timestamp.replace(tzinfo=UTC) - CLOCK_SKEW).isoformat(),
+        "succeeded": [run.run_id for run in chain if run.status is dg.DagsterRunStatus.SUCCESS],
+    }
 
 
 def running_resources() -> list[Any]:

@@ -27,6 +27,7 @@ __all__ = [
     "AUTO",
     "BRANCH_TAG",
     "FORCE_TAG",
+    "MAIN",
     "NO_RETRIES",
     "PUBLISHES_TAG",
     "BranchPolicy",

@@ -23,6 +23,7 @@ from lance_dagster.tables import TableLike, TableRef, table_ref, table_refs, tab
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_dagster.history import TableVersion
 
 __all__ = [
     "build_lance_drift_check",
@@ -288,23 +289,45 @@ def build_lance_drift_check(
         from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
-        foreign = []
+        foreign, unreported = [], None
         for one in read_history(dataset, count_changes=False):
             if (one.run_id or one.undid) is not None and not one.is_upkeep:
+                unreported = _unreported(context, ref, one)
                 break
             if not one.is_upkeep and one.operation != "Clone":  # with which a branch begins
                 foreign.append(one)
         listed = ", ".join(f"{one.version} ({one.operation})" for one in foreign[:_SHOWN])
+        problems = [f"versions that Dagster did not write: {listed}"] if foreign else []
+        problems += [unreported] if unreported else []
         return dg.AssetCheckResult(
-            passed=not foreign,
+            passed=not problems,
             severity=severity,
-            description=f"versions that Dagster did not write: {listed}"
-            if foreign
-            else "Dagster wrote the newest rows",
+            description="; ".join(problems) or "Dagster wrote the newest rows",
             metadata={"lance/version": dataset.version, "lance/foreign_versions": len(foreign)},
         )
 
     return drift
+
+
+def _unreported(context: dg.AssetCheckExecutionContext, ref: TableRef, one: "TableVersion") -> str | None:
+    """What is wrong with a version of main that a run or an undo made; None if Dagster has an event of it.
+
+    A run that is under way reports when it ends; of a run that the instance does not know nothing can be said.
+    """
+    from lance_dagster.reporting import known_versions  # noqa: PLC0415 - heavy imports at first use
+
+    if one.branch is not None or one.asset not in (None, ref.name):
+        return None
+    known = known_versions(context.instance, ref.key, [])[None].version
+    if known is not None and known >= one.version:
+        return None
+    if one.undid is not None:
+        return f"version {one.version} undid run {one.undid}, and Dagster was not told: run build_undo_job's job for it"
+    run_id = one.committed_by or one.run_id
+    run = None if run_id is None or run_id == context.run.run_id else context.instance.get_run_by_id(run_id)
+    if run is None or not run.is_finished:
+        return None
+    return f"version {one.version} was committed by run {run_id}, which ended without reporting it"
 
 
 def _open(context: dg.AssetCheckExecutionContext, ref: TableRef, io_manager_key: str) -> "lance_core.LanceDataset":

@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
 from lance_dagster._context import instance_of, is_own_upstream, run_began, run_facts
-from lance_dagster.branching import BRANCH_TAG, branch_of_run
+from lance_dagster.branching import branch_of_run
 from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers import Loading
 from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.history import undo_after
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
+from lance_dagster.reporting import branch_of_event
 from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
 from lance_dagster.tables import branch_for_reading
 
@@ -156,7 +157,7 @@ def _materialized_version(context: dg.InputContext) -> int | None:
     wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
     for record in context.instance.fetch_materializations(wanted, limit=_EVENTS_LOOKED_AT).records:
         event = record.asset_materialization
-        if event is not None and BRANCH_TAG not in event.metadata:  # what lies on a branch is no version of main
+        if event is not None and branch_of_event(event) is None:  # what lies on a branch is no version of main
             entry = event.metadata.get("lance/version")
             value = entry.value if entry is not None else None
             return value if isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""One table belongs to one asset.
+"""One table belongs to one asset, and is where the next step finds it.
 
 Commits name the asset that they were made for. An asset that finds the commits of another one in its table is rejected
 before anything is written, unless its metadata `lance/shared_table` says that several assets write there.
@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from typing import Final
+from urllib.parse import urlsplit
 
 import dagster as dg
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
+from lance_dagster._context import process_executor
 from lance_dagster.history import several
 from lance_dagster.location import SHARED_KEY, is_shared, locate_table
+from lance_dagster.settings import TableSettings
 
 __all__ = ["ASSET_KEY", "check_old_place", "check_owner", "owner_of"]
 
 ASSET_KEY: Final = "dagster.asset_key"
 _MOST_VERSIONS: Final = 20
 """So many of the newest versions are looked at; maintenance by others makes fewer between two writes."""
+_MEMORY: Final = ("memory", "shared-memory")
 _OLD_PARTS: Final = 2
 """Earlier releases used the last two parts of a key."""
 
@@ -118,4 +122,21 @@ def check_old_place(
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: its rows are in {old.uri}, where an earlier release stored it, and its table is now "
             f'{new.uri}. Give the asset the metadata {{"schema": "{old.schema}"}} to stay there, or move the folder'
+        )
+
+
+def refuse_memory_of_another_process(context: dg.OutputContext | dg.InputContext, settings: TableSettings) -> None:
+    """Reject tables in memory where each step has a process, and a memory, of its own.
+
+    Raises:
+        DagsterInvalidDefinitionError: the root is in memory, and the executor runs steps in other processes.
+    """
+    if urlsplit(settings.root_uri).scheme not in _MEMORY:
+        return
+    executor = process_executor(context)
+    if executor is not None:
+        raise dg.DagsterInvalidDefinitionError(
+            f"root_uri {settings.root_uri!r} is the memory of one process, and the executor {executor!r} runs each "
+            "step in a process of its own: the next step would find nothing. Give the job in_process_executor "
+            "(dg.Definitions(executor=dg.in_process_executor)), or use a folder as root_uri"
         )

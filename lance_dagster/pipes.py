@@ -5,7 +5,10 @@
         report_commit(pipes, table)
 
 The commit then identifies its run like those of `LanceIOManager`, and the materialization has the version, rows and
-history. The process needs `dagster-pipes` and no Dagster (`pip install 'lance-dagster[pipes]'`).
+history. The properties belong to one write, as often as it is attempted: `lance_core.write_dataset` and
+`pyspark_lance.write` replace what an earlier attempt of the step has committed. With the extras of
+`LanceTableResource.pipes_extras()` on Dagster's side that holds for re-executions of the run as well. The process needs
+`dagster-pipes` and no Dagster (`pip install 'lance-dagster[pipes]'`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import lance_core
 from lance_core.errors import InvalidInputError
+from lance_dagster.attempts import EXTRAS_KEY, AttemptProperties, attempt_properties
 from lance_dagster.history import data_version_of
 from lance_dagster.read_inputs import INPUT_PREFIX, input_entry
 from lance_dagster.table_log import history_page, recent
@@ -32,8 +36,11 @@ def commit_properties(
     *,
     asset_key: str | None = None,
     inputs: Mapping[str, lance_core.LanceDataset] | None = None,
-) -> dict[str, str]:
-    """The transaction properties that identify the run of a commit.
+) -> AttemptProperties:
+    """The transaction properties that identify the run of a commit, and the write that it is an attempt of.
+
+    A step that writes one asset's table in several commits gives these to the first one only: the last attempt of a
+    write is what the table holds.
 
     Args:
         context: From `open_dagster_pipes`, or `PipesContext.get()`.
@@ -54,7 +61,8 @@ def commit_properties(
     }
     properties = {f"dagster.{name}": value for name, value in known.items() if value is not None}
     entries = {INPUT_PREFIX + key: json.dumps(input_entry(table)) for key, table in (inputs or {}).items()}
-    return {**properties, **entries}
+    extras = context.extras.get(EXTRAS_KEY)
+    return attempt_properties({**properties, **entries}, extras or {}, int(context.retry_number))
 
 
 def report_commit(
@@ -84,7 +92,7 @@ def report_commit(
         "dagster/size_bytes": dataset.total_bytes,
         "dagster/uri": dataset.uri,
         "lance/version": dataset.version,
-        "lance/branch": dataset.branch or "main",
+        **({} if dataset.branch is None else {"lance/branch": dataset.branch, "lance/published": False}),
         "lance/operation": versions[0].operation or "" if versions else "",
         "lance/fragments": len(dataset.fragment_ids()),
         "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,

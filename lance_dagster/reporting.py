@@ -20,7 +20,7 @@ import numpy as np
 import lance_core
 from lance_core.errors import LanceError
 from lance_dagster._context import downstream_keys_of, plan_materializations
-from lance_dagster.branching import BRANCH_TAG
+from lance_dagster.branching import BRANCH_TAG, MAIN
 from lance_dagster.consumers import consumers
 from lance_dagster.history import data_version_of
 from lance_dagster.location import TableLocation
@@ -33,6 +33,7 @@ __all__ = [
     "Known",
     "PartitionRows",
     "Report",
+    "branch_of_event",
     "known_versions",
     "materializations",
     "partition_rows",
@@ -115,8 +116,8 @@ def known_versions(
             if event is None:
                 continue
             at = event.partition if partitions else None
-            branch = event.metadata.get(BRANCH_TAG)
-            newest.setdefault(at, None if branch is None else str(branch.value))
+            branch = branch_of_event(event)
+            newest.setdefault(at, branch)
             version = event.metadata["lance/version"].value if "lance/version" in event.metadata else None
             if branch is None and isinstance(version, int):
                 versions.setdefault(at, version)
@@ -124,6 +125,12 @@ def known_versions(
             break
         cursor = page.cursor
     return {one: Known(version=versions.get(one), branch=newest.get(one)) for one in wanted}
+
+
+def branch_of_event(event: dg.AssetMaterialization) -> str | None:
+    """The branch that an event is about; None for main."""
+    entry = event.metadata.get(BRANCH_TAG)
+    return None if entry is None or entry.value == MAIN else str(entry.value)
 
 
 def partitions_of_runs(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Iterable[str]) -> list[str]:

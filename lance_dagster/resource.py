@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
-from lance_dagster._context import running_resources, running_run, running_step
-from lance_dagster.branching import BranchPolicy
+from lance_dagster._context import assets_of_step, attempt_facts, running_resources, running_run, running_step
+from lance_dagster.branching import BRANCH_TAG, BranchPolicy, branch_of_run
 from lance_dagster.location import checked_root
 from lance_dagster.names import RESERVED_FOLDER
 from lance_dagster.read_inputs import remember_input
@@ -67,12 +67,52 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         )
 
     def uri(self, asset_key: TableLike) -> str:
-        """The URI of the table of an asset, or of "schema/table"; whether it exists is not looked at.
+        """The URI of the table of an asset, or of "schema/table"; outside of a run whether it exists is not looked at.
+
+        Inside of a step of a run on a branch it is that of the branch: for the assets that the step makes the branch is
+        begun if it has to be, for others it is main where the table has no such branch.
 
         Raises:
             DagsterInvalidDefinitionError: a name cannot be a folder name.
+            DatasetNotFoundError: the step makes the asset, and there is no table for the branch to begin with.
         """
-        return self.table_root.locate(asset_key).uri
+        running = running_run()
+        root = self.table_root if running is None else self._root_of_step()
+        uri = root.locate(asset_key).uri
+        branch = None if running is None else branch_of_run(root.branching, running[1])
+        if branch is None or running is None:
+            return uri
+        ref = table_ref(asset_key)
+        main = root.open_or_none(ref)
+        if ref.key in assets_of_step():
+            from lance_core.errors import DatasetNotFoundError  # noqa: PLC0415 - code locations load without it
+
+            if main is None:
+                raise DatasetNotFoundError(
+                    f"asset {ref.name} has no table at {uri} yet, and a branch needs a table to begin with: write a "
+                    "first version on main, one without rows will do"
+                )
+            running[0].add_run_tags(running[1].run_id, {BRANCH_TAG: branch})
+            return main.ensure_branch(branch, renew_promoted=True).uri
+        return main.checkout_version((branch, None)).uri if main is not None and branch in main.branches.list() else uri
+
+    def pipes_extras(self) -> dict[str, Any]:
+        """Extras for a Dagster Pipes session: the facts of the running step that make its writes exactly-once.
+
+        `lance_dagster.pipes.commit_properties` reads them in the other process. No storage option is among them.
+
+        Example:
+            ```python
+            pipes.run(command, context=context, extras={**lake.pipes_extras(), "uri": lake.uri(context.asset_key)})
+            ```
+
+        Raises:
+            DagsterInvariantViolationError: no step is running.
+        """
+        running = running_run()
+        if running is None:
+            raise dg.DagsterInvariantViolationError("pipes_extras is called in the body of an asset or op")
+        return {"lance_dagster": attempt_facts(*running)}
 
     def open(
         self,

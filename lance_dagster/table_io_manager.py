@@ -50,7 +50,12 @@ from lance_dagster.inputs import read_requests
 from lance_dagster.location import TableLocation, locate_table
 from lance_dagster.metadata import event_metadata, lineage_metadata, partition_metadata
 from lance_dagster.op_outputs import load_op_output, store_op_output
-from lance_dagster.ownership import check_old_place, check_owner, check_still_owner
+from lance_dagster.ownership import (
+    check_old_place,
+    check_owner,
+    check_still_owner,
+    refuse_memory_of_another_process,
+)
 from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.plan_lineage import has_plan, plan_lineage, remember_frame
 from lance_dagster.read_inputs import input_properties, remember_input
@@ -106,6 +111,7 @@ class LanceTableIOManager(dg.IOManager):
             DagsterInvariantViolationError: the output belongs to no asset, or cannot be stored.
             LanceError: the value does not fit, or another writer came first; the table is unchanged.
         """
+        refuse_memory_of_another_process(context, self._settings)
         if not context.has_asset_key:
             store_op_output(context, obj, self._settings)
             return
@@ -185,6 +191,7 @@ class LanceTableIOManager(dg.IOManager):
             DagsterInvariantViolationError: the input is no asset, or its type cannot be loaded.
             LanceError: table, version or column does not exist.
         """
+        refuse_memory_of_another_process(context, self._settings)
         asset = f"asset {context.asset_key.to_user_string()}" if context.has_asset_key else "no asset"
         where = f"input {_input_name(context)} ({asset})"
         own = self._settings.type_handlers

@@ -7,8 +7,9 @@ from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING
 
+import lance_core
 from lance_core import Slices, WriteResult, WriteTry
-from lance_core.errors import DatasetExistsError, InvalidInputError
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from pyspark_lance.clustering import cluster_by_columns, cluster_by_slice
 from pyspark_lance.jobs import is_connect
 from pyspark_lance.modes import Empty, Outside, PartitionOverwrite, SaveMode, SchemaMode
@@ -123,7 +124,7 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         commit_message=commit_message,
         once=once,
         once_since=once_since,
-        write_try=write_try,
+        write_try=write_try if write_try is not None else _attempt(uri, mode, transaction_properties, storage_options),
         table_config=table_config,
         storage_options=storage_options,
         max_rows_per_file=max_rows_per_file,
@@ -172,3 +173,18 @@ def write_with(
         job.clean((), failed=True)
         raise
     return job.finish([answer.message for answer in answers])
+
+
+def _attempt(
+    uri: str | PathLike[str], mode: str, properties: Mapping[str, str] | None, storage_options: Mapping[str, str] | None
+) -> WriteTry | None:
+    """The attempt that properties belong to which know it, as those of `lance_dagster.pipes.commit_properties` do."""
+    find = getattr(properties, "write_try_for", None)
+    if find is None:
+        return None
+    try:
+        existing = lance_core.dataset(uri, storage_options=dict(storage_options or {}) or None)
+    except DatasetNotFoundError:
+        existing = None
+    attempt: WriteTry = find(existing, mode)
+    return attempt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from lance_core.arguments import checked
 from lance_core.commit import WriteTry
 from lance_core.dataset.lance_dataset import LanceDataset
+from lance_core.errors import DatasetExistsError, DatasetNotFoundError, InvalidInputError
 from lance_core.store import CommitLock
 from lance_core.verbs.files.fragment_writer import MAX_BYTES_PER_FILE, MAX_ROWS_PER_FILE, ReaderLike
 from lance_core.verbs.files.progress import FragmentWriteProgress
@@ -19,12 +20,12 @@ from lance_core.verbs.files.slices import Slices
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.bases import DatasetBasePath
-from lance_core.verbs.version.destination import destination
+from lance_core.verbs.version.destination import Destination, destination
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.unsupported import refuse
 from lance_core.verbs.write.commit_fragments import commit_fragments as commit_request
 from lance_core.verbs.write.facts import CommitFacts
-from lance_core.verbs.write.prepare import WriteOptions, write_mode
+from lance_core.verbs.write.prepare import WriteOptions, prepare, write_mode
 from lance_core.verbs.write.request import CommitRequest
 from lance_core.verbs.write.write_dataset import write_dataset as write_version
 
@@ -77,7 +78,8 @@ def write_dataset(
         auto_cleanup_options: "interval" in versions and "older_than_seconds", kept in the configuration of a dataset
             that is created; pylance's writers act on it.
         commit_message: A text for the history.
-        transaction_properties: Texts for the history, by key.
+        transaction_properties: Texts for the history, by key. Those of `lance_dagster.pipes.commit_properties` make the
+            write one that may be attempted several times: it replaces the rows of earlier attempts.
         initial_bases: Base paths of a dataset that is created.
         target_bases: Base paths, by name or URI, that files go to in turns; the dataset's URI stands for itself.
         target_all_bases: All base paths; with True the dataset itself comes first.
@@ -107,8 +109,53 @@ def write_dataset(
         target_bases=target_bases,
         target_all_bases=target_all_bases,
     )
-    made = write_version(data_obj, schema, destination(uri, storage_options, commit_lock), options)
+    place = destination(uri, storage_options, commit_lock)
+    if hasattr(transaction_properties, "write_try_for"):
+        return _write_attempt(data_obj, schema, place, options, transaction_properties)
+    made = write_version(data_obj, schema, place, options)
     return LanceDataset(made.uri, storage_options=made.options, manifest=made.base)
+
+
+def _write_attempt(
+    data: ReaderLike, schema: pa.Schema | None, place: Destination, options: WriteOptions, properties: Any
+) -> LanceDataset:
+    """Write rows in place of those of earlier attempts, which the properties find.
+
+    Raises:
+        InvalidInputError: An option is not offered for such a write.
+        DatasetExistsError: `mode` is "create", and there is a dataset that is not an earlier attempt's alone.
+    """
+    unusual = [
+        name
+        for name in ("auto_cleanup_options", "target_bases", "target_all_bases")
+        if getattr(options, name) is not None
+    ]
+    if unusual:
+        raise InvalidInputError(f"{', '.join(unusual)}: not offered for a write that may be attempted several times")
+    try:
+        existing = LanceDataset(place.uri, storage_options=place.options)
+    except DatasetNotFoundError:
+        existing = None
+    attempt: WriteTry = properties.write_try_for(existing, options.mode)
+    if existing is not None and options.mode == "create":
+        if not attempt.earlier or existing.version != max(attempt.earlier):
+            raise DatasetExistsError(f"Dataset already exists: {place.uri}")
+        options, attempt = replace(options, mode="overwrite"), replace(attempt, alone=True)
+    found, fragments = prepare(place, options).write_rows(data, schema, None)
+    return commit_fragments(
+        place.uri if existing is None else existing,
+        fragments,
+        found,
+        mode=options.mode,
+        transaction_properties=dict(properties),
+        commit_message=options.commit_message,
+        write_try=attempt,
+        storage_options=place.options,
+        data_storage_version=options.data_storage_version,
+        enable_stable_row_ids=options.enable_stable_row_ids,
+        enable_v2_manifest_paths=options.enable_v2_manifest_paths,
+        initial_bases=options.initial_bases or (),
+    ).dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,3 +119,37 @@ def test_definitions_that_meet_in_one_table():
     metadata = graph.get(dg.AssetKey(["team2", "events", "daily"])).metadata
     assert metadata["dagster/uri"] == "/lake/team2/events/daily.lance"
     assert metadata["dagster/table_name"] == "team2.events.daily"
+
+
+@dg.asset
+def first() -> pa.Table:
+    return pa.table({"n": [1]})
+
+
+@dg.asset
+def second(first: pa.Table) -> pa.Table:
+    return first
+
+
+def in_memory():
+    manager = LanceIOManager(root_uri="memory://ownership")
+    defs = dg.Definitions([first, second], jobs=[dg.define_asset_job("both")], resources={"io_manager": manager})
+    return defs.resolve_job_def("both")
+
+
+def test_memory_is_rejected_where_steps_run_in_other_processes(tmp_path):
+    """By Dagster's default executor."""
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.execute_job(dg.reconstructable(in_memory), instance=instance) as result,
+    ):
+        assert not result.success
+        said = errors(result)
+    assert "root_uri 'memory://ownership' is the memory of one process" in said
+    assert "Give the job in_process_executor" in said
+
+
+def test_memory_is_fine_in_one_process():
+    manager = LanceIOManager(root_uri="memory://ownership-2")
+    assert dg.materialize([first, second], resources={"io_manager": manager}).success
+    assert in_memory().execute_in_process().success

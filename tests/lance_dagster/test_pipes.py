@@ -6,7 +6,9 @@ import sys
 import dagster as dg
 import pytest
 
+from lance_dagster import BranchPolicy, LanceTableResource, build_lance_drift_check
 from tests import processes
+from tests.lance_dagster.lake import errors
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.PreviewWarning")  # Dagster warns of its own Pipes
 
@@ -57,3 +59,90 @@ def test_the_commit_and_the_event_know_each_other(lake, partition):
     assert (values["dagster/row_count"], values["lance/version"], values["mine"]) == (2, 1, 7)
     assert f"/runs/{result.run_id}" in values["lance/history"]
     assert event.tags["dagster/data_version"].endswith(":main:1")
+
+
+RETRIED = """
+import os, sys
+sys.modules["dagster"] = None  # not installed there
+
+import pyarrow as pa
+from dagster_pipes import open_dagster_pipes
+
+import lance_core
+from lance_dagster.pipes import commit_properties, report_commit
+
+with open_dagster_pipes() as pipes:
+    uri, mode = pipes.get_extra("uri"), pipes.get_extra("mode")
+    table = lance_core.write_dataset(
+        pa.table({"n": [1, 2]}), uri, mode=mode, transaction_properties=commit_properties(pipes)
+    )
+    marker = pipes.get_extra("marker")
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        os._exit(7)  # killed between commit and report
+    report_commit(pipes, table)
+"""
+
+
+def retried(lake, tmp_path, *, mode="append", tables=None, **options):
+    tables = tables or LanceTableResource(root_uri=lake.root)
+
+    @dg.asset(key_prefix="nyc", **options)
+    def flights(context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient):
+        uri = tables.uri(context.asset_key)
+        extras = {**tables.pipes_extras(), "uri": uri, "mode": mode, "marker": str(tmp_path / "died")}
+        return pipes.run(
+            command=[sys.executable, "-c", RETRIED],
+            context=context,
+            extras=extras,
+            env={"PYTHONPATH": str(processes.ROOT)},
+        ).get_materialize_result()
+
+    return flights
+
+
+PIPES = {"pipes": dg.PipesSubprocessClient()}
+
+
+@pytest.mark.parametrize("mode", ["append", "create"])
+def test_a_retried_write_adds_its_rows_once(lake, tmp_path, mode):
+    asset = retried(lake, tmp_path, mode=mode, retry_policy=dg.RetryPolicy(max_retries=1))
+    lake.run(asset, resources=PIPES)
+    assert lake.rows("nyc/flights") == [(1,), (2,)]
+    if mode == "append":
+        lake.run(asset, resources=PIPES)  # another run adds
+        assert len(lake.rows("nyc/flights")) == 4
+
+
+def test_a_run_on_a_branch_leads_to_the_branch(lake, tmp_path):
+    (tmp_path / "died").touch()
+    policy = BranchPolicy.from_tag("lance/branch")
+    tables = LanceTableResource(root_uri=lake.root, branching=policy)
+    lake.run(retried(lake, tmp_path, tables=tables), resources=PIPES)
+    done = lake.run(retried(lake, tmp_path, tables=tables), resources=PIPES, tags={"lance/branch": "trial"})
+    assert len(lake.rows("nyc/flights")) == 2
+    assert lake.table("nyc/flights").checkout_version(("trial", None)).count_rows() == 4
+    (event,) = done.asset_materializations_for_node("nyc__flights")
+    assert (event.metadata["lance/branch"].value, event.metadata["lance/published"].value) == ("trial", False)
+    assert lake.table("nyc/flights").branches.promote("trial").version == 2
+    none = retried(lake, tmp_path, tables=LanceTableResource(root_uri=f"{lake.root}/new", branching=policy))
+    assert "a branch needs a table to begin with" in errors(
+        lake.run(none, resources=PIPES, tags={"lance/branch": "trial"}, fails=True)
+    )
+
+
+def test_rows_that_were_never_reported_are_drift(lake, tmp_path):
+    asset = retried(lake, tmp_path)
+    check = build_lance_drift_check(asset)
+
+    def drifted():
+        done = lake.run(asset, check, select=dg.AssetSelection.checks(check), resources=PIPES)
+        (result,) = done.get_asset_check_evaluations()
+        return result
+
+    failed = lake.run(asset, resources=PIPES, fails=True)
+    found = drifted()
+    assert not found.passed
+    assert f"version 1 was committed by run {failed.run_id}" in found.description
+    lake.run(asset, resources=PIPES)
+    assert drifted().passed
