@@ -217,6 +217,8 @@ class ZoneMap(Zones):
     def _ordered(self, test: Test, *, wanted: bool) -> Bools | None:
         """As `possible` for tests that compare; means nothing where a zone has no bounds."""
         if isinstance(test, Compare):
+            if pa.types.is_floating(test.value.type) and bool(pc.is_nan(_wide(test.value)).as_py()):
+                return np.ones(len(self), np.bool_)  # no comparison is the opposite of another one
             operator = test.operator if wanted else _OPPOSITE[test.operator]
             return self._compared(operator, test.value) if comparable(self.lows.type, test.value.type) else None
         if isinstance(test, IsIn):
@@ -309,6 +311,10 @@ class ZoneBuilder:
             lengths=numbers[4],
             rows_per_zone=self._rows_per_zone,
         )
+
+
+def _wide(value: pa.Scalar) -> pa.Scalar:
+    return value.cast(pa.float32()) if pa.types.is_float16(value.type) else value
 
 
 def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any, int]:

@@ -13,10 +13,21 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.index.conditions import Compare, condition_of
-from lance_core.schema import Schema, exported_metadata
+from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
+from lance_core.verbs.expressions.float_order import with_float_order
 from lance_core.verbs.version.unsupported import refuse
 
-__all__ = ["calls_of", "check_filter", "columns_of", "evaluated", "matching", "matching_all", "prepare", "true_places"]
+__all__ = [
+    "calls_of",
+    "check_filter",
+    "columns_of",
+    "evaluated",
+    "matching",
+    "matching_all",
+    "prepare",
+    "stored_types",
+    "true_places",
+]
 
 _SMALL: Final = 4096
 """Bytes of an expression up to which its columns are kept for the next time."""
@@ -40,13 +51,23 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
     if isinstance(filter_, Mapping):
         refuse("filter", {name: value for name, value in filter_.items() if name != "expr_filter"})
         filter_ = filter_.get("expr_filter")
-    if filter_ is None or isinstance(filter_, pc.Expression):
-        return filter_
+    if filter_ is None:
+        return None
+    if isinstance(filter_, pc.Expression):
+        return with_float_order(filter_, stored_types(schema))
     if isinstance(filter_, str):
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
         return parse_filter(filter_, schema)
     raise InvalidInputError(f"a filter is SQL text or a pyarrow.compute expression, not {type(filter_).__name__}")
+
+
+def stored_types(schema: Schema | pa.Schema) -> pa.Schema:
+    """The columns in the types in which expressions see them."""
+    columns = schema_to_arrow(schema) if isinstance(schema, Schema) else schema
+    if all(storage_type(field.type) == field.type for field in columns):
+        return columns
+    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
 
 
 def columns_of(expression: pc.Expression) -> list[str]:

@@ -190,6 +190,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         column, kind = column.cast(kind.storage_type), kind.storage_type
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())  # Arrow looks up none of 16 bits
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
 

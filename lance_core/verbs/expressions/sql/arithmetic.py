@@ -227,6 +227,7 @@ def _days(value: Typed) -> Typed:
 def null_if(value: Typed, other: Typed) -> Typed:
     """Null where the two are equal, else the first."""
     one, _ = meet(_plain(value), _plain(other), exact=False)
-    equal = compare("=", value, other)
+    # pylance asks its kernel, to which a zero is not the other one, literal or not.
+    equal = compare("=", *(map(_plain, meet(value, other))))
     keep = either(is_null(equal), negated(equal))
     return call("if_else", [keep, one, literal(None, one.type)], one.type)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import (
     EXACT_FLOATS,
     Typed,
@@ -25,7 +26,19 @@ from lance_core.verbs.expressions.sql.typed import (
     literal,
 )
 
-__all__ = ["both", "common_of", "compare", "either", "is_in", "is_null", "meet", "negated", "same"]
+__all__ = [
+    "both",
+    "common_of",
+    "compare",
+    "compare_floats",
+    "either",
+    "float_set",
+    "is_in",
+    "is_null",
+    "meet",
+    "negated",
+    "same",
+]
 
 _BOOL: Final = pa.bool_()
 _KERNELS: Final = {
@@ -189,17 +202,44 @@ def _narrows(value: Typed, other: Typed, narrow_floats: bool) -> bool:
     return fits(value.value, other.type)
 
 
+def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
+    """`left operator right` of numbers of which one at least is a float: literals keep the type that they have."""
+    if left.is_literal or right.is_literal:
+        return _floats(operator, _widened(left), _widened(right))
+    one, other = meet(left, right)
+    return _floats(operator, _widened(one), _widened(other))
+
+
+def float_set(value: Typed, values: pa.Array, *, skip_nulls: bool) -> Typed | None:
+    """Whether a float is one of some values, as `pyarrow.compute.is_in`; None if Arrow's own kernel says the same."""
+    zeros = pa.types.is_floating(values.type) and bool(pc.any(pc.equal(_wide(values), 0.0)).as_py())
+    if not zeros and not pa.types.is_float16(value.type):
+        return None
+    value = _widened(value)
+    values = _wide(values).cast(value.type)
+    if zeros:
+        values = pa.concat_arrays([values, pa.array([0.0, -0.0], value.type)])
+    return call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=skip_nulls))
+
+
+def _wide(values: pa.Array) -> pa.Array:
+    return values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+
+
 def _floats(operator: str, left: Typed, right: Typed) -> Typed:
+    if not (left.is_literal or right.is_literal):
+        # Between columns -0.0 is below 0.0, as in pylance; a literal zero is equal to both.
+        sides = [python_call("float_order", [side], pa.int64()) for side in (left, right)]
+        return call(_KERNELS[operator], sides, _BOOL)
     plain = call(_KERNELS[operator], [left, right], _BOOL)
-    rule = _NAN_RULES[operator]
-    return rule(plain, left, right)
+    return _NAN_RULES[operator](plain, left, right)
 
 
 def _nan(value: Typed) -> Typed | None:
     """Whether the value is NaN; None if it never is."""
     if value.is_literal:
         return literal(True, _BOOL) if isinstance(value.value, float) and math.isnan(value.value) else None
-    return call("is_nan", [value], _BOOL)
+    return call("is_nan", [value], _BOOL) if pa.types.is_floating(value.type) else None
 
 
 def _or(plain: Typed, more: Typed) -> Typed:

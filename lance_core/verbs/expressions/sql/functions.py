@@ -7,6 +7,7 @@ rows that need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from sqlglot import exp
 from lance_core.verbs.expressions.sql import patterns
 from lance_core.verbs.expressions.sql.arithmetic import null_if
 from lance_core.verbs.expressions.sql.casts import cast, named_type
-from lance_core.verbs.expressions.sql.compare import common_of, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compare import common_of, compare, either, is_null, meet, negated
 from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
@@ -115,9 +116,18 @@ def _extreme(kernel: str) -> Callable[..., Typed]:
         import pyarrow.compute as pc  # noqa: PLC0415 - only here
 
         known = common_of(values)
+        if pa.types.is_floating(known[0].type):
+            return reduce(lambda one, other: _further(">" if kernel.startswith("max") else "<", one, other), known)
         return call(kernel, known, known[0].type, pc.ElementWiseAggregateOptions(skip_nulls=True))
 
     return chosen
+
+
+def _further(operator: str, one: Typed, other: Typed) -> Typed:
+    """The greater of two floats, or the lesser, in the order of comparisons; the other one where one is null."""
+    comes_first = either(compare(operator, one, other), is_null(other))
+    chosen = call("coalesce", [comes_first, literal(False, _BOOL)], _BOOL)
+    return call("if_else", [chosen, one, other], one.type)
 
 
 def _matches(*arguments: Typed) -> Typed:

@@ -53,6 +53,9 @@ def _integers(name: str) -> Callable[[Typed, Typed], Typed]:
 
 
 def _absolute(value: Typed) -> Typed:
+    if pa.types.is_float16(value.type):  # Arrow has no kernel for these
+        wide = call("abs", [value.to(pa.float32())], pa.float32())
+        return Typed(wide.expression.cast(value.type), value.type)
     return call("abs", [_number(value)], _number(value).type)
 
 

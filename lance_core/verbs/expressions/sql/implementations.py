@@ -52,6 +52,18 @@ def _floats(function: Callable[..., Any]) -> Callable[..., pa.Array]:
     return over_arrays
 
 
+def _float_order(_kind: pa.DataType, values: pa.Array) -> pa.Array:
+    """Integers in the order of floats: negative numbers, -0.0, 0.0, positive numbers, NaN."""
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+    width = f"i{numbers.dtype.itemsize}"
+    bits = numbers.view(width)
+    # The bits of a negative number without its sign, inverted: the larger it is, the lower.
+    order = np.where(bits < 0, bits ^ np.iinfo(width).max, bits).astype(np.int64)
+    order[np.isnan(numbers)] = np.iinfo(np.int64).max
+    missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    return pa.array(order, pa.int64(), mask=missing)
+
+
 def _decimals(function: Callable[[Decimal, Decimal], Decimal]) -> Callable[..., list[Decimal | None]]:
     """A function of decimals; digits beyond the scale of the result are cut off."""
 
@@ -260,6 +272,7 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "digest": _rows(lambda data, name: _digest(name)(data)),
     "encode_hex": _rows(bytes.hex),
     "ends_with": _rows(lambda text, part: text.endswith(part)),
+    "float_order": _float_order,
     "float_remainder": _floats(np.fmod),
     "gcd": _floats(np.gcd),
     "initcap": _rows(_initcap),

@@ -1,0 +1,219 @@
+"""Arrow expressions with the order of floats that SQL has here: NaN equals NaN and is above every number.
+
+Arrow's kernels follow IEEE 754, where each comparison with NaN is false. A comparison of floats in a user's expression
+is replaced by what the SQL compiler makes of it; all else stays as it was written. Trees of any depth are rewritten
+without recursion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembled, buffer_of, entries_of
+
+__all__ = ["with_float_order"]
+
+_SMALL: Final = 4096
+"""Bytes of an expression up to which what it becomes is kept for the next time."""
+_OPERATORS: Final = {
+    b"equal": "=",
+    b"not_equal": "<>",
+    b"less": "<",
+    b"less_equal": "<=",
+    b"greater": ">",
+    b"greater_equal": ">=",
+}
+_SIDES: Final = ("left side", "right side")
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of an expression.
+
+    Attributes:
+        node: Its entries.
+        kind: The type of its values; None if that is not known yet.
+        value: The value of a literal; None for all else.
+    """
+
+    node: Node
+    kind: pa.DataType | None = None
+    value: pa.Scalar | None = None
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call whose arguments are being read."""
+
+    start: Entry
+    arguments: list[_Part] = field(default_factory=list)
+    options: Entry | None = None
+
+
+def with_float_order(expression: pc.Expression, schema: pa.Schema) -> pc.Expression:
+    """The expression with SQL's order of floats.
+
+    Args:
+        expression: A condition or a value.
+        schema: The columns, in storage types.
+
+    Raises:
+        InvalidInputError: It names a column by its place.
+    """
+    buffer = buffer_of(expression)
+    data = memoryview(buffer).tobytes()
+    if not (b"is_in" in data or any(name in data for name in _OPERATORS)):
+        return expression
+    if not _may_be_floats(data, schema):
+        return expression
+    return _known(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
+
+
+@lru_cache(maxsize=256)
+def _known(data: bytes, schema: pa.Schema) -> pc.Expression:
+    return _rewritten(pa.py_buffer(data), schema)
+
+
+def _may_be_floats(data: bytes, schema: pa.Schema) -> bool:
+    """Whether a column of floats is named, or anything but columns is computed with."""
+    columns = [one.name for one in schema if _has_floats(one.type)]
+    if any(name.encode() in data for name in columns):
+        return True
+    return any(mark in data for mark in (b"cast", b"divide", b"nan", b"sqrt", b"ln", b"log", b"power", b"lance."))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    left = [kind]
+    while left:
+        one = left.pop()
+        if pa.types.is_floating(one):
+            return True
+        if pa.types.is_dictionary(one):
+            left.append(one.value_type)
+        left.extend(one.field(place).type for place in range(one.num_fields))
+    return False
+
+
+def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
+    pieces = entries_of(buffer)
+    writer = _Writer(schema, pieces.columns)
+    root = writer.read(pieces.entries)
+    return assembled(root.node, writer.columns) if writer.changed else pc.Expression._deserialize(buffer)  # noqa: SLF001
+
+
+class _Writer:
+    """Reads entries and makes those of the new expression.
+
+    Args:
+        schema: The columns of the data.
+        columns: The values of literals and options.
+    """
+
+    def __init__(self, schema: pa.Schema, columns: list[pa.Array]) -> None:
+        self.columns = list(columns)
+        self.changed = False
+        self._schema = schema
+
+    def read(self, entries: list[Entry]) -> _Part:
+        """The whole, with its comparisons replaced."""
+        calls = [_Call((b"", b""))]
+        parts = iter(entries)
+        for entry in parts:
+            kind, value = entry
+            top = calls[-1]
+            if kind == b"call":
+                calls.append(_Call(entry))
+            elif kind == b"end":
+                calls.pop()
+                calls[-1].arguments.append(self._called(top, entry))
+            elif kind == b"options":
+                top.options = entry
+            elif kind == b"literal":
+                scalar = self.columns[int(value)][0]
+                top.arguments.append(_Part(entry, scalar.type, scalar))
+            else:
+                path = [entry, *(next(parts) for _ in range(int(value)))] if kind == b"nested_field_ref" else [entry]
+                top.arguments.append(
+                    _Part(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
+                )
+        return calls[0].arguments[0]
+
+    def _called(self, call: _Call, end: Entry) -> _Part:
+        name = end[1]
+        node: list[Any] = [call.start, *(one.node for one in call.arguments)]
+        if call.options is not None:
+            node.append(call.options)
+        plain = _Part([*node, end])
+        if name in _OPERATORS and len(call.arguments) == 2:
+            return self._compared(_OPERATORS[name], call.arguments) or plain
+        if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
+            return self._looked_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
+        return plain
+
+    def _compared(self, operator: str, sides: list[_Part]) -> _Part | None:
+        """The comparison of floats; None if these are none."""
+        from lance_core.verbs.expressions.sql.compare import compare_floats  # noqa: PLC0415 - it imports the SQL parser
+        from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the same
+
+        kinds = [self._kind(side) for side in sides]
+        if not all(map(is_number, kinds)) or not any(map(pa.types.is_floating, kinds)):
+            return None
+        typed = [
+            Typed(pc.field(name), kind, MISSING if side.value is None else side.value.as_py())
+            for name, side, kind in zip(_SIDES, sides, kinds, strict=True)
+        ]
+        if any(one.is_null for one in typed):
+            return None
+        return self._of_template(compare_floats(operator, *typed).expression, sides)
+
+    def _looked_up(self, side: _Part, options: Any) -> _Part | None:
+        """`is_in` of a float, with both zeros where one is asked for; None if it is none."""
+        from lance_core.verbs.expressions.sql.compare import float_set  # noqa: PLC0415 - it imports the SQL parser
+        from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - the same
+
+        kind = self._kind(side)
+        if not pa.types.is_floating(kind):
+            return None
+        skips_nulls = options["null_matching_behavior"].as_py() != 0
+        found = float_set(Typed(pc.field(_SIDES[0]), kind), options["value_set"].values, skip_nulls=skips_nulls)
+        return None if found is None else self._of_template(found.expression, [side])
+
+    def _of_template(self, template: pc.Expression, sides: list[_Part]) -> _Part:
+        """The template with the sides in place of the columns that stand for them."""
+        pieces: Pieces = entries_of(buffer_of(template))
+        entries = pieces.after(len(self.columns))
+        self.columns += pieces.columns
+        self.changed = True
+        places = dict(zip((name.encode() for name in _SIDES), sides, strict=False))
+        node = [
+            places[value].node if key == b"field_ref" and value in places else (key, value) for key, value in entries
+        ]
+        return _Part(node, pa.bool_())
+
+    def _type_of_field(self, path: list[bytes]) -> pa.DataType | None:
+        kind: Any = None
+        children: Any = self._schema
+        for name in path:
+            place = children.get_field_index(name.decode())
+            if place < 0:
+                return None
+            kind = children.field(place).type
+            children = kind if pa.types.is_struct(kind) else pa.schema([])
+        return kind
+
+    def _kind(self, part: _Part) -> pa.DataType:
+        """The type of the values; null if the expression does not fit the columns, which its evaluation says."""
+        if part.kind is None:
+            from lance_core.verbs.expressions.arrow import evaluated  # noqa: PLC0415 - that imports this module
+
+            try:
+                expression = assembled(part.node, self.columns)
+                part.kind = evaluated(self._schema.empty_table(), {"value": expression}).schema.field(0).type
+            except ValueError:
+                part.kind = pa.null()
+        return part.kind

@@ -1,0 +1,91 @@
+"""Arrow expressions as the entries that they are serialized to, to look at and to rewrite.
+
+Arrow serializes an expression as the metadata of an IPC file: a list of `call`, `literal`, `field_ref`, `options` and
+`end` entries, where literals and options are numbers of columns of its only batch; `nested_field_ref: n` stands before
+the n parts of a path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError
+from lance_core.schema import exported_metadata
+
+__all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of"]
+
+Entry: TypeAlias = tuple[bytes, bytes]
+Node: TypeAlias = "Entry | list[Any]"
+"""An entry, or those of a part of an expression, in lists of any depth."""
+
+_COUNTED: Final = (b"literal", b"options")
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A serialized expression.
+
+    Attributes:
+        entries: Its entries.
+        columns: The values of its literals and options, arrays of one value each.
+    """
+
+    entries: list[Entry]
+    columns: list[pa.Array]
+
+    def after(self, number: int) -> list[Entry]:
+        """The entries, for columns that stand after so many others."""
+        return [(key, str(int(value) + number).encode() if key in _COUNTED else value) for key, value in self.entries]
+
+
+def buffer_of(expression: pc.Expression) -> pa.Buffer:
+    """The expression, serialized.
+
+    Raises:
+        InvalidInputError: It names a column by its place, which Arrow does not serialize.
+    """
+    try:
+        _, (buffer,) = expression.__reduce__()
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidInputError(f"the expression {expression} names a column by its place; name it: {error}") from error
+    return buffer
+
+
+def entries_of(buffer: pa.Buffer) -> Pieces:
+    """The entries of a serialized expression."""
+    reader = pa.ipc.open_file(buffer)
+    columns = reader.get_batch(0).columns if reader.num_record_batches else []
+    return Pieces(list(exported_metadata(reader.schema)), list(columns))
+
+
+def assembled(node: Node, columns: list[pa.Array]) -> pc.Expression:
+    """The expression of entries and the columns that they number."""
+    schema = pa.schema(
+        [pa.field(str(place), column.type) for place, column in enumerate(columns)],
+        metadata=pa.KeyValueMetadata(_flat(node)),
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _nothing(schema))
+    return pc.Expression._deserialize(sink.getvalue())  # noqa: SLF001 - what pickle calls
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    """A row without columns."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([]))).replace_schema_metadata(schema.metadata)
+
+
+def _flat(node: Node) -> list[Entry]:
+    found: list[Entry] = []
+    left = [node]
+    while left:
+        one = left.pop()
+        if isinstance(one, tuple):
+            found.append(one)
+        else:
+            left.extend(reversed(one))
+    return found
