@@ -19,6 +19,7 @@ from lance_core.verbs.columns.batch_udf import BatchUDF, BatchUDFCheckpoint
 from lance_core.verbs.columns.makers import ColumnMaker, column_maker, null_fields
 from lance_core.verbs.files.blobs import check_blobs
 from lance_core.verbs.files.column_files import live_batches, spread, with_column_file, write_column_file
+from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.records.fragments import FragmentMetadata
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
 from lance_core.verbs.version.source import Source
@@ -114,6 +115,7 @@ def with_null_columns(base: Manifest, fields: Iterable[pa.Field]) -> Schema:
         _check_nullable(field, field.name)
         at = base.schema.names.index(field.name) if field.name in base.schema.names else None
         if at is None:
+            check_column_name(field.name)
             result.append(field)
         else:
             result[at] = _grown(result[at], field, field.name)
@@ -148,6 +150,7 @@ def with_new_columns(manifest: Manifest, columns: pa.Schema) -> tuple[Schema, Sc
     for name in columns.names:
         if name in known:
             raise SchemaError(f"Column {name} already exists in the dataset")
+        check_column_name(name)
         if manifest.data_storage_version == "0.1" and pa.types.is_dictionary(columns.field(name).type):
             raise UnsupportedError(f"Column {name}: a dictionary cannot be added to a dataset of the file version 0.1")
     new = replace(schema_from_arrow(columns), metadata={})

@@ -30,6 +30,7 @@ from lance_core.table.operations import Project
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.columns.add import commit_merge
 from lance_core.verbs.files.column_files import live_batches, replaced_columns, spread, write_column_file
+from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import staged
 
@@ -81,6 +82,8 @@ def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> M
     for change in changes:
         altered = _altered(altered, change.old.id, change.apply)
     _check_names(altered.fields)
+    for name in {field.name for field in altered.fields} - {field.name for field in schema.fields}:
+        check_column_name(name)
     if any(change.nullable for change in changes):
         check_primary_key(altered.fields)
     if not casts:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.index.conditions import Compare, condition_of
 from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
+from lance_core.verbs.expressions.deep import LARGE, Split, combined, leaves_of, split
 from lance_core.verbs.expressions.float_order import with_float_order
 from lance_core.verbs.version.unsupported import refuse
 
@@ -124,15 +125,24 @@ def evaluated(rows: pa.RecordBatch | pa.Table, expressions: Mapping[str, pc.Expr
     for expression in expressions.values():
         prepare(expression)
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    parts = {name: _pieces(expression) for name, expression in expressions.items()}
+    leaves = [leaf for part in parts.values() for leaf in leaves_of(part)]
     try:
-        project = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
+        project = acero.ProjectNodeOptions(leaves, [str(place) for place in range(len(leaves))])
         nodes = [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
             acero.Declaration("project", project),
         ]
-        return acero.Declaration.from_sequence(nodes).to_table(use_threads=False)
+        columns = list(acero.Declaration.from_sequence(nodes).to_table(use_threads=False).columns)
+        return pa.table([combined(part, columns) for part in parts.values()], names=list(parts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
         raise InvalidInputError(f"{', '.join(map(str, expressions.values()))}: {error}") from error
+
+
+def _pieces(expression: pc.Expression) -> Split | pc.Expression:
+    """The expression; one of many parts in pieces, as Arrow's time grows with the square of their number."""
+    _, (buffer,) = expression.__reduce__()
+    return expression if buffer.size <= LARGE else split(buffer.to_pybytes())
 
 
 def matching(batch: pa.RecordBatch, expression: pc.Expression) -> pa.Array:

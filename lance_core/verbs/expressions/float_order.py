@@ -7,6 +7,7 @@ without recursion.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -14,12 +15,21 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.errors import InvalidInputError
+from lance_core.verbs.expressions.deep import in_deep_thread
 from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembled, buffer_of, entries_of
 
 __all__ = ["with_float_order"]
 
 _SMALL: Final = 4096
 """Bytes of an expression up to which what it becomes is kept for the next time."""
+_FLAT: Final = 16_384
+"""Bytes of an expression up to which it has few levels."""
+_MOST_LEVELS: Final = 1000
+"""Levels of an expression: Arrow goes down each, and ends the process where its stack ends."""
+_SHORT: Final = 64
+"""Levels of a chain of AND or OR up to which it is left as it was written."""
+_CHAINS: Final = (b"and_kleene", b"or_kleene", b"and", b"or")
 _OPERATORS: Final = {
     b"equal": "=",
     b"not_equal": "<>",
@@ -28,6 +38,8 @@ _OPERATORS: Final = {
     b"greater": ">",
     b"greater_equal": ">=",
 }
+_TEMPLATE_LEVELS: Final = 5
+"""At most so many levels stand above the sides of a comparison of floats."""
 _SIDES: Final = ("left side", "right side")
 
 
@@ -39,11 +51,17 @@ class _Part:
         node: Its entries.
         kind: The type of its values; None if that is not known yet.
         value: The value of a literal; None for all else.
+        levels: How many levels it has.
+        chain: AND or OR, if it is one of these.
+        links: The parts that this joins, without those that the same joins.
     """
 
     node: Node
     kind: pa.DataType | None = None
     value: pa.Scalar | None = None
+    levels: int = 1
+    chain: bytes = b""
+    links: deque[_Part] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -65,11 +83,10 @@ def with_float_order(expression: pc.Expression, schema: pa.Schema) -> pc.Express
     Raises:
         InvalidInputError: It names a column by its place.
     """
-    buffer = buffer_of(expression)
+    buffer = buffer_of(expression, in_deep_thread)
     data = memoryview(buffer).tobytes()
-    if not (b"is_in" in data or any(name in data for name in _OPERATORS)):
-        return expression
-    if not _may_be_floats(data, schema):
+    compares = b"is_in" in data or any(name in data for name in _OPERATORS)
+    if buffer.size <= _FLAT and not (compares and _may_be_floats(data, schema)):
         return expression
     return _known(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
 
@@ -103,7 +120,33 @@ def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
     pieces = entries_of(buffer)
     writer = _Writer(schema, pieces.columns)
     root = writer.read(pieces.entries)
+    if root.levels > _MOST_LEVELS:
+        raise InvalidInputError(
+            f"the expression is nested too deep: {root.levels} levels where {_MOST_LEVELS} are the most; "
+            "chains of AND and OR may be of any length, and is_in takes any number of values"
+        )
     return assembled(root.node, writer.columns) if writer.changed else pc.Expression._deserialize(buffer)  # noqa: SLF001
+
+
+def _linked(call: _Call, end: Entry) -> _Part:
+    """AND or OR of two parts, whose own links become those of the whole."""
+    name = end[1]
+    left, right = call.arguments
+    if left.chain == name:
+        links = left.links
+        links.extend(right.links if right.chain == name else (right,))
+    elif right.chain == name:
+        links = right.links
+        links.appendleft(left)
+    else:
+        links = deque((left, right))
+    joined = _joined(name, left, right)
+    return _Part(joined.node, pa.bool_(), levels=joined.levels, chain=name, links=links)
+
+
+def _joined(name: bytes, left: _Part, right: _Part) -> _Part:
+    node = [(b"call", name), left.node, right.node, (b"end", name)]
+    return _Part(node, pa.bool_(), levels=1 + max(left.levels, right.levels))
 
 
 class _Writer:
@@ -141,19 +184,33 @@ class _Writer:
                 top.arguments.append(
                     _Part(path, self._type_of_field([name for key, name in path if key == b"field_ref"]))
                 )
-        return calls[0].arguments[0]
+        return self._closed(calls[0].arguments[0])
 
     def _called(self, call: _Call, end: Entry) -> _Part:
         name = end[1]
+        if name in _CHAINS and len(call.arguments) == 2:
+            return _linked(call, end)
+        call.arguments = [self._closed(one) for one in call.arguments]
         node: list[Any] = [call.start, *(one.node for one in call.arguments)]
         if call.options is not None:
             node.append(call.options)
-        plain = _Part([*node, end])
+        plain = _Part([*node, end], levels=1 + max((one.levels for one in call.arguments), default=0))
         if name in _OPERATORS and len(call.arguments) == 2:
             return self._compared(_OPERATORS[name], call.arguments) or plain
         if name == b"is_in" and len(call.arguments) == 1 and call.options is not None:
             return self._looked_up(call.arguments[0], self.columns[int(call.options[1])][0]) or plain
         return plain
+
+    def _closed(self, part: _Part) -> _Part:
+        """A chain as one part: a long one as a tree of few levels, which is the same to three truth values."""
+        if not part.chain or part.levels <= _SHORT:
+            return part
+        self.changed = True
+        found = [self._closed(one) if one.chain else one for one in part.links]
+        while len(found) > 1:
+            pairs = [_joined(part.chain, *found[place : place + 2]) for place in range(0, len(found) - 1, 2)]
+            found = [*pairs, *found[2 * len(pairs) :]]
+        return found[0]
 
     def _compared(self, operator: str, sides: list[_Part]) -> _Part | None:
         """The comparison of floats; None if these are none."""
@@ -193,7 +250,7 @@ class _Writer:
         node = [
             places[value].node if key == b"field_ref" and value in places else (key, value) for key, value in entries
         ]
-        return _Part(node, pa.bool_())
+        return _Part(node, pa.bool_(), levels=_TEMPLATE_LEVELS + max(side.levels for side in sides))
 
     def _type_of_field(self, path: list[bytes]) -> pa.DataType | None:
         kind: Any = None
@@ -209,11 +266,13 @@ class _Writer:
     def _kind(self, part: _Part) -> pa.DataType:
         """The type of the values; null if the expression does not fit the columns, which its evaluation says."""
         if part.kind is None:
-            from lance_core.verbs.expressions.arrow import evaluated  # noqa: PLC0415 - that imports this module
+            from pyarrow import acero  # noqa: PLC0415 - it imports pandas
 
+            nothing = acero.TableSourceNodeOptions(self._schema.empty_table())
             try:
-                expression = assembled(part.node, self.columns)
-                part.kind = evaluated(self._schema.empty_table(), {"value": expression}).schema.field(0).type
-            except ValueError:
+                project = acero.ProjectNodeOptions([assembled(part.node, self.columns)], ["value"])
+                nodes = [acero.Declaration("table_source", nothing), acero.Declaration("project", project)]
+                part.kind = acero.Declaration.from_sequence(nodes).to_table(use_threads=False).schema.field(0).type
+            except pa.ArrowException:
                 part.kind = pa.null()
         return part.kind

@@ -7,6 +7,7 @@ the n parts of a path.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from lance_core.errors import InvalidInputError
 from lance_core.schema import exported_metadata
 
-__all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of"]
+__all__ = ["Entry", "Node", "Pieces", "assembled", "buffer_of", "entries_of", "flat"]
 
 Entry: TypeAlias = tuple[bytes, bytes]
 Node: TypeAlias = "Entry | list[Any]"
@@ -42,14 +43,18 @@ class Pieces:
         return [(key, str(int(value) + number).encode() if key in _COUNTED else value) for key, value in self.entries]
 
 
-def buffer_of(expression: pc.Expression) -> pa.Buffer:
+def buffer_of(expression: pc.Expression, reduced: Callable[..., Any] = lambda function: function()) -> pa.Buffer:
     """The expression, serialized.
+
+    Args:
+        expression: The expression.
+        reduced: Calls what goes down it.
 
     Raises:
         InvalidInputError: It names a column by its place, which Arrow does not serialize.
     """
     try:
-        _, (buffer,) = expression.__reduce__()
+        _, (buffer,) = reduced(expression.__reduce__)
     except pa.ArrowNotImplementedError as error:
         raise InvalidInputError(f"the expression {expression} names a column by its place; name it: {error}") from error
     return buffer
@@ -66,7 +71,7 @@ def assembled(node: Node, columns: list[pa.Array]) -> pc.Expression:
     """The expression of entries and the columns that they number."""
     schema = pa.schema(
         [pa.field(str(place), column.type) for place, column in enumerate(columns)],
-        metadata=pa.KeyValueMetadata(_flat(node)),
+        metadata=pa.KeyValueMetadata(flat(node)),
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
@@ -79,7 +84,8 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([]))).replace_schema_metadata(schema.metadata)
 
 
-def _flat(node: Node) -> list[Entry]:
+def flat(node: Node) -> list[Entry]:
+    """All entries, in order."""
     found: list[Entry] = []
     left = [node]
     while left:

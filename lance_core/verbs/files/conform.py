@@ -19,7 +19,7 @@ from lance_core.encoding.relabel import relabel
 from lance_core.errors import SchemaError
 from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
 
-__all__ = ["check_metadata", "check_new_columns", "conform", "fit", "is_alike"]
+__all__ = ["check_column_name", "check_metadata", "check_new_columns", "conform", "fit", "is_alike"]
 
 
 def fit(dataset: Schema, data: pa.Schema) -> Schema:
@@ -70,7 +70,7 @@ def check_new_columns(schema: pa.Schema) -> None:
     """Make sure that a new dataset can have these columns.
 
     Raises:
-        SchemaError: A name is empty, or there is no column.
+        SchemaError: A name cannot be that of a column, or there is no column.
     """
     if not schema.names:
         raise SchemaError("a dataset needs at least one column")
@@ -80,6 +80,22 @@ def check_new_columns(schema: pa.Schema) -> None:
     check_metadata(schema.metadata)
     for field in schema:
         check_metadata(field.metadata)
+
+
+def check_column_name(name: str) -> None:
+    """Make sure that a new column can have a name: other tools cannot read a column of some names.
+
+    Raises:
+        SchemaError: It is empty, or has a dot or a back-tick.
+    """
+    if not name:
+        raise SchemaError("a column has an empty name")
+    for sign, what in ((".", "a dot, which stands between a struct and its field"), ("`", "a back-tick")):
+        if sign in name:
+            raise SchemaError(
+                f"the column name {name!r} cannot contain {what}: rename the column, for example to "
+                f"{name.replace('.', '_').replace('`', '')!r}"
+            )
 
 
 def check_metadata(metadata: dict[bytes, bytes] | None) -> None:

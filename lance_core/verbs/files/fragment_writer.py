@@ -22,7 +22,7 @@ from lance_core.store import ObjectStore, Settling, open_store, sync_names
 from lance_core.table import fragment as records
 from lance_core.table.paths import new_data_file_name
 from lance_core.verbs.files.blobs import with_blob_types
-from lance_core.verbs.files.conform import check_metadata, check_new_columns, conform, fit, is_alike
+from lance_core.verbs.files.conform import check_column_name, check_metadata, check_new_columns, conform, fit, is_alike
 from lance_core.verbs.files.dictionaries import known_dictionaries
 from lance_core.verbs.files.presence import note_begun
 from lance_core.verbs.files.progress import FragmentWriteProgress
@@ -324,6 +324,8 @@ def lance_schema(
         return dataset_schema
     check_new_columns(schema)
     if dataset_schema is None:
+        for name in schema.names:
+            check_column_name(name)
         return schema_from_arrow(with_blob_types(schema, version), first_field_id)
     return fit(schema_from_bytes(dataset_schema) if isinstance(dataset_schema, bytes) else dataset_schema, schema)
 

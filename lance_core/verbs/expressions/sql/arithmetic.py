@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.compare import compare, either, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compiler import Guard, rows_of
 from lance_core.verbs.expressions.sql.intervals import is_interval, shift
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import (
@@ -37,7 +38,7 @@ _BITS: Final = {
 }
 
 
-def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Typed | None = None, root: bool = False) -> Typed:
+def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None = None, root: bool = False) -> Typed:
     """`left operator right` for + - * / %.
 
     Args:
@@ -125,11 +126,12 @@ def concatenated(left: Typed, right: Typed) -> Typed:
     return call("binary_join_element_wise", parts, kind, pc.JoinOptions(null_handling="emit_null"))
 
 
-def guarded(value: Typed, guard: Typed | None) -> Typed:
+def guarded(value: Typed, guard: Guard | None) -> Typed:
     """The value where it is needed, null elsewhere."""
-    if guard is None:
+    rows = rows_of(guard)
+    if rows is None:
         return value
-    return call("if_else", [guard, Typed(value.expression, value.type), literal(None, value.type)], value.type)
+    return call("if_else", [rows, Typed(value.expression, value.type), literal(None, value.type)], value.type)
 
 
 def _meet(left: Typed, right: Typed, *, root: bool) -> tuple[Typed, Typed]:
@@ -152,7 +154,7 @@ def _plain(value: Typed) -> Typed:
     return Typed(value.expression, value.type)
 
 
-def _decimals(operator: str, left: Typed, right: Typed, guard: Typed | None) -> Typed:
+def _decimals(operator: str, left: Typed, right: Typed, guard: Guard | None) -> Typed:
     one, other = left.type, right.type
     scale = max(one.scale, other.scale)
     whole = max(one.precision - one.scale, other.precision - other.scale)
@@ -176,7 +178,7 @@ def _decimals(operator: str, left: Typed, right: Typed, guard: Typed | None) -> 
     return python_call("decimal_quotient", [left, right], kind)
 
 
-def _remainder(left: Typed, right: Typed, guard: Typed | None) -> Typed:
+def _remainder(left: Typed, right: Typed, guard: Guard | None) -> Typed:
     if pa.types.is_floating(left.type):
         return python_call("float_remainder", [left, right], left.type)
     right = guarded(right, guard)

@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.sql.arithmetic import guarded
+from lance_core.verbs.expressions.sql.compiler import Guard
 from lance_core.verbs.expressions.sql.dialect import unsupported
 from lance_core.verbs.expressions.sql.python_functions import python_call
 from lance_core.verbs.expressions.sql.typed import Typed, Written, call, fits, is_text, literal
@@ -97,7 +98,7 @@ def named_type(name: str) -> pa.DataType | None:
     return pa.binary(int(sized[1])) if sized is not None else _ARROW_NAMES.get(name.lower())
 
 
-def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Typed | None = None) -> Typed:
+def cast(value: Typed, kind: pa.DataType, *, strict: bool, guard: Guard | None = None) -> Typed:
     """The value as another type.
 
     Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,9 +25,11 @@ from lance_core.verbs.expressions.sql.typed import (
     fits,
     is_text,
     literal,
+    unit_type,
 )
 
 __all__ = [
+    "all_of",
     "both",
     "common_of",
     "compare",
@@ -35,12 +38,15 @@ __all__ = [
     "float_set",
     "is_in",
     "is_null",
+    "joined",
     "meet",
     "negated",
     "same",
 ]
 
 _BOOL: Final = pa.bool_()
+_SHORT: Final = 64
+"""Parts of a chain of AND or OR that are joined one after the other, as they stand in the text."""
 _KERNELS: Final = {
     "=": "equal",
     "<>": "not_equal",
@@ -121,7 +127,7 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     Raises:
         InvalidInputError: The types cannot be compared.
     """
-    one, other = meet(left, right, narrow_floats=narrow_floats)
+    one, other = meet(*_of_one_unit(left, right), narrow_floats=narrow_floats)
     if pa.types.is_null(one.type):
         return literal(None, _BOOL)
     if pa.types.is_nested(one.type):
@@ -129,6 +135,19 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
     if pa.types.is_floating(one.type):
         return _floats(operator, _widened(one), _widened(other))
     return call(_KERNELS[operator], [one, other], _BOOL)
+
+
+def _of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
+    """Two columns of times in the coarser of their units, as pylance compares them; all else as it is."""
+    sides = (left, right)
+    if any(side.is_literal or not pa.types.is_timestamp(side.type) for side in sides) or left.type == right.type:
+        return sides
+    unit = left.type.unit if unit_type(left.type, right.type) == right.type.unit else right.type.unit
+    one, other = (
+        Typed(side.expression.cast(pa.timestamp(unit, side.type.tz), safe=False), pa.timestamp(unit, side.type.tz))
+        for side in sides
+    )
+    return one, other
 
 
 def same(left: Typed, right: Typed) -> Typed:
@@ -154,6 +173,22 @@ def either(left: Typed, right: Typed) -> Typed:
     return call("or_kleene", [left, right], _BOOL)
 
 
+def joined(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
+    """Parts that AND or OR joins, one at least, as a tree of few levels: Arrow goes down each."""
+    found = list(parts)
+    if len(found) <= _SHORT:
+        return reduce(join, found)
+    while len(found) > 1:
+        pairs = [join(*found[place : place + 2]) for place in range(0, len(found) - 1, 2)]
+        found = [*pairs, *found[2 * len(pairs) :]]
+    return found[0]
+
+
+def all_of(parts: Sequence[Typed]) -> Typed:
+    """Conditions without nulls, all of which are true."""
+    return joined(parts, both)
+
+
 def negated(value: Typed) -> Typed:
     """NOT with three truth values."""
     return call("invert", [value], _BOOL)
@@ -171,10 +206,7 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     simple = all(c.is_literal for c in known) and all(one.type == value.type for one, _ in pairs)
     if not simple or pa.types.is_nested(value.type):
         found = [compare("=", value, candidate, narrow_floats=narrow_floats) for candidate in candidates]
-        result = found[0]
-        for one in found[1:]:
-            result = either(result, one)
-        return result
+        return joined(found, either)
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
     value = _widened(value)
     values = values.cast(value.type)

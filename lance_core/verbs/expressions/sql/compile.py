@@ -7,7 +7,7 @@ compiled, `guard` says for which rows it is needed, and what could fail (a divis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_core.errors import InvalidInputError, SchemaError, UnsupportedError
+from lance_core.verbs.expressions.sql.compiler import Guard
 from lance_core.verbs.expressions.sql.dialect import (
     LocatedError,
     LocatedUnsupportedError,
@@ -42,7 +43,7 @@ class TextCompiler:
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self.text = text
-        self.guard: Typed | None = None
+        self.guard: Guard | None = None
         self._schema = schema
 
     def compile(self, *, as_filter: bool) -> Typed:
@@ -76,11 +77,10 @@ class TextCompiler:
         return _decoded(found)
 
     @contextmanager
-    def only_where(self, condition: Typed) -> Iterator[None]:
-        """Compile an expression that is needed only for rows where this is true."""
+    def only_where(self, condition: Callable[[], Typed]) -> Iterator[None]:
+        """Compile an expression that is needed only for rows where a condition, made when asked for, is true."""
         before = self.guard
-        sure = call("coalesce", [condition, literal(False, _BOOL)], _BOOL)
-        self.guard = sure if before is None else call("and", [before, sure], _BOOL)
+        self.guard = Guard(before, condition)
         try:
             yield
         finally:

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
+import pyarrow as pa
 from sqlglot import exp
 
-from lance_core.verbs.expressions.sql.typed import Typed
+from lance_core.verbs.expressions.sql.typed import Typed, call, literal
 
-__all__ = ["Compiler"]
+__all__ = ["Compiler", "Guard", "rows_of"]
+
+_BOOL: Final = pa.bool_()
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The rows for which a part of an expression is needed. It is compiled only for what could fail elsewhere.
+
+    Attributes:
+        outer: The rows for which the whole is needed; None for all.
+        condition: Makes the condition that is true where the part is needed.
+    """
+
+    outer: Guard | None
+    condition: Callable[[], Typed]
+
+
+def rows_of(guard: Guard | None) -> Typed | None:
+    """The condition of a guard: true where the expression is needed, else false; None if it is needed everywhere."""
+    found: Typed | None = None
+    while guard is not None:
+        own = call("coalesce", [guard.condition(), literal(False, _BOOL)], _BOOL)
+        found = own if found is None else call("and", [own, found], _BOOL)
+        guard = guard.outer
+    return found
 
 
 class Compiler(Protocol):
@@ -21,7 +49,7 @@ class Compiler(Protocol):
     """
 
     text: str
-    guard: Typed | None
+    guard: Guard | None
 
     def value(self, node: exp.Expr) -> Typed:
         """One node and what is below it; a dictionary is decoded."""
@@ -35,7 +63,7 @@ class Compiler(Protocol):
         """A compiled node, which must be true, false or null."""
         ...
 
-    def only_where(self, condition: Typed) -> AbstractContextManager[None]:
+    def only_where(self, condition: Callable[[], Typed]) -> AbstractContextManager[None]:
         """Compile an expression that is needed only for rows where this is true."""
         ...
 

@@ -16,7 +16,7 @@ from sqlglot import exp
 from lance_core.verbs.expressions.sql import patterns
 from lance_core.verbs.expressions.sql.arithmetic import null_if
 from lance_core.verbs.expressions.sql.casts import cast, named_type
-from lance_core.verbs.expressions.sql.compare import common_of, compare, either, is_null, meet, negated
+from lance_core.verbs.expressions.sql.compare import all_of, common_of, compare, either, is_null, meet, negated
 from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import invalid, unsupported
 from lance_core.verbs.expressions.sql.functions_arrays import ARRAY_FUNCTIONS
@@ -51,12 +51,10 @@ def _coalesce(c: Compiler, node: exp.Expr, arguments: Sequence[exp.Expr]) -> Typ
     if not arguments:
         invalid(node, c.text, "coalesce needs an argument")
     values = [c.value(arguments[0])]
-    outer = c.guard
     for argument in arguments[1:]:
-        missing = is_null(values[-1])
-        c.guard = missing if c.guard is None else call("and", [c.guard, missing], _BOOL)
-        values.append(c.value(argument))
-    c.guard = outer
+        known = list(values)
+        with c.only_where(lambda known=known: all_of([is_null(value) for value in known])):  # type: ignore[misc]  # bound now
+            values.append(c.value(argument))
     values = common_of(values)
     return values[0] if pa.types.is_null(values[0].type) else call("coalesce", values, values[0].type)
 
@@ -74,9 +72,9 @@ def _if(c: Compiler, node: exp.Expr) -> Typed:
 
 
 def _chosen(c: Compiler, condition: Typed, yes: exp.Expr, no: exp.Expr) -> Typed:
-    with c.only_where(condition):
+    with c.only_where(lambda: condition):
         one = c.value(yes)
-    with c.only_where(negated(condition)):
+    with c.only_where(lambda: negated(condition)):
         other = c.value(no)
     one, other = common_of([one, other])
     return call("if_else", [condition, one, other], one.type)

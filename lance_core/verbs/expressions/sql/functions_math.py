@@ -56,7 +56,8 @@ def _absolute(value: Typed) -> Typed:
     if pa.types.is_float16(value.type):  # Arrow has no kernel for these
         wide = call("abs", [value.to(pa.float32())], pa.float32())
         return Typed(wide.expression.cast(value.type), value.type)
-    return call("abs", [_number(value)], _number(value).type)
+    # The least integer has no absolute value: an error, as in pylance.
+    return call("abs_checked", [_number(value)], _number(value).type)
 
 
 def _whole(name: str) -> Callable[..., Typed]:

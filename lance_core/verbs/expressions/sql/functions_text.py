@@ -50,6 +50,10 @@ def _plain(value: Typed) -> Typed:
     return value.to(pa.int64()) if pa.types.is_integer(value.type) else text(value)
 
 
+def _cased(function: str) -> Callable[[Typed], Typed]:
+    return lambda value: python_call(function, [text(value)], text(value).type)
+
+
 def _length(value: Typed) -> Typed:
     known = words(value, pa.string()) if is_number(value.type) else text(value)
     return call("utf8_length", [known], pa.int64() if pa.types.is_large_string(known.type) else pa.int32())
@@ -196,7 +200,7 @@ TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "left": (_left, 2, None),
     "length": (_length, 1, None),
     "levenshtein": (_in_python("levenshtein", pa.int32()), 2, None),
-    "lower": (_simple("utf8_lower"), 1, None),
+    "lower": (_cased("lower"), 1, None),
     "lpad": (_padded("lpad"), 2, 3),
     "ltrim": (_trimmed("utf8_ltrim"), 1, 2),
     "md5": (_digest("md5", hexadecimal=True), 1, None),
@@ -219,5 +223,5 @@ TEXT_FUNCTIONS: Final[dict[str, tuple[Callable[..., Typed], int, int | None]]] =
     "to_hex": (_in_python("to_hex", pa.string()), 1, None),
     "translate": (_in_python("translate"), 3, None),
     "trim": (_trimmed("utf8_trim"), 1, 2),
-    "upper": (_simple("utf8_upper"), 1, None),
+    "upper": (_cased("upper"), 1, None),
 }

@@ -101,6 +101,17 @@ def _initcap(text: str) -> str:
     return re.sub(r"[^\W_]+", lambda word: word[0][0].upper() + word[0][1:].lower(), text)
 
 
+def _cased(kernel: str, function: Callable[[str], str]) -> Callable[..., Any]:
+    """Upper or lower case: by Arrow for ASCII, else in Python, where one character may become several."""
+
+    def over_rows(kind: pa.DataType, texts: pa.Array) -> Any:
+        if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
+            return pc.call_function(kernel, [texts])
+        return pa.array([None if text is None else function(text) for text in texts.to_pylist()], kind)
+
+    return over_rows
+
+
 def _split_part(text: str, separator: str, position: int) -> str:
     parts = text.split(separator) if separator else [text]
     index = position - 1 if position > 0 else position
@@ -280,11 +291,12 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     **{name: _rows(function) for name, function in JSON_IMPLEMENTATIONS.items()},
     "levenshtein": _rows(_levenshtein),
     "like": _rows(_like),
+    "lower": _cased("utf8_lower", str.lower),
     "lpad": _rows(_lpad),
     "make_array": _make_array,
     "regexp_match": _rows(_regexp_match),
     "repeat": _rows(lambda text, times: text * max(times, 0)),
-    "replace": _rows(lambda text, part, other: text.replace(part, other) if part else text),
+    "replace": _rows(lambda text, part, other: text.replace(part, other)),
     "rpad": _rows(_rpad),
     "sinh": _floats(np.sinh),
     "split": _rows(lambda text, separator: text.split(separator) if text else []),
@@ -295,4 +307,5 @@ IMPLEMENTATIONS: Final[dict[str, Callable[..., Any]]] = {
     "to_hex": _rows(lambda number: format(number & 0xFFFF_FFFF_FFFF_FFFF, "x")),
     "translate": _rows(_translate),
     "try_cast": _try_cast,
+    "upper": _cased("utf8_upper", str.upper),
 }

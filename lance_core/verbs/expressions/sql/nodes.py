@@ -6,6 +6,7 @@ A handler gets the compiler and its node, and has the compiler compile the nodes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,7 +15,18 @@ from sqlglot import exp
 
 from lance_core.verbs.expressions.sql.arithmetic import arithmetic, bitwise, concatenated, minus
 from lance_core.verbs.expressions.sql.casts import cast, type_of
-from lance_core.verbs.expressions.sql.compare import both, common_of, compare, either, is_in, is_null, negated, same
+from lance_core.verbs.expressions.sql.compare import (
+    all_of,
+    both,
+    common_of,
+    compare,
+    either,
+    is_in,
+    is_null,
+    joined,
+    negated,
+    same,
+)
 from lance_core.verbs.expressions.sql.compiler import Compiler
 from lance_core.verbs.expressions.sql.dialect import follows_not, invalid, is_in_parentheses, unsupported
 from lance_core.verbs.expressions.sql.functions import FUNCTIONS, SYNTAX
@@ -27,8 +39,6 @@ from lance_core.verbs.expressions.sql.words import CLOCKS
 __all__ = ["NODES", "ROOT_NODES", "logic", "name_of"]
 
 _BOOL: Final = pa.bool_()
-_SHORT: Final = 64
-"""Parts of a chain of AND or OR that are joined one after the other, as they stand in the text."""
 _COMPARISONS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -71,23 +81,20 @@ def logic(c: Compiler, node: exp.Expr, part: Callable[[exp.Expr], Typed]) -> Typ
         others.append(first.expression)
         first = first.this
     join = both if isinstance(node, exp.And) else either
-    left = c.as_truth(first, part(first))
-    parts = [left]
+    parts = [c.as_truth(first, part(first))]
     for other in reversed(others):
-        # The right side matters where the left one does not decide.
-        undecided = left if join is both else negated(left)
-        with c.only_where(call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)):
+        # A side matters where those to its left do not decide.
+        known = len(parts)
+        with c.only_where(lambda known=known: _undecided(parts[:known], join)):  # type: ignore[misc]  # bound now
             parts.append(c.as_truth(other, part(other)))
-        left = join(left, parts[-1])
-    return left if len(parts) <= _SHORT else _joined(parts, join)
+    return joined(parts, join)
 
 
-def _joined(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
-    """The same as one after the other, of few levels: Arrow goes down each."""
-    if len(parts) == 1:
-        return parts[0]
-    half = len(parts) // 2
-    return join(_joined(parts[:half], join), _joined(parts[half:], join))
+def _undecided(parts: Sequence[Typed], join: Callable[[Typed, Typed], Typed]) -> Typed:
+    """Where a chain of AND is not false, or one of OR not true."""
+    left = joined(parts, join)
+    undecided = left if join is both else negated(left)
+    return call("coalesce", [undecided, literal(True, _BOOL)], _BOOL)
 
 
 def _comparison(c: Compiler, node: exp.Expr, *, root: bool = False) -> Typed:
@@ -176,18 +183,20 @@ def _case(c: Compiler, node: exp.Expr) -> Typed:
     subject = c.value(node.this) if node.this is not None else None
     conditions: list[Typed] = []
     values: list[Typed] = []
-    outer = c.guard
-    for branch in node.args["ifs"]:
-        found = c.truth(branch.this) if subject is None else compare("=", subject, c.value(branch.this))
+
+    def others(count: int) -> Typed:
+        return all_of([negated(condition) for condition in conditions[:count]])
+
+    for count, branch in enumerate(node.args["ifs"]):
+        with c.only_where(lambda count=count: others(count)) if count else nullcontext():  # type: ignore[misc]  # bound now
+            found = c.truth(branch.this) if subject is None else compare("=", subject, c.value(branch.this))
         condition = call("coalesce", [found, literal(False, _BOOL)], _BOOL)
         conditions.append(condition)
-        with c.only_where(condition):
+        with c.only_where(lambda count=count: both(others(count), conditions[count]) if count else conditions[0]):  # type: ignore[misc]
             values.append(c.value(branch.args["true"]))
-        rest = negated(condition)
-        c.guard = rest if c.guard is None else call("and", [c.guard, rest], _BOOL)
     default = node.args.get("default")
-    values.append(c.value(default) if default is not None else literal(None, pa.null()))
-    c.guard = outer
+    with c.only_where(lambda: others(len(conditions))):
+        values.append(c.value(default) if default is not None else literal(None, pa.null()))
     values = common_of(values)
     names = [str(position) for position in range(len(conditions))]
     kind = pa.struct([pa.field(name, _BOOL) for name in names])

@@ -125,6 +125,9 @@ class Typed:
         if pa.types.is_decimal(kind) and pa.types.is_integer(self.type):
             digits = _INT_DIGITS[self.type.bit_width]
             return Typed(self.expression.cast(pa.decimal128(max(digits, 19), 0)).cast(kind), kind)
+        if pa.types.is_timestamp(kind) and pa.types.is_date(self.type):
+            # A date begins at midnight UTC, whatever the zone, as in pylance.
+            return Typed(self.expression.cast(pa.timestamp(kind.unit)).cast(kind), kind)
         if pa.types.is_timestamp(kind) and kind.tz not in (None, "UTC") and not getattr(self.type, "tz", None):
             naive = self.to(pa.timestamp(kind.unit))
             options = pc.AssumeTimezoneOptions(kind.tz, ambiguous="earliest", nonexistent="earliest")
@@ -314,6 +317,8 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
         value = _decimal_of(value)
     if isinstance(value, int) and pa.types.is_decimal(kind):
         value = Decimal(value)
+    if isinstance(value, pa.Scalar) and pa.types.is_timestamp(kind) and pa.types.is_date(value.type):
+        return value.cast(pa.timestamp(kind.unit)).cast(kind)
     if isinstance(value, pa.Scalar):
         if pa.types.is_timestamp(kind) and kind.tz and not getattr(value.type, "tz", None):
             naive = value.cast(pa.timestamp(kind.unit))

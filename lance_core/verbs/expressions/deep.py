@@ -1,0 +1,160 @@
+"""Conditions of many parts: what goes down them gets a stack of its own, and they are evaluated in pieces.
+
+Arrow's C++ goes down an expression by recursion, and the time that it takes to bind one grows with the square of its
+size. A chain of AND or OR is the same to three truth values however it is put together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.verbs.expressions.serialized import Entry, Node, assembled, entries_of, flat
+
+__all__ = ["LARGE", "Split", "combined", "in_deep_thread", "leaves_of", "split"]
+
+LARGE: Final = 32_768
+"""Bytes of a serialized expression from which it is evaluated in pieces."""
+_PIECE: Final = 1000
+"""Entries of a piece."""
+_MOST_LEVELS: Final = 50
+"""Levels of AND and OR that are taken apart."""
+_STACK_BYTES: Final = 256 << 20
+"""Address space of a stack: only what is used of it takes memory."""
+_CHAINS: Final = (b"and_kleene", b"or_kleene")
+_Result = TypeVar("_Result")
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """AND or OR of conditions.
+
+    Attributes:
+        name: Arrow's function.
+        parts: The conditions.
+    """
+
+    name: str
+    parts: tuple[Split | pc.Expression, ...]
+
+
+def in_deep_thread(function: Callable[[], _Result]) -> _Result:
+    """The result of a function that may go down further than the stack of this thread reaches."""
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            done.set_exception(error)
+
+    with _lock:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    return done.result()
+
+
+@lru_cache(maxsize=8)
+def split(data: bytes) -> Split | pc.Expression:
+    """A large serialized expression as pieces that AND and OR join."""
+    pieces = entries_of(pa.py_buffer(data))
+    return _split(pieces.entries, pieces.columns, 0)
+
+
+def _split(entries: list[Entry], columns: list[pa.Array], level: int) -> Split | pc.Expression:
+    if len(entries) <= _PIECE or entries[0][0] != b"call" or entries[0][1] not in _CHAINS or level > _MOST_LEVELS:
+        return _alone(entries, columns)
+    name = entries[0][1]
+    found: list[Split | pc.Expression] = []
+    waiting: list[Node] = []
+    size = 0
+    for start, stop in _links(entries, name):
+        if stop - start > _PIECE:
+            found.append(_split(entries[start:stop], columns, level + 1))
+            continue
+        waiting.append(entries[start:stop])
+        size += stop - start
+        if size > _PIECE:
+            found.append(_alone(_chained(name, waiting), columns))
+            waiting, size = [], 0
+    if waiting:
+        found.append(_alone(_chained(name, waiting), columns))
+    return Split(name.decode(), tuple(found))
+
+
+def _links(entries: list[Entry], name: bytes) -> list[tuple[int, int]]:
+    """Where the parts of a chain begin and end."""
+    found: list[tuple[int, int]] = []
+    place, end = 0, len(entries)
+    while place < end:
+        if entries[place] in ((b"call", name), (b"end", name)):
+            place += 1
+            continue
+        start, depth = place, 0
+        while True:
+            key = entries[place][0]
+            depth += (key == b"call") - (key == b"end")
+            place += 1 + (int(entries[place][1]) if key == b"nested_field_ref" else 0)
+            if depth == 0:
+                break
+        found.append((start, place))
+    return found
+
+
+def _chained(name: bytes, parts: list[Node]) -> Node:
+    """The parts joined as a tree of few levels."""
+    while len(parts) > 1:
+        pairs: list[Node] = [
+            [(b"call", name), *parts[place : place + 2], (b"end", name)] for place in range(0, len(parts) - 1, 2)
+        ]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0]
+
+
+def _alone(node: Node, columns: list[pa.Array]) -> pc.Expression:
+    """A piece with the literals that it needs."""
+    own: list[pa.Array] = []
+    entries: list[Entry] = []
+    for key, value in flat(node):
+        if key in (b"literal", b"options"):
+            own.append(columns[int(value)])
+            entries.append((key, str(len(own) - 1).encode()))
+        else:
+            entries.append((key, value))
+    return assembled(list(entries), own)
+
+
+def leaves_of(part: Split | pc.Expression) -> list[pc.Expression]:
+    """The pieces, in order."""
+    found: list[pc.Expression] = []
+    left = [part]
+    while left:
+        one = left.pop()
+        if isinstance(one, Split):
+            left.extend(reversed(one.parts))
+        else:
+            found.append(one)
+    return found
+
+
+def combined(part: Split | pc.Expression, columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """The value of the whole from those of its pieces, which are taken off the list."""
+    if not isinstance(part, Split):
+        return columns.pop(0)
+    result = combined(part.parts[0], columns)
+    for one in part.parts[1:]:
+        result = pc.call_function(part.name, [result, combined(one, columns)])
+    return result
