@@ -278,7 +278,7 @@ class _Chunked(PointPage):
 def value_bits(kind: pa.DataType) -> int | None:
     """Bits of a value of a type, 0 for texts and bytes; None for a type whose values are not read one by one."""
     if _is_fixed(kind):
-        return int(kind.bit_width)
+        return int(kind.bit_width) or None
     if pa.types.is_fixed_size_list(kind) and _is_fixed(kind.value_type) and kind.value_type.bit_width % 8 == 0:
         return int(kind.value_type.bit_width) * kind.list_size or None
     is_text = any(

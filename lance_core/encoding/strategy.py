@@ -132,6 +132,8 @@ def choose_fixed(
     if options.layout is not None:
         plain = Choice(layout="fullzip" if options.layout == "fullzip" else "miniblock")
     bits = block.bits_per_value
+    if not bits:
+        return Choice(layout="constant")
     if options.layout == "fullzip":
         return plain
     if bits == 1:

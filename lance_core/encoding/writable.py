@@ -1,6 +1,7 @@
 """What can be written: types that the schema can name, but that a file of some version cannot hold, are refused.
 
     lists of equal length   of numbers, of such lists, of nothing (the null type), and of structs
+    binary of no bytes      as a page of one value in 2.2, not at all before
     packed structs          stored row by row in one column (see `paths.is_packed`); their fields can be
         2.0                     numbers of whole bytes, and lists of equal length of such
         2.1                     numbers of whole bytes
@@ -19,6 +20,10 @@ from lance_core.encoding.paths import is_blob_v2, is_packed
 from lance_core.encoding.shred import has_nulls_inside
 from lance_core.errors import UnsupportedError
 from lance_core.schema import Field, arrow_type_of
+
+_OLDEST = "0.1"
+_ZERO_WIDTH = ("2.2",)
+"""Versions that can say of all values of a page that they are one, which may have no bytes."""
 
 __all__ = ["Packable", "check_packed_values", "check_writable"]
 
@@ -53,6 +58,11 @@ def check_writable(field: Field, packable: Packable | None, version: str) -> Non
         return
     kind = arrow_type_of(field)
     items, _ = _peeled(kind)
+    if version == _OLDEST and pa.types.is_struct(kind):
+        raise UnsupportedError(f"field {field.name!r}: {_OLDEST} files hold no structs without fields")
+    if _width(items) == 0 and (items is not kind or version not in _ZERO_WIDTH):
+        where = "within lists of equal length" if items is not kind else f"in a {version} file; a 2.2 file holds it"
+        raise UnsupportedError(f"field {field.name!r}: {items} has no bytes, which cannot be stored {where}")
     if items is not kind and _width(items) is None and not pa.types.is_null(items):
         raise UnsupportedError(
             f"field {field.name!r}: lists of equal length hold numbers or structs, no {items}; other lists hold it"
@@ -77,7 +87,7 @@ def _can_be_packed(kind: pa.DataType, packable: Packable) -> bool:
     if bits is None:
         is_text = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or kind in (pa.string(), pa.binary())
         return is_text and packable.strings
-    return bits * dimension % 8 == 0 and (items is kind or packable.lists)
+    return bits > 0 and bits * dimension % 8 == 0 and (items is kind or packable.lists)
 
 
 def _peeled(kind: pa.DataType) -> tuple[pa.DataType, int]:
