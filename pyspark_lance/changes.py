@@ -368,5 +368,5 @@ def session_of(given: SparkSession | None) -> SparkSession:
 def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:
     """A change that writes rows, whose types are checked against the table's."""
     columns = frame.select(*map(quoted, base.schema.names))
-    plan = plan_write(handed_over(columns.schema), base.schema)
+    plan = plan_write(handed_over(columns.schema), base.schema, has_schema_mode=False)
     return Change(dataset=base, frame=frame, stored=plan.stored, on=on, options=options)

@@ -23,7 +23,7 @@ from pyspark_lance.failures import short_errors
 from pyspark_lance.key_narrowing import Narrowed, few_keys, narrowed_by_frame
 from pyspark_lance.keys import check_keys_of, has_bytes
 from pyspark_lance.names import case_sensitive, check_spellings, in_case_of_table, matched_names, quoted
-from pyspark_lance.plan import plan_write
+from pyspark_lance.plan import ADD_FIRST, plan_write
 from pyspark_lance.read_plan import plan_read, table_schema
 from pyspark_lance.reader import read_frame
 from pyspark_lance.row_rules import AMBIGUOUS
@@ -42,6 +42,7 @@ _TASK_ROWS: Final = 1 << 18
 """Rows of a merge's source for each task and its file."""
 _FEW_ROWS: Final = 200_000
 """Keys and addresses of so many rows are sent to all tasks, and not shuffled."""
+_ADD_OR_DROP: Final = f"Drop them (DataFrame.drop), or {ADD_FIRST}"
 _OLD: Final = "__lance_old_"
 _KEY: Final = "__lance_key_"
 _COUNT: Final = "__lance_count"
@@ -120,7 +121,7 @@ class MergeFrames:
         found = replace(self, source=source, keys=tuple(field.name for field in keys))
         fields = found._fields_of_source(base) if self.writes else keys  # noqa: SLF001 - its own
         schema = handed_over(source.select(*[quoted(field.name) for field in fields]).schema)
-        plan_write(schema, pa.schema(fields), case_sensitive=True)
+        plan_write(schema, pa.schema(fields), case_sensitive=True, has_schema_mode=False)
         if self.condition is not None:
             target = source.sparkSession.createDataFrame([], spark_schema(base.schema))
             both = source.alias("source").join(target.alias("target"), how="cross")
@@ -168,7 +169,7 @@ class MergeFrames:
         """Columns of the table that the source lacks."""
         unknown = [name for name in self.source.columns if name not in base.schema.names]
         if unknown:
-            raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {base.schema.names}")
+            raise SchemaError(f"merge: {base.uri} has no columns {unknown}; it has {base.schema.names}. {_ADD_OR_DROP}")
         lacking = [name for name in base.schema.names if name not in self.source.columns]
         strict = [name for name in lacking if not base.schema.field(name).nullable]
         if strict and self.inserts:

@@ -29,7 +29,7 @@ from pyspark_lance.names import matched_names, with_names_of
 from pyspark_lance.number_casts import are_numbers
 from pyspark_lance.spark_types import spark_view, stored_field, vector_width
 
-__all__ = ["WritePlan", "plan_write"]
+__all__ = ["ADD_FIRST", "WritePlan", "plan_write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ def plan_write(
     vector_columns: Mapping[str, int] | None = None,
     slices: Slices | None = None,
     case_sensitive: bool = False,
+    has_schema_mode: bool = True,
 ) -> WritePlan:
     """Check a write against the table and decide how each column is stored.
 
@@ -71,6 +72,7 @@ def plan_write(
         vector_columns: Columns that hold vectors, with the number of their items.
         slices: The slices that the rows lie in.
         case_sensitive: Whether names that differ only in case are different ones.
+        has_schema_mode: Whether the caller's verb takes `schema_mode`, so that messages may name it as a remedy.
 
     Raises:
         SchemaError: A column is missing, too many or of another type, or cannot be what it is marked as; the message
@@ -89,7 +91,11 @@ def plan_write(
             raise SchemaError(f"vector_columns: there is no column {name!r}; the columns are {source.names}")
         if width < 1:
             raise InvalidInputError(f"vector_columns: column {name!r}: {width} is not a positive number of items")
-    plan = _plan_new(source, widths) if new_schema else _plan_existing(source, table, widths, schema_mode)
+    plan = (
+        _plan_new(source, widths)
+        if new_schema
+        else _plan_existing(source, table, widths, schema_mode, has_mode=has_schema_mode)
+    )
     respelled = [old.name for old, new in zip(given, source, strict=True) if not old.equals(new)]
     plan = replace(plan, respelled=tuple(respelled))
     if slices is not None:
@@ -123,21 +129,18 @@ def _declared_width(field: pa.Field, widths: Mapping[str, int]) -> int | None:
 
 
 def _plan_existing(
-    source: pa.Schema, table: pa.Schema, widths: Mapping[str, int], schema_mode: SchemaMode
+    source: pa.Schema, table: pa.Schema, widths: Mapping[str, int], schema_mode: SchemaMode, *, has_mode: bool
 ) -> WritePlan:
     missing = [field.name for field in table if source.get_field_index(field.name) < 0]
     new = [field for field in source if table.get_field_index(field.name) < 0]
     _check_case(missing, [field.name for field in new])
-    if schema_mode == "strict" and (missing or new):
-        if missing:
-            raise SchemaError(
-                f"the DataFrame lacks the columns {missing} of the table; schema_mode='add_columns' (option"
-                " mergeSchema) fills those that can be null"
-            )
-        raise SchemaError(
-            f"the DataFrame has the columns {[f.name for f in new]}, which the table lacks; schema_mode='add_columns'"
-            " (option mergeSchema) adds them"
-        )
+    if schema_mode == "strict" and missing:
+        fills = "schema_mode='add_columns' (option mergeSchema) fills those that can be null"
+        keeps = "pyspark_lance.merge(df, uri, on=...) keeps the values that they have"
+        raise SchemaError(f"the DataFrame lacks the columns {missing} of the table; {fills if has_mode else keeps}")
+    if schema_mode == "strict" and new:
+        adds = "schema_mode='add_columns' (option mergeSchema) adds them" if has_mode else ADD_FIRST
+        raise SchemaError(f"the DataFrame has the columns {[f.name for f in new]}, which the table lacks; {adds}")
     for name in missing:
         if not table.field(name).nullable:
             raise SchemaError(f"column {name!r} of the table cannot be null, and the DataFrame lacks it")
@@ -146,7 +149,7 @@ def _plan_existing(
     if schema_mode == "add_columns":
         kept |= {field.name: _grown(kept[field.name], field, field.name) for field in known}
     for field in known:
-        _check_fits(field, kept[field.name], widths)
+        _check_fits(field, kept[field.name], widths, has_mode=has_mode)
     fields = [*kept.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
     return WritePlan(
         source=source,
@@ -181,7 +184,7 @@ def _check_case(missing: list[str], new: list[str], path: str = "") -> None:
             raise SchemaError(f"column {name!r} is called {twin!r} in the table: names must agree in case")
 
 
-def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int]) -> None:
+def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int], *, has_mode: bool) -> None:
     """Make sure that a column can be appended to the table's column of the same name."""
     name = field.name
     is_vector = pa.types.is_fixed_size_list(stored.type)
@@ -193,15 +196,17 @@ def _check_fits(field: pa.Field, stored: pa.Field, widths: Mapping[str, int]) ->
         raise SchemaError(f"column {name!r}: the table has {stored.type}, not vectors")
     wanted = spark_view(stored.type, name)
     if not _same_shape(field.type, wanted):
-        _check_fields(field.type, wanted, name)
+        _check_fields(field.type, wanted, name, can_grow=True, has_mode=has_mode)
+        replaces = (
+            ", or replace the whole table with mode='overwrite' and schema_mode='overwrite' (option overwriteSchema)"
+        )
         raise SchemaError(
-            f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}; cast it, or overwrite the whole"
-            " table with schema_mode='overwrite' (option overwriteSchema)"
+            f"column {name!r}: the DataFrame has {field.type}, the table {stored.type}; cast it{replaces * has_mode}"
         )
     converter(field.type, stored.type, name)
 
 
-def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_grow: bool = True) -> None:
+def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_grow: bool, has_mode: bool) -> None:
     """Refuse fields of structs that one side has and the other lacks, at any depth, with the way out.
 
     Raises:
@@ -213,7 +218,7 @@ def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_gro
         for name in [name for name in have if name not in want]:
             raise SchemaError(
                 f"column {path!r}: the DataFrame has the field '{path}.{name}' of type {have[name]}, which the table"
-                f" lacks. {_ADD if can_grow else _CANNOT_ADD}"
+                f" lacks. {_LEAVE_OUT if not has_mode else _ADD if can_grow else _CANNOT_ADD}"
             )
         for name in [name for name in want if name not in have]:
             raise SchemaError(
@@ -221,18 +226,21 @@ def _check_fields(given: pa.DataType, wanted: pa.DataType, path: str, *, can_gro
                 " Add it as null: Column.withField(name, lit(None).cast(type))"
             )
         for name in have:
-            _check_fields(have[name], want[name], f"{path}.{name}", can_grow=can_grow)
+            _check_fields(have[name], want[name], f"{path}.{name}", can_grow=can_grow, has_mode=has_mode)
     elif types.is_map(given) and types.is_map(wanted):
-        _check_fields(given.key_type, wanted.key_type, f"{path}.key", can_grow=False)
-        _check_fields(given.item_type, wanted.item_type, f"{path}.value", can_grow=False)
+        _check_fields(given.key_type, wanted.key_type, f"{path}.key", can_grow=False, has_mode=has_mode)
+        _check_fields(given.item_type, wanted.item_type, f"{path}.value", can_grow=False, has_mode=has_mode)
     elif (types.is_list(given) or types.is_large_list(given)) and types.is_list(wanted):
-        _check_fields(given.value_type, wanted.value_type, f"{path}[]", can_grow=False)
+        _check_fields(given.value_type, wanted.value_type, f"{path}[]", can_grow=False, has_mode=has_mode)
 
 
 _ADD: Final = "schema_mode='add_columns' (option mergeSchema) adds it; Column.dropFields leaves it out"
+ADD_FIRST: Final = "add them first by lance_core.dataset(uri).add_columns([pyarrow.field(name, type), ...])"
+_LEAVE_OUT: Final = "Column.dropFields leaves it out"
 _CANNOT_ADD: Final = (
     "Fields cannot be added to structs inside of arrays and maps: leave it out (Column.dropFields), write it as a"
-    " column of its own, or write the whole table anew with schema_mode='overwrite'"
+    " column of its own, or replace the whole table with mode='overwrite' and schema_mode='overwrite' (option"
+    " overwriteSchema)"
 )
 
 

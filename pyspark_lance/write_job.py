@@ -35,7 +35,7 @@ from pyspark_lance.landed_batches import batch_of
 from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.names import matched_names
 from pyspark_lance.opened import opened
-from pyspark_lance.plan import WritePlan, plan_write
+from pyspark_lance.plan import ADD_FIRST, WritePlan, plan_write
 from pyspark_lance.row_rules import RowRules, slices_of
 from pyspark_lance.rule_commit import check_keys, partition_rows, replace_rows, row_rules
 from pyspark_lance.write_options import WriteOptions
@@ -259,11 +259,12 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         vector_columns=options.vector_columns,
         slices=options.slices,
         case_sensitive=options.case_sensitive,
+        has_schema_mode=options.merge_on is None,
     )
     options = _with_names(options, plan.stored.names)
     lacking = plan.new_columns + plan.grown_columns
     if base is not None and lacking and options.keeps_rows and options.mode == "overwrite":
-        raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; add them before rows are replaced")
+        raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; {ADD_FIRST}")
     adds = base is not None and options.keeps_rows
     rules = row_rules(options, plan.stored) if options.rules else None
     if base is not None and adds:

@@ -87,7 +87,8 @@ def check_together(options: WriteOptions) -> None:
         raise InvalidInputError(f"merge_on needs mode 'append', not {options.mode!r}")
     if options.merge_on is not None and options.schema_mode != "strict":
         raise InvalidInputError(
-            f"merge_on needs schema_mode 'strict', not {options.schema_mode!r}: see pyspark_lance.merge"
+            f"merge_on needs schema_mode 'strict', not {options.schema_mode!r};"
+            " pyspark_lance.merge(df, uri, on=...) takes a DataFrame that lacks columns"
         )
     chosen = {
         "slices": options.slices,
