@@ -265,8 +265,10 @@ def moment_of(value: object, where: str) -> datetime:
     Raises:
         DagsterInvalidDefinitionError: it is neither.
     """
+    from lance_core.times import moment as point  # noqa: PLC0415 - code locations load without it
+
     try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        moment = point(value) if isinstance(value, str) else value
     except ValueError as error:
         raise dg.DagsterInvalidDefinitionError(
             f"{where}: metadata lance/as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -247,11 +247,12 @@ def table_ref(table: TableLike) -> TableRef:
 
 def as_moment(value: datetime | str) -> datetime:
     """A time, or its ISO form; without a zone it is in UTC, as everything in a table is."""
+    from lance_core.times import moment  # noqa: PLC0415 - code locations load without it
+
     try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return moment(value)
     except ValueError as error:
         raise ValueError(f"as_of is no time in its ISO form, such as 2026-11-22T04:00:00: {value!r}") from error
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _refs(table: Any) -> Iterator[TableRef]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import lance_core
+from lance_core.times import moment, zone_named
 from pyspark_lance.failures import plain_errors
 from pyspark_lance.names import case_sensitive
 from pyspark_lance.parallelism import parallelism_of
@@ -62,7 +63,8 @@ def read(
         spark: The session.
         uri: The table: a path or a URI.
         version: Version number or tag; None for the latest.
-        asof: Take the version that was the latest at this time instead.
+        asof: Take the version that was the latest at this time instead; without a zone it is in the session's
+            (`spark.sql.session.timeZone`).
         columns: Names of the columns; None for all of them. A dotted path gives a field of a struct, as a column of
             that name; `_rowid`, `_rowaddr` and `_rowoffset` tell about rows.
         filter: SQL text, or an Arrow expression, over columns of the table, which need not be among `columns`.
@@ -80,6 +82,8 @@ def read(
         UnsupportedError: Spark has no type for a column; the message names it.
         InvalidInputError: The filter does not fit the columns, or is no SQL.
     """
+    if asof is not None:
+        asof = moment(asof, zone=zone_named(spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"))
     dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):

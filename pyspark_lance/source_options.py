@@ -3,7 +3,8 @@
     option                            read  write  stream
     --------------------------------- ----- ------ ------
     version, versionAsOf, tag         x               the version: a number or a tag
-    asof, timestampAsOf               x               the latest version at an ISO 8601 time
+    asof, timestampAsOf               x               the latest version at an ISO time; asof without a zone is in UTC
+    timeZone                          x               the zone of a timestampAsOf that has none, such as Asia/Tokyo
     branch                            x     x      x  the branch that is read or written
     columns                           x            x  names with commas between: `_rowid`, `_rowaddr`, `point.x` as well
     filter                            x            x  SQL over columns of the table: only such rows are read
@@ -31,6 +32,7 @@ Names are looked up without regard to case, as Spark does.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -38,12 +40,23 @@ from typing import Any, Final
 import lance_core
 from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
+from lance_core.times import moment, zone_named
 from pyspark_lance.landed_batches import DECISIONS
 from pyspark_lance.write_options import WriteOptions
 
 __all__ = ["SourceOptions"]
 
-_READ: Final = ("version", "versionAsOf", "tag", "asof", "timestampAsOf", "columns", "filter", "parallelism")
+_READ: Final = (
+    "version",
+    "versionAsOf",
+    "tag",
+    "asof",
+    "timestampAsOf",
+    "timeZone",
+    "columns",
+    "filter",
+    "parallelism",
+)
 _STREAM: Final = ("startingVersion", "maxVersionsPerTrigger", "ignoreChanges", "undecidedBatch", "checkpointLocation")
 _WRITE: Final = (
     "vector_columns",
@@ -130,7 +143,7 @@ class SourceOptions:
         if len(chosen) > 1:
             raise InvalidInputError(f"only one of the options {chosen} can be given")
         number = next((self.integer(name) for name in names[:2] if self.text(name) is not None), None)
-        asof = next((self.text(name) for name in names[3:] if self.text(name) is not None), None)
+        asof = self.text("asof") if self.text("timestampAsOf") is None else self._moment("timestampAsOf")
         wanted = self.text("tag") if number is None else number
         return lance_core.dataset(self.uri, wanted, asof=asof, storage_options=self.storage)
 
@@ -169,6 +182,24 @@ class SourceOptions:
             max_bytes_per_file=self.integer("max_bytes_per_file"),
             data_storage_version=self.text("data_storage_version"),
         )
+
+    def _moment(self, name: str) -> dt.datetime:
+        """A time; Spark tells a data source nothing of the session's zone.
+
+        Raises:
+            InvalidInputError: It is none, or has no zone.
+        """
+        text, zone = self.text(name) or "", self.text("timeZone")
+        if zone is not None:
+            return moment(text, zone=zone_named(zone))
+        found = moment(text)
+        if found != moment(text, zone=dt.timezone(dt.timedelta(hours=1))):
+            raise InvalidInputError(
+                f"option {name}: {text!r} has no time zone, and Spark does not tell a data source which one the "
+                "session has. Say it in the time, as in 2026-11-22T04:00:00+09:00, or by option('timeZone', "
+                "spark.conf.get('spark.sql.session.timeZone')); pyspark_lance.read(..., asof=...) takes the session's"
+            )
+        return found
 
     @property
     def undecided_batch(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal, Self
 
@@ -28,13 +28,14 @@ from lance_core.table.idempotency import LandedAttempt, LandedBatch, Proofs
 from lance_core.table.operations import Restore
 from lance_core.table.version_summary import FragmentCounter, VersionSummary
 from lance_core.threads import ThreadPool
+from lance_core.times import moment
 from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.version.handle import Handle
 
 __all__ = ["HistoryVerbs", "Timestamp"]
 
 Timestamp = datetime | date | str
-"""A point in time; without a zone it is local time, as in pylance."""
+"""A point in time; a text or a day without a zone is in UTC, a `datetime` without one is local time, as in pylance."""
 
 _MOST_AT_ONCE: Final = 16
 
@@ -207,26 +208,25 @@ class HistoryVerbs(Handle):
         return Proofs.of(self._manifest.config).complete_after(kind)
 
     def version_as_of(self, asof: Timestamp) -> int:
-        """The latest version that is not newer than a time."""
-        limit = _utc(asof, self._uri)
+        """The latest version that is not newer than a time.
+
+        A day, or a text without a zone, is in UTC; a `datetime` without one is local time, as `versions` gives it.
+        """
+        try:
+            limit = moment(_with_local_zone(asof))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self._uri}: {error}") from error
         for number in newest_versions(self._store):
             if load_version_record(self._store, number).timestamp <= limit:
                 return number
         raise VersionNotFoundError(f"{self._uri} has no version as old as {limit.isoformat()}")
 
 
-def _utc(time: Timestamp, uri: str) -> datetime:
-    if isinstance(time, str):
-        try:
-            time = datetime.fromisoformat(time)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"{uri}: a time is given in its ISO form, such as 2026-11-22T04:00:00, not as {time!r}"
-            ) from error
-    if not isinstance(time, datetime):
-        time = datetime(time.year, time.month, time.day)  # noqa: DTZ001 - local midnight is meant
-    # A pandas timestamp takes one without a time zone for no local time.
-    return datetime.fromisoformat(time.isoformat()).astimezone(UTC)
+def _with_local_zone(time: Timestamp) -> Timestamp:
+    """A `datetime` without a zone as the local time that it is; the offset is that of the time, not of today."""
+    if isinstance(time, datetime) and time.tzinfo is None:
+        return datetime.fromisoformat(time.isoformat()).astimezone()
+    return time
 
 
 def _describe(version: VersionSummary) -> dict[str, Any]:

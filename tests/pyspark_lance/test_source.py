@@ -3,6 +3,7 @@
 import datetime as dt
 import pathlib
 import pickle
+import zoneinfo
 
 import pyarrow as pa
 import pytest
@@ -208,6 +209,31 @@ def test_each_way_to_name_a_version(uri):
     for number, way in enumerate(ways):
         with pytest.raises(InvalidInputError, match="only one of the options"):
             SourceOptions({"path": uri, **way, **ways[number - 1]}).open()
+
+
+@pytest.fixture
+def tokyo(spark):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_a_time_without_a_zone_is_in_that_of_the_session(tokyo, uri):
+    lance_core.write_dataset(pa.table({"id": range(5)}), uri)
+    between = dt.datetime.now(dt.UTC)
+    lance_core.write_dataset(pa.table({"id": range(5)}), uri, mode="append")
+    local = between.astimezone(zoneinfo.ZoneInfo("Asia/Tokyo")).replace(tzinfo=None)
+    utc = between.replace(tzinfo=None).isoformat()
+    for time in (local, local.isoformat(), between, between.isoformat()):
+        assert pyspark_lance.read(tokyo, uri, asof=time).count() == 5
+    frames = tokyo.read.format("lance")
+    zone = tokyo.conf.get("spark.sql.session.timeZone")
+    assert frames.option("timestampAsOf", local.isoformat()).option("timeZone", zone).load(uri).count() == 5
+    assert tokyo.read.format("lance").option("asof", utc).load(uri).count() == 5
+    # Spark does not say to a data source which zone the session has: nothing is guessed.
+    with pytest.raises(Exception, match=r"has no time zone, and Spark does not tell.*option\('timeZone'"):
+        tokyo.read.format("lance").option("timestampAsOf", local.isoformat()).load(uri)
 
 
 # Streams

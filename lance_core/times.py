@@ -1,0 +1,61 @@
+"""Points in time as people write them: one place that says what a time without a zone means."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from lance_core.errors import InvalidInputError
+
+__all__ = ["moment", "zone_named"]
+
+_OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+
+
+def moment(value: datetime | date | str, *, zone: tzinfo = UTC) -> datetime:
+    """A point in time, in UTC.
+
+    Args:
+        value: A time, a day, which begins at midnight, or the ISO form of either.
+        zone: What a time without a zone is in.
+
+    Raises:
+        InvalidInputError: It is no time.
+    """
+    given: object = value
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"a time is given in its ISO form, such as 2026-11-22T04:00:00, not as {value!r}"
+            ) from error
+    if isinstance(value, datetime):
+        # A pandas timestamp takes one without a zone for no local time.
+        value = datetime.fromisoformat(value.isoformat())
+    elif isinstance(value, date):
+        value = datetime(value.year, value.month, value.day)  # noqa: DTZ001 - its zone comes now
+    else:
+        raise InvalidInputError(f"a time is needed, or its ISO form, not {given!r}")
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=zone)
+    return value.astimezone(UTC)
+
+
+def zone_named(name: str) -> tzinfo:
+    """The zone of a name or an offset, as Spark takes them: `Asia/Tokyo`, `+09:00`, `GMT+9`, `Z`.
+
+    Raises:
+        InvalidInputError: There is none.
+    """
+    found = _OFFSET.fullmatch(name.strip())
+    if found is not None:
+        hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
+        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        return timezone(-offset if found[1] == "-" else offset)
+    try:
+        return UTC if name.strip() == "Z" else ZoneInfo(name.strip())
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InvalidInputError(f"{name!r} is no time zone, such as Asia/Tokyo or +09:00") from error

@@ -1,0 +1,76 @@
+"""What times without a zone mean, in each place that takes one."""
+
+import datetime as dt
+import zoneinfo
+
+import pyarrow as pa
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError
+from lance_core.times import moment, zone_named
+
+TOKYO = zoneinfo.ZoneInfo("Asia/Tokyo")
+NINE = dt.datetime(2026, 1, 2, 9, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "zone", "expected"),
+    [
+        ("2026-01-02T09:00:00", dt.UTC, NINE),
+        ("2026-01-02 18:00:00", TOKYO, NINE),
+        ("2026-01-02T10:00:00+01:00", TOKYO, NINE),
+        ("2026-01-02T09:00:00Z", TOKYO, NINE),
+        ("2026-01-02", TOKYO, NINE - dt.timedelta(hours=18)),
+        (dt.date(2026, 1, 2), dt.UTC, NINE - dt.timedelta(hours=9)),
+        (dt.datetime(2026, 1, 2, 18), TOKYO, NINE),
+    ],
+)
+def test_moments(value, zone, expected):
+    assert moment(value, zone=zone) == expected
+    assert moment(value, zone=zone).tzinfo is dt.UTC
+
+
+def test_times_of_pandas():
+    import pandas as pd
+
+    assert moment(pd.Timestamp("2026-01-02T18:00"), zone=TOKYO) == NINE
+    assert moment(pd.Timestamp("2026-01-02T18:00", tz="Asia/Tokyo")) == NINE
+
+
+@pytest.mark.parametrize("value", ["noon", "", 7, None])
+def test_what_is_no_time(value):
+    with pytest.raises(InvalidInputError, match="time is"):
+        moment(value)
+
+
+def test_zones_as_spark_takes_them():
+    assert {zone_named(name).utcoffset(NINE) for name in ("Asia/Tokyo", "+09:00", "GMT+9", "UTC+09:00", "+9")} == {
+        dt.timedelta(hours=9)
+    }
+    assert zone_named("Z").utcoffset(NINE) == zone_named("UTC").utcoffset(NINE) == dt.timedelta(0)
+    assert zone_named("-03:30").utcoffset(NINE) == -dt.timedelta(hours=3, minutes=30)
+    with pytest.raises(InvalidInputError, match="is no time zone"):
+        zone_named("Nowhere/Atlantis")
+
+
+def test_texts_are_in_utc_wherever_the_machine_is(tmp_path, monkeypatch):
+    import time
+
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        made = lance_core.write_dataset(pa.table({"id": [1]}), tmp_path / "t")
+        between = dt.datetime.now(dt.UTC)
+        lance_core.write_dataset(pa.table({"id": [2]}), tmp_path / "t", mode="append")
+        assert lance_core.dataset(made.uri, asof=between.replace(tzinfo=None).isoformat()).version == 1
+        assert lance_core.dataset(made.uri, asof=between).version == 1
+        # As `versions` tells them, which is pylance's way.
+        for one in lance_core.dataset(made.uri).versions():
+            assert (
+                lance_core.dataset(made.uri, asof=one["timestamp"] + dt.timedelta(microseconds=1)).version
+                == one["version"]
+            )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
