@@ -53,6 +53,10 @@ class Churner:
             self.note(unknown=verb)
         except (CommitConflictError, NotFoundError):
             self.note(rejected=verb)
+        except StoreError:
+            if not self.options.get("manifest_store", "").startswith("postgresql:"):
+                raise
+            self.note(rejected=verb)  # the connection was cut before the commit
         except InvalidInputError:
             if verb in ("append", "count", "merge", "delete"):
                 raise
@@ -68,8 +72,8 @@ class Churner:
         while True:
             try:
                 return lance_core.dataset(self.uri, storage_options=self.options)
-            except (NotFoundError, OSError, ValueError):
-                continue  # cleaned up between the look at the latest version and the reading of it
+            except (NotFoundError, StoreError):
+                continue  # cleaned up since the latest version was looked for, or the connection was cut
 
     def append(self, dataset):
         key, self.next = self.next, self.next + 1

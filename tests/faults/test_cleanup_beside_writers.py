@@ -3,7 +3,10 @@
 import collections
 import contextlib
 import json
+import random
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import lance
 import pytest
@@ -12,6 +15,7 @@ import lance_core
 from lance_core.maintenance.verify import verify
 from tests import processes
 from tests.faults.churner import COUNTER, rows
+from tests.postgres_server import postgres_programs, postgres_server
 
 
 def run(uri, folder, options, *, writers, count):
@@ -79,6 +83,34 @@ def test_on_s3(s3, tmp_path):
     uri = f"s3://{s3.new_bucket()}/t"
     churn(uri, tmp_path, s3.storage_options, count=40)
     lance.dataset(uri, storage_options=s3.storage_options).validate()
+
+
+@pytest.mark.heavy
+def test_with_postgres_and_cut_connections(tmp_path):
+    programs = postgres_programs()
+    if programs is None:
+        pytest.fail("PostgreSQL is missing; on Debian: apt-get install postgresql")
+    over = threading.Event()
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = '{}'"
+
+    def cutting(server, database):
+        count = 0
+        while not over.wait(random.uniform(0, 0.2)):
+            count += len(server.run(cut.format(database)))
+        return count
+
+    with postgres_server(programs) as server, ThreadPoolExecutor(1) as pool:
+        database = server.new_database()
+        options = {"manifest_store": server.uri(database)}
+        uri = str(tmp_path / "t")
+        lance_core.write_dataset(rows(COUNTER), uri, storage_options=options)
+        done = pool.submit(cutting, server, database)
+        try:
+            logs = run(uri, tmp_path, options, writers=3, count=60)
+        finally:
+            over.set()
+        assert done.result() > 0
+        check(uri, options, logs)
 
 
 @pytest.mark.slow

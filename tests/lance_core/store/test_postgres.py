@@ -112,8 +112,11 @@ def test_a_lost_answer_is_not_another_writer(postgres, database, monkeypatch):
 @pytest.mark.heavy
 def test_large_numbers(postgres, database):
     index = PostgresIndex(postgres.uri(database), "place")
-    assert index.add((1 << 64) - 1, "last", 1 << 40)
     assert index.add(5, "fifth", 1)
+    assert index.add((1 << 64) - 1, "last", 1 << 40)
+    index.remove(5)
+    assert not index.add(5, "fifth", 1), "no number is given below the highest"
+    assert index.get(5) is None
     assert index.latest() == ((1 << 64) - 1, "last")
 
 
