@@ -9,6 +9,7 @@
     build_maintenance_job        upkeep as a job;  build_maintenance_schedule, build_maintenance_sensor run it
     build_lance_..._check(s)     health, integrity, primary_key, drift
     observable_lance_asset       a table that others write;  build_lance_observation_sensor tells what they committed
+    build_change_type_job        another type for a column of a table
     lance_eager                  automation that waits for what is published
 
 Importing this package imports neither lance_core nor pyarrow nor pyspark, and each name imports its module when it is
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lance_dagster.branch_jobs import build_branch_jobs
     from lance_dagster.branch_sensor import build_branch_sensor
     from lance_dagster.branching import BranchPolicy
+    from lance_dagster.change_type_job import build_change_type_job
     from lance_dagster.checks import (
         build_lance_drift_check,
         build_lance_health_checks,
@@ -52,6 +54,7 @@ __all__ = [
     "build_audited_job",
     "build_branch_jobs",
     "build_branch_sensor",
+    "build_change_type_job",
     "build_lance_drift_check",
     "build_lance_health_checks",
     "build_lance_integrity_checks",
@@ -73,6 +76,7 @@ _HOMES: Final = {
     "build_branch_jobs": "lance_dagster.branch_jobs",
     "build_undo_job": "lance_dagster.undo_jobs",
     "BranchPolicy": "lance_dagster.branching",
+    "build_change_type_job": "lance_dagster.change_type_job",
     "LanceIOManager": "lance_dagster.io_manager",
     "LanceMaintenancePolicy": "lance_dagster.policy",
     "LanceSparkResource": "lance_dagster.spark",

@@ -24,6 +24,7 @@ __all__ = [
     "add_metadata",
     "assets_of_step",
     "attempt_facts",
+    "defined_metadata",
     "definition_metadata",
     "definition_partitions",
     "downstream_keys",
@@ -31,7 +32,10 @@ __all__ = [
     "facts_of",
     "input_annotation",
     "instance_of",
+    "is_external",
     "is_external_asset",
+    "is_fan_in",
+    "is_list_of_assets",
     "is_own_upstream",
     "is_silent",
     "job_beside_resources",
@@ -48,6 +52,7 @@ __all__ = [
     "running_resources",
     "running_run",
     "running_step",
+    "said_at_run_time",
     "set_data_version",
     "step_of",
     "tag_run",
@@ -153,6 +158,31 @@ def output_name(context: dg.OutputContext) -> str:
         return "result"
 
 
+def defined_metadata(context: dg.OutputContext) -> Mapping[str, Any]:
+    """The definition metadata of an output.
+
+    For an asset that a graph computes it is what the asset says, and what the output of the op says that gives its
+    value; Dagster itself leaves out the latter if the asset says anything.
+    """
+    step = _step(context)
+    node = getattr(step, "node_handle", None)
+    if node is None or getattr(node, "parent", None) is None:
+        return context.definition_metadata
+    return {**(context.op_def.output_def_named(context.name).metadata or {}), **context.definition_metadata}
+
+
+def said_at_run_time(context: dg.OutputContext) -> Mapping[str, Any]:
+    """The metadata that the body gave an output, whichever way: with the value, or through its context."""
+    try:
+        given = dict(context.output_metadata or {})
+    except dg.DagsterInvariantViolationError:
+        return {}
+    step = _step(context)
+    if step is not None and context.has_asset_key and hasattr(step, "get_asset_metadata"):
+        return {**(step.get_asset_metadata(context.asset_key) or {}), **given}
+    return given
+
+
 def downstream_keys(context: dg.OutputContext) -> tuple[dg.DagsterInstance, list[dg.AssetKey]] | None:
     """The assets of the code location that depend on an output's asset, and the instance; None if nobody can tell."""
     step = _step(context)
@@ -216,6 +246,35 @@ def is_own_upstream(context: dg.InputContext) -> bool:
     step = _step(context)
     assets = getattr(step, "assets_def", None)
     return assets is not None and context.asset_key in assets.keys
+
+
+def is_fan_in(context: dg.InputContext) -> bool:
+    """Whether the input is a list that Dagster puts together, one value per source."""
+    return _sources(context) is not None
+
+
+def is_list_of_assets(context: dg.InputContext) -> bool:
+    """Whether the input is such a list of several assets: Dagster asks for the first of them each time."""
+    return len(_sources(context) or ()) > 1 and context.has_asset_key
+
+
+def _sources(context: dg.InputContext) -> Sequence[Any] | None:
+    """The sources of an input that is a list of them; None for any other."""
+    step = _step(context)
+    try:
+        source = step.step.step_input_named(context.name).source if step is not None else None
+    except (AttributeError, KeyError, dg.DagsterInvariantViolationError, CheckError):
+        return None
+    return None if hasattr(source, "source_to_load_from") else getattr(source, "sources", None)
+
+
+def is_external(context: dg.InputContext) -> bool:
+    """Whether nothing in the code location materializes the asset of an input; True where nobody can tell."""
+    layer = getattr(getattr(_step(context), "job_def", None), "asset_layer", None)
+    graph = _asset_graph(getattr(_step(context), "job_def", None))
+    if layer is None or graph is None or not graph.has(context.asset_key):
+        return True
+    return not graph.get(context.asset_key).is_materializable
 
 
 def run_created_at(context: dg.OutputContext, run_id: str) -> datetime | None:

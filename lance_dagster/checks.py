@@ -242,13 +242,17 @@ def build_lance_primary_key_check(
         **partitions,
     )
     def primary_key(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 - heavy imports at first use
+        from lance_core.errors import CorruptFileError, ObjectNotFoundError, StoreError  # noqa: PLC0415 - heavy imports
+        from lance_dagster.uniqueness import count_duplicates  # noqa: PLC0415 - the same
 
         dataset = _open(context, ref, io_manager_key)
         own = partitions_def or ref.partitions_def
         keys = run_partition_keys(context, own)
         metadata = _known(context, ref).metadata or {}
-        found = count_duplicates(dataset, names, ref.key, own, keys, metadata.get("partition_expr"))
+        try:
+            found = count_duplicates(dataset, names, ref.key, own, keys, metadata.get("partition_expr"))
+        except (ObjectNotFoundError, CorruptFileError, StoreError) as error:
+            return _unreadable(dataset, error, severity)
         return dg.AssetCheckResult(
             passed=not found.duplicates and not found.nulls,
             severity=severity,
@@ -262,6 +266,21 @@ def build_lance_primary_key_check(
         )
 
     return primary_key
+
+
+def _unreadable(
+    dataset: "lance_core.LanceDataset", error: Exception, severity: dg.AssetCheckSeverity
+) -> dg.AssetCheckResult:
+    """The result of a check that cannot read the table: a file is gone, torn, or out of reach."""
+    return dg.AssetCheckResult(
+        passed=False,
+        severity=severity,
+        description=(
+            f"the table cannot be read: {error}. `lance verify {dataset.uri}` lists all files that are missing or "
+            "damaged; put them back, restore an older version (`lance restore`), or materialize the asset again"
+        ),
+        metadata={"lance/version": dataset.version, "lance/problems": 1},
+    )
 
 
 def build_lance_drift_check(
@@ -286,11 +305,13 @@ def build_lance_drift_check(
         required_resource_keys={io_manager_key},
     )
     def drift(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from lance_dagster.history import read_history  # noqa: PLC0415 - heavy imports at first use
+        from lance_dagster.history import TYPE_KEY, read_history  # noqa: PLC0415 - heavy imports at first use
 
         dataset = _open(context, ref, io_manager_key)
         foreign, unreported = [], None
         for one in read_history(dataset, count_changes=False):
+            if TYPE_KEY in one.properties:
+                continue
             if (one.run_id or one.undid) is not None and not one.is_upkeep:
                 unreported = _unreported(context, ref, one)
                 break

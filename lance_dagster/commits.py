@@ -237,7 +237,7 @@ def named(error: LanceError, where: str, keys: Sequence[str] | None, uri: str, s
     listed = ", ".join(map(repr, (keys or ())[:_SHOWN_KEYS])) + (" ..." if len(keys or ()) > _SHOWN_KEYS else "")
     partitions = "" if keys is None else f", partition {listed}"
     text = str(error)
-    for known in (f"{where}: ", f"{uri}: "):
+    for known in (f"{where}, table {uri}: ", f"{where}: ", f"{uri}: "):
         text = text.removeprefix(known)
     found = re.search(r"\bversion (\d+)", text) if isinstance(error, CommitConflictError) else None
     if found is not None:

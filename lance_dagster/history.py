@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA_VERSION_KEY",
     "PROMOTION_RUN_KEY",
+    "TYPE_KEY",
     "UNDONE_VERSIONS_KEY",
     "UNDO_KEY",
     "TableInput",
@@ -41,6 +42,8 @@ __all__ = [
 
 UNDO_KEY: Final = "dagster.undo.run_id"
 UNDONE_VERSIONS_KEY: Final = "dagster.undo.versions"
+TYPE_KEY: Final = "dagster.column_type"
+"""On commits that give a column another type, by command or job: which one."""
 DATA_VERSION_KEY: Final = "dagster.data_version"
 PROMOTION_RUN_KEY: Final = "dagster.promotion_run_id"
 _AHEAD: Final = 8

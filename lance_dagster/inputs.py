@@ -17,7 +17,15 @@ import pyarrow.parquet as pq
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
-from lance_dagster._context import instance_of, is_own_upstream, run_began, run_facts
+from lance_dagster._context import (
+    instance_of,
+    is_external,
+    is_fan_in,
+    is_list_of_assets,
+    is_own_upstream,
+    run_began,
+    run_facts,
+)
 from lance_dagster.branching import branch_of_run
 from lance_dagster.filters import LanceFilter
 from lance_dagster.handlers import Loading
@@ -29,9 +37,10 @@ from lance_dagster.reporting import branch_of_event
 from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
 from lance_dagster.tables import branch_for_reading
 
-__all__ = ["read_requests"]
+__all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]
 
 _EVENTS_LOOKED_AT = 100
+_KEYS_SHOWN = 3
 
 
 def read_requests(
@@ -58,36 +67,74 @@ def read_requests(
 
     Raises:
         DagsterInvalidDefinitionError: the input's metadata cannot be used.
+        MissingInputError: there is no table, or nothing has ever been written to the partitions.
         LanceError: table, version or column does not exist.
     """
     metadata = {key: plain_metadata(value) for key, value in context.definition_metadata.items()}
     check_input(metadata, where)
-    partitioned = context.has_asset_partitions
-    if loading.by_partition and not partitioned:
+    if is_list_of_assets(context):
         raise dg.DagsterInvalidDefinitionError(
-            f"{where} is annotated as a dict, one value per partition, but the asset has no partitions"
+            f"{where} is a list of several assets, and Dagster asks for the first of them each time; give the op an "
+            "input of its own for each asset"
+        )
+    partitioned = context.has_asset_partitions
+    several = loading.by_partition or (loading.as_list and not is_fan_in(context))
+    if several and not partitioned:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where} is annotated as a {'dict' if loading.by_partition else 'list'}, one value per partition, but the "
+            "asset has no partitions"
         )
     keys = sorted(context.asset_partition_keys) if partitioned else None
     try:
         dataset = _open(context, location, settings, metadata, where)
-    except DatasetNotFoundError:
+    except DatasetNotFoundError as error:
         if keys != [] and not is_own_upstream(context):
-            raise
+            raise MissingInputError(str(error)) from error
         return None
     schema = dataset.schema
-    own = _filter(metadata.get("lance/filter"), dataset, where)
+    if keys and metadata.get("lance/missing") != "empty":
+        _check_written(
+            context, dataset, _partition_filter(context, keys, upstream.get("partition_expr"), schema), where
+        )
+    own = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
         return ReadRequest(
             dataset=dataset,
-            columns=_columns(metadata.get("columns"), schema, where),
+            columns=wanted_columns(metadata.get("columns"), schema, where),
             filter=_both(_partition_filter(context, wanted, upstream.get("partition_expr"), schema), own),
             table=settings,
             load_as=loading.load_as,
             filtered=own is not None,
         )
 
-    return {key: request([key]) for key in keys or ()} if loading.by_partition else {None: request(keys)}
+    return {key: request([key]) for key in keys or ()} if several else {None: request(keys)}
+
+
+class MissingInputError(DatasetNotFoundError):
+    """What an input is to load was never written."""
+
+
+def _check_written(
+    context: dg.InputContext, dataset: lance_core.LanceDataset, rows: pc.Expression | None, where: str
+) -> None:
+    """Make sure that one of the partitions of an input was written at some time, by Dagster or by others.
+
+    Raises:
+        MissingInputError: none was.
+    """
+    instance = instance_of(context)
+    if instance is None or is_own_upstream(context) or is_external(context):
+        return
+    keys = sorted(context.asset_partition_keys)
+    wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
+    if instance.fetch_materializations(wanted, limit=1).records or dataset.count_rows(filter=rows):
+        return
+    listed = ", ".join(map(repr, keys[:_KEYS_SHOWN])) + (" ..." if len(keys) > _KEYS_SHOWN else "")
+    raise MissingInputError(
+        f"{where}: partition {listed} was never materialized, and {dataset.uri} has no row of it; materialize it "
+        "first, annotate the input as Optional to get None, or give it the metadata lance/missing: empty"
+    )
 
 
 def _open(
@@ -114,7 +161,10 @@ def _open(
         assert isinstance(value, int | str)  # as check_input has seen to
         return lance_core.dataset(location.uri, version=value, storage_options=options)
     except DatasetNotFoundError as error:
-        raise DatasetNotFoundError(f"{where} has no table at {location.uri}; materialize it first") from error
+        raise DatasetNotFoundError(
+            f"{where} has no table at {location.uri}; materialize it first, annotate the input as "
+            "Optional to get None, or give it the metadata lance/missing: empty"
+        ) from error
 
 
 def _open_own_branch(
@@ -164,7 +214,8 @@ def _materialized_version(context: dg.InputContext) -> int | None:
     return None
 
 
-def _columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
+def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:
+    """The entry `columns`, checked against those that are there; None for all."""
     if value is None:
         return None
     assert isinstance(value, list | tuple)  # as check_input has seen to
@@ -188,7 +239,8 @@ def _partition_filter(
     return plan.slices.expression(schema)
 
 
-def _filter(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
+def wanted_rows(value: object, dataset: lance_core.LanceDataset, where: str) -> pc.Expression | None:
+    """The entry `lance/filter` as an expression; None for all rows."""
     if value is None:
         return None
     if isinstance(value, LanceFilter):

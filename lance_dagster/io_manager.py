@@ -92,7 +92,13 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     read: ReadMode = Field(
         default="latest", description="latest: the newest version. materialized: the one that Dagster recorded last."
     )
-    default_load_type: LoadType = Field(default="spark", description="What an input without a type becomes.")
+    default_load_type: LoadType = Field(
+        default="auto",
+        description=(
+            "What an input without a type becomes. auto: a Spark frame where there is a spark resource or an active "
+            "session, else the first of pandas, polars and pyarrow that is installed."
+        ),
+    )
     spark: dg.ResourceDependency[Any] = None  # type: ignore[assignment]  # how Dagster says that it may be missing
     cluster: bool = Field(
         default=True, description="Shuffle Spark frames by partition, so that a fragment holds one partition."

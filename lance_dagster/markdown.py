@@ -37,7 +37,11 @@ def run_link(run_id: str | None, ui_url: str = "") -> str:
     return f"[{run_id[:8]}]({ui_url.rstrip('/')}/runs/{run_id})" if _RUN_ID.fullmatch(run_id) else cell(run_id)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already."""
-    lines = [list(headings), ["---"] * len(headings), *map(list, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, optional: bool = False) -> str:
+    """A table of cells that are Markdown already; with `optional`, columns without any entry are left out."""
+    lines = [list(row) for row in rows]
+    if optional and lines:
+        used = [position for position in range(len(headings)) if any(line[position] for line in lines)]
+        headings = [headings[position] for position in used]
+        lines = [[line[position] for position in used] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [list(headings), ["---"] * len(headings), *lines])

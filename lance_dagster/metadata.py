@@ -1,16 +1,20 @@
 """Metadata of materialisations; `stamp.py` has that of definitions.
 
-    first, if they apply        lance/replaced_try
-                                dagster/partition_row_count  (in the event of a partition)
-    this write                  lance/rows_written (of the partition, where it is known)  lance/rows_deleted
-                                lance/rows_inserted  lance/rows_updated  (of a merge)
-                                lance/operation  lance/version  lance/read_version
-    the table                   dagster/row_count  dagster/size_bytes  dagster/table_name  dagster/uri
-                                dagster/column_schema
-    details                     lance/bytes_written  lance/fragments  lance/fragments_added  lance/fragments_removed
-                                lance/small_fragments  lance/deleted_fraction
-                                lance/commit_attempts  lance/transaction_uuid  lance/deduplicated
-    where it comes from         lance/inputs  lance/history  lance/table_log  dagster/column_lineage
+At most ten entries stand at the top of an event, in this order; what does not apply is left out:
+
+    what happened            lance/replaced_try  lance/deduplicated  lance/casts
+    rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
+                             lance/rows_written  dagster/size_bytes
+    the version              lance/version  lance/operation  lance/branch  lance/published
+    the table                lance/inputs  dagster/column_schema  dagster/uri  dagster/column_lineage  lance/table_log
+                             dagster/table_name
+
+All others are in `lance/commit`, as JSON, without the prefix:
+
+    rows_written  rows_inserted  rows_updated  rows_deleted  bytes_written  read_version  attempts  transaction_uuid
+    fragments  fragments_added  fragments_removed  small_fragments  deleted_fraction  base_version  open_branches
+
+A run of more than 31 partitions has the long ones (schema, inputs, table log) in the event of its last partition only.
 
 An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
 
@@ -21,7 +25,7 @@ Dagster plots them and metadata bounds checks can read them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -31,7 +35,7 @@ from lance_dagster.health import measure
 from lance_dagster.history import input_record
 from lance_dagster.location import TableLocation
 from lance_dagster.policy import LanceMaintenancePolicy
-from lance_dagster.table_log import history_page, recent, table_log
+from lance_dagster.table_log import recent, table_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,10 +43,46 @@ if TYPE_CHECKING:
     import lance_core
 from lance_core.errors import NotFoundError
 
-__all__ = ["column_schema", "event_metadata", "lineage_metadata", "partition_metadata"]
+__all__ = ["arranged", "column_schema", "event_metadata", "lineage_metadata", "partition_metadata"]
 
 _MOST_PAGES: Final = 31
-"""A run of more partitions than this does not repeat the page of the table for each."""
+"""A run of more partitions than this does not repeat the long entries for each."""
+
+_LONG: Final = frozenset(
+    {"lance/table_log", "lance/branches", "lance/inputs", "dagster/column_schema", "dagster/column_lineage"}
+)
+
+_MOST_AT_TOP: Final = 10
+
+_TOP: Final = (
+    "lance/replaced_try",
+    "lance/deduplicated",
+    "lance/casts",
+    "dagster/partition_row_count",
+    "dagster/row_count",
+    "lance/rows_written",
+    "dagster/size_bytes",
+    "lance/version",
+    "lance/operation",
+    "lance/branch",
+    "lance/published",
+    "lance/inputs",
+    "dagster/column_schema",
+    "dagster/uri",
+    "dagster/column_lineage",
+    "lance/table_log",
+    "dagster/table_name",
+)
+"""The entries that may stand at the top of an event, in order."""
+
+_FIRST_TO_GO: Final = (
+    "dagster/table_name",
+    "lance/rows_written",
+    "lance/published",
+    "lance/replaced_try",
+    "lance/casts",
+)
+"""Those that go into `lance/commit` where there are more than fit, the first one first."""
 
 
 def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> dict[str, Any]:
@@ -71,9 +111,9 @@ def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> 
         "lance/fragments_removed": written.fragments_removed,
         "lance/small_fragments": found.small_fragments,
         "lance/deleted_fraction": found.deleted_fraction,
-        "lance/commit_attempts": written.attempts,
+        "lance/attempts": written.attempts,
         "lance/transaction_uuid": written.transaction_uuid,
-        "lance/deduplicated": written.deduplicated,
+        "lance/deduplicated": written.deduplicated or None,
     }
     return {key: value for key, value in known.items() if value is not None}
 
@@ -107,8 +147,9 @@ def lineage_metadata(
     consumers: Mapping[str, int | None] | None = None,
     ui_url: str = "",
     derived: dg.TableColumnLineage | None = None,
+    branches: str | None = None,
 ) -> dict[str, Any]:
-    """The entries that tell where a table comes from: its history as Markdown, and its columns' lineage.
+    """The entries that tell where a table comes from: its inputs, its page as Markdown, and its columns' lineage.
 
     Args:
         definition: The asset's definition metadata.
@@ -118,38 +159,58 @@ def lineage_metadata(
         consumers: Assets that read the table, and the version that each read last.
         ui_url: Start of the links to runs.
         derived: The lineage of columns, unless the asset says it.
+        branches: The page of the branches, for the page of the table.
     """
     versions = recent(dataset)
-    page = table_log(dataset, versions, consumers, ui_url) if events <= _MOST_PAGES else None
+    page = table_log(dataset, versions, consumers, ui_url, branches) if events <= _MOST_PAGES else None
     inputs = [input_record(one) for one in versions[0].inputs] if versions else []
     known: dict[str, Any] = {
         "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
-        "lance/history": dg.MetadataValue.md(history_page(versions, ui_url)),
         "lance/table_log": None if page is None else dg.MetadataValue.md(page),
         "dagster/column_lineage": column_lineage(definition, where=where) or derived,
     }
     return {key: value for key, value in known.items() if value is not None}
 
 
-def partition_metadata(written: lance_core.WriteResult, entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The entries of each partition's own event, where the writers counted its rows.
+def partition_metadata(
+    written: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The entries of each partition's own event; none where all events may be the same.
 
     Args:
         written: The result of the write.
         entries: Those of the whole write.
+        keys: The partitions, in the order of their events.
     """
-    leading = {key: entries[key] for key in ("lance/replaced_try",) if key in entries}
+    if not written.slice_rows and len(keys) <= _MOST_PAGES:
+        return {}
     # Other rows of the partition may have been there before an append or a merge, and nothing is counted for an event.
     is_all = written.operation != "Append" and written.rows_inserted is None
-    return {
-        key: {
-            **leading,
-            **({"dagster/partition_row_count": rows} if is_all else {}),
-            **entries,
-            "lance/rows_written": rows,
-        }
-        for key, rows in written.slice_rows.items()
-    }
+    short = {key: value for key, value in entries.items() if key not in _LONG}
+    found = {}
+    for key in keys:
+        own = dict(entries if len(keys) <= _MOST_PAGES or key == keys[-1] else short)
+        if key in written.slice_rows:
+            own["lance/rows_written"] = written.slice_rows[key]
+            if is_all:
+                own["dagster/partition_row_count"] = written.slice_rows[key]
+        found[key] = arranged(own)
+    return found
+
+
+def arranged(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries as an event shows them: at most ten at the top, the others together in `lance/commit`."""
+    top = [key for key in _TOP if key in entries]
+    for key in _FIRST_TO_GO:
+        if len(top) > _MOST_AT_TOP and key in top:
+            top.remove(key)
+    rest = {key.rpartition("/")[2]: _plain(value) for key, value in entries.items() if key not in top}
+    shown = {key: entries[key] for key in top}
+    return {**shown, "lance/commit": dg.MetadataValue.json(rest)} if rest else shown
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, dg.MetadataValue) else value
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import dagster as dg
@@ -22,11 +22,14 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import DatasetNotFoundError
+from lance_dagster._context import said_at_run_time
 from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_value
 from lance_dagster.handlers.base import ReadRequest, WriteRequest
+from lance_dagster.inputs import wanted_columns, wanted_rows
 from lance_dagster.location import checked_root
 from lance_dagster.names import RESERVED_FOLDER
-from lance_dagster.settings import OutputSettings, TableSettings
+from lance_dagster.settings import INPUT_PINS, OUTPUT_KEYS, OutputSettings, TableSettings, check_input
+from lance_dagster.settings_keys import plain_metadata, reject_of_ops
 
 __all__ = ["FOLDER", "below_root", "load_op_output", "store_op_output"]
 
@@ -51,7 +54,7 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
         mode="overwrite",
         existing=_open(uri, settings),
         slices=None,
-        output=OutputSettings(schema_mode="overwrite"),
+        output=_settings(context, where),
         table=settings,
         properties={"dagster.run_id": context.run_id, "dagster.step_key": context.step_key},
         write_try=None,
@@ -60,6 +63,19 @@ def store_op_output(context: dg.OutputContext, obj: Any, settings: TableSettings
     assert outcome is not None  # an output without rows is written
     rows = outcome.dataset.count_rows()
     context.add_output_metadata({"dagster/row_count": rows, "dagster/uri": uri})
+
+
+def _settings(context: dg.OutputContext, where: str) -> OutputSettings:
+    """How the output is written, by the few entries of its metadata that mean something for it.
+
+    Raises:
+        DagsterInvalidDefinitionError: another entry looks like a setting.
+    """
+    settings = OutputSettings(schema_mode="overwrite")
+    for metadata in (context.definition_metadata, said_at_run_time(context)):
+        reject_of_ops(metadata, OUTPUT_KEYS, where=where)
+        settings = settings.changed(metadata, where=where)
+    return settings
 
 
 _EMPTY: Final = pa.table({})
@@ -91,7 +107,11 @@ def _pickled(obj: Any, where: str) -> pa.Table:
 
 
 def load_op_output(
-    context: dg.OutputContext, settings: TableSettings, loading: Callable[[], Loading], where: str
+    context: dg.OutputContext,
+    settings: TableSettings,
+    loading: Callable[[], Loading],
+    where: str,
+    metadata: Mapping[str, object],
 ) -> Any:
     """Load the output of an op.
 
@@ -100,19 +120,40 @@ def load_op_output(
         settings: The IO manager's.
         loading: Finds what the input is to be; asked for rows only.
         where: The input, for messages.
+        metadata: The input's: `columns` and `lance/filter` are followed.
 
     Raises:
         DatasetNotFoundError: nothing was stored.
+        DagsterInvalidDefinitionError: the metadata has an entry that cannot be followed.
     """
+    metadata = {key: plain_metadata(value) for key, value in metadata.items()}
+    check_input(metadata, where)
+    pins = [pin for pin in INPUT_PINS if pin in metadata]
+    if pins:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata {pins[0]} is for inputs that are assets; the output of an op has one version"
+        )
     uri = _uri(context, settings)
     dataset = _open(uri, settings)
     if dataset is None:
         raise DatasetNotFoundError(f"{where}: {context.step_key!r} of run {context.run_id} stored no table at {uri}")
     if dataset.schema.names == [_PICKLED]:
+        chosen = [key for key in ("columns", "lance/filter") if metadata.get(key) is not None]
+        if chosen:
+            raise dg.DagsterInvalidDefinitionError(
+                f"{where}: metadata {chosen[0]} is for frames, and {context.step_key!r} gave no frame"
+            )
         (data,) = dataset.to_table().column(_PICKLED).to_pylist()
         return pickle.loads(data)  # noqa: S301 - what the run itself has stored, as with Dagster's own IO managers
     wanted = loading()
-    request = ReadRequest(dataset=dataset, columns=None, filter=None, table=settings, load_as=wanted.load_as)
+    request = ReadRequest(
+        dataset=dataset,
+        columns=wanted_columns(metadata.get("columns"), dataset.schema, where),
+        filter=wanted_rows(metadata.get("lance/filter"), dataset, where),
+        table=settings,
+        load_as=wanted.load_as,
+        filtered=metadata.get("lance/filter") is not None,
+    )
     return wanted.handler.load(request)
 
 

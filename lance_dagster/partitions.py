@@ -29,6 +29,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
+from lance_dagster.partition_expr import partition_column
 
 __all__ = ["PartitionPlan", "plan_partitions"]
 
@@ -80,7 +81,7 @@ def plan_partitions(
         SchemaError: a partition column is missing, or its type does not go with the definition.
     """
     try:
-        dimensions = _dimensions(definition, partition_expr, schema)
+        dimensions = _dimensions(definition, _columns_in(partition_expr, schema, asset_key), schema)
         ordered = sorted(keys)
         slices = lance_core.Slices(
             (_slice(key, definition, dimensions) for key in ordered),
@@ -94,6 +95,19 @@ def plan_partitions(
     except InvalidInputError as error:
         raise InvalidInputError(f"asset {asset_key.to_user_string()}: {error}") from error
     return PartitionPlan(keys=tuple(str(key) for key in ordered), slices=slices)
+
+
+def _columns_in(partition_expr: object, schema: pa.Schema, asset_key: dg.AssetKey) -> object:
+    """The entry with columns in place of SQL text that casts them; a column of the very name comes first."""
+
+    def column(expression: object) -> object:
+        if not isinstance(expression, str) or expression in schema.names:
+            return expression
+        return partition_column(expression, where=f"asset {asset_key.to_user_string()}")
+
+    if isinstance(partition_expr, Mapping):
+        return {name: column(expression) for name, expression in partition_expr.items()}
+    return column(partition_expr)
 
 
 def _dimensions(
@@ -147,8 +161,7 @@ def _column_type(schema: pa.Schema, column: str) -> pa.DataType:
     positions = schema.get_all_field_indices(column)
     if not positions:
         raise SchemaError(
-            f"partition column {column!r} is not among the columns {schema.names}; "
-            "partition_expr takes a column name, not an SQL expression"
+            f"partition column {column!r} is not among the columns {schema.names}; metadata partition_expr names it"
         )
     if len(positions) > 1:
         raise SchemaError(f"partition column {column!r} exists more than once")

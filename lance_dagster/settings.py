@@ -20,7 +20,7 @@
                                 lance/column_lineage       where each column comes from (`column_lineage`)
 
     per input, definition metadata of the input:
-        columns  lance/version  lance/tag  lance/as_of  lance/filter
+        columns  lance/version  lance/tag  lance/as_of  lance/filter  lance/missing
 
 A `lance/...` entry that is not in these lists is an error, so that a misspelt or not yet offered one is never
 silently ignored. So are the keys of other table IO managers, with the key to use here; `write_mode` is understood.
@@ -36,11 +36,25 @@ from typing import Any, Literal, get_args
 import dagster as dg
 
 from lance_dagster.branching import BranchPolicy
+from lance_dagster.partition_expr import partition_column
+from lance_dagster.settings_keys import (
+    FOREIGN_INPUT_KEYS,
+    FOREIGN_OUTPUT_KEYS,
+    OF_DEFINITIONS,
+    PREFIX,
+    READ_ELSEWHERE,
+    plain_metadata,
+    refuse_foreign,
+    refuse_unknown,
+    reject_at_run_time,
+)
 from lance_dagster.tables import TableRoot
 from pyspark_lance import Empty, Outside, SchemaMode
 
 __all__ = [
+    "INPUT_KEYS",
     "INPUT_PINS",
+    "OUTPUT_KEYS",
     "LoadType",
     "OnEarlierTry",
     "OutputSettings",
@@ -51,7 +65,6 @@ __all__ = [
     "moment_of",
     "partition_columns",
     "plain_metadata",
-    "refuse_unknown",
 ]
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]
@@ -60,11 +73,7 @@ WhenMatched = Literal["update", "nothing", "delete"]
 WhenNotMatched = Literal["insert", "nothing"]
 WhenNotMatchedBySource = Literal["nothing", "delete"]
 ReadMode = Literal["latest", "materialized"]
-LoadType = Literal["spark", "pyarrow", "pandas", "polars"]
-
-PREFIX = "lance/"
-READ_ELSEWHERE = {"lance/maintenance", "lance/column_lineage", "lance/schema", "lance/shared_table"}
-"""Definition metadata that jobs, checks and lineage read."""
+LoadType = Literal["auto", "spark", "pandas", "polars", "pyarrow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +99,31 @@ class OutputSettings:
         Args:
             metadata: Definition or output metadata.
             asset: The asset, for messages.
-            strict: Whether another `lance/...` entry is an error; in output metadata it is just metadata.
+            strict: Whether it is definition metadata. Output metadata holds entries of the user's own beside these:
+                there, keys of other IO managers are rejected only where nothing else can be meant.
 
         Raises:
-            DagsterInvalidDefinitionError: an entry is unknown or has a value that is not one of its values.
+            DagsterInvalidDefinitionError: an entry is unknown, belongs elsewhere, or has a value that is not one of its
+                values.
         """
-        known = {PREFIX + one.name for one in fields(self)}
+        where = f"asset {asset}"
         if strict:
-            plain = ("partition_expr", "schema", "table")
-            refuse_unknown(metadata, known | READ_ELSEWHERE, where=f"asset {asset}", plain=plain)
-            metadata = _with_write_mode(metadata, asset)
-            refuse_foreign(metadata, FOREIGN_OUTPUT_KEYS, where=f"asset {asset}")
+            refuse_unknown(metadata, OUTPUT_KEYS | READ_ELSEWHERE, where=where, plain=OF_DEFINITIONS)
+            refuse_foreign(metadata, FOREIGN_OUTPUT_KEYS, where=where)
+        else:
+            reject_at_run_time(metadata, OUTPUT_KEYS, _CHOICES, where=where)
+        return self.changed(_with_write_mode(metadata, where), where=where)
+
+    def changed(self, metadata: Mapping[str, object], *, where: str) -> OutputSettings:
+        """These options, changed by those entries of metadata that are options.
+
+        Raises:
+            DagsterInvalidDefinitionError: an entry has a value that is not one of its values.
+        """
         changes = {
-            key.removeprefix(PREFIX): _checked(key, plain_metadata(value), asset)
+            key.removeprefix(PREFIX): _checked(key, plain_metadata(value), where)
             for key, value in metadata.items()
-            if key in known
+            if key in OUTPUT_KEYS
         }
         return replace(self, **changes)
 
@@ -139,6 +158,10 @@ class OutputSettings:
             )
 
 
+OUTPUT_KEYS = frozenset(PREFIX + one.name for one in fields(OutputSettings))
+"""The options of an output as entries of metadata."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
     """Options of the IO manager for every table. Storage options are secrets: they are in no repr.
@@ -168,7 +191,7 @@ class TableSettings:
     schema: str | None = None
     output: OutputSettings = field(default_factory=OutputSettings)
     read: ReadMode = "latest"
-    default_load_type: LoadType = "spark"
+    default_load_type: LoadType = "auto"
     spark: Any = field(default=None, repr=False)
     type_handlers: Sequence[Any] = ()
     max_rows_per_file: int | None = None
@@ -194,39 +217,10 @@ class TableSettings:
         )
 
 
-def refuse_unknown(metadata: Mapping[str, object], known: set[str], *, where: str, plain: tuple[str, ...] = ()) -> None:
-    """Refuse `lance/...` entries that nothing reads; `plain` are known entries without the prefix, for the message.
-
-    Raises:
-        DagsterInvalidDefinitionError: there is one.
-    """
-    unknown = sorted(key for key in metadata if key.startswith(PREFIX) and key not in known)
-    if unknown:
-        raise dg.DagsterInvalidDefinitionError(
-            f"{where}: metadata {', '.join(map(repr, unknown))} is not offered; known here: "
-            f"{', '.join([*plain, *sorted(known)])}"
-        )
-
-
-FOREIGN_OUTPUT_KEYS: Mapping[str, str] = {
-    "mode": "lance/write_mode",
-    "upsert_options": "lance/write_mode merge with lance/merge_on",
-    "upsert_keys": "lance/merge_on",
-    "overwrite_schema": "lance/schema_mode overwrite",
-    "schema_mode": "lance/schema_mode",
-    "schema_update_mode": "lance/schema_mode",
-    "custom_metadata": "lance/commit_message",
-}
-"""Keys of other table IO managers in the metadata of an asset, and their equivalents here."""
-
-FOREIGNINPUT_KEYS: Mapping[str, str] = {"filter": "lance/filter", "version": "lance/version", "tag": "lance/tag"}
-"""The same in the metadata of an input."""
-
-
 INPUT_PINS = ("lance/version", "lance/tag", "lance/as_of")
 """Entries that choose the version of an input's table; at most one of them is allowed."""
 
-INPUT_KEYS = {*INPUT_PINS, "lance/filter"}
+INPUT_KEYS = {*INPUT_PINS, "lance/filter", "lance/missing"}
 
 
 def check_input(metadata: Mapping[str, object], where: str) -> None:
@@ -236,7 +230,7 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
         DagsterInvalidDefinitionError: there is one.
     """
     refuse_unknown(metadata, INPUT_KEYS, where=where, plain=("columns",))
-    refuse_foreign(metadata, FOREIGNINPUT_KEYS, where=where)
+    refuse_foreign(metadata, FOREIGN_INPUT_KEYS, where=where)
     pins = [key for key in INPUT_PINS if key in metadata]
     if len(pins) > 1:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {' and '.join(pins)} exclude each other")
@@ -250,6 +244,10 @@ def check_input(metadata: Mapping[str, object], where: str) -> None:
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/version is not int: {version!r}")
     if tag is not None and not isinstance(tag, str):
         raise dg.DagsterInvalidDefinitionError(f"{where}: metadata lance/tag is not str: {tag!r}")
+    if given["lance/missing"] not in (None, "error", "empty"):
+        raise dg.DagsterInvalidDefinitionError(
+            f"{where}: metadata lance/missing must be one of error, empty, not {given['lance/missing']!r}"
+        )
     if given["lance/as_of"] is not None:
         moment_of(given["lance/as_of"], where)
     if given["lance/filter"] is not None and not isinstance(given["lance/filter"], str | list | tuple):
@@ -280,27 +278,14 @@ def moment_of(value: object, where: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def refuse_foreign(metadata: Mapping[str, object], foreign: Mapping[str, str], *, where: str) -> None:
-    """Refuse the keys of other IO managers, which would be ignored here.
-
-    Raises:
-        DagsterInvalidDefinitionError: there is one.
-    """
-    for key, own in foreign.items():
-        if key in metadata:
-            raise dg.DagsterInvalidDefinitionError(
-                f"{where}: metadata {key!r} is another IO manager's, and LanceIOManager does not read it; use {own}"
-            )
-
-
-def _with_write_mode(metadata: Mapping[str, object], asset: str) -> Mapping[str, object]:
+def _with_write_mode(metadata: Mapping[str, object], where: str) -> Mapping[str, object]:
     """`write_mode`, as some IO managers call it, under the name that it has here."""
     if "write_mode" not in metadata:
         return metadata
     given = {plain_metadata(metadata[key]) for key in ("write_mode", "lance/write_mode") if key in metadata}
     if len(given) > 1:
         raise dg.DagsterInvalidDefinitionError(
-            f"asset {asset}: metadata 'write_mode' and 'lance/write_mode' say different things: "
+            f"{where}: metadata 'write_mode' and 'lance/write_mode' say different things: "
             f"{metadata['write_mode']!r}, {metadata['lance/write_mode']!r}"
         )
     return {**metadata, "lance/write_mode": metadata["write_mode"]}
@@ -310,12 +295,7 @@ def partition_columns(metadata: Mapping[str, Any]) -> list[str]:
     """The columns that `partition_expr` in the metadata of an asset names; none if it names none."""
     found = plain_metadata(metadata.get("partition_expr"))
     names = found.values() if isinstance(found, Mapping) else [found]
-    return [name for name in names if isinstance(name, str) and name]
-
-
-def plain_metadata(value: object) -> object:
-    """The Python value of a metadata entry, given plain or in one of Dagster's metadata classes."""
-    return value.value if isinstance(value, dg.MetadataValue) else value
+    return [partition_column(name, where="the asset") for name in names if isinstance(name, str) and name]
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -330,7 +310,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _checked(key: str, value: object, asset: str) -> Any:
+def _checked(key: str, value: object, where: str) -> Any:
     if key in _CHOICES:
         good, wanted = value in _CHOICES[key], f"one of {', '.join(_CHOICES[key])}"
     elif key == "lance/cluster":
@@ -345,5 +325,5 @@ def _checked(key: str, value: object, asset: str) -> Any:
         good = isinstance(value, Mapping) and all(type(width) is int and width > 0 for width in value.values())
         wanted = "a mapping from columns to widths"
     if not good:
-        raise dg.DagsterInvalidDefinitionError(f"asset {asset}: metadata {key} must be {wanted}, not {value!r}")
+        raise dg.DagsterInvalidDefinitionError(f"{where}: metadata {key} must be {wanted}, not {value!r}")
     return value

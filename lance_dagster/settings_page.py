@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic_core import PydanticUndefined
 
-from lance_dagster import settings
 from lance_dagster.io_manager import LanceIOManager
-from lance_dagster.settings import INPUT_KEYS, INPUT_PINS, READ_ELSEWHERE, OutputSettings
+from lance_dagster.settings import INPUT_KEYS, INPUT_PINS, OUTPUT_KEYS, OutputSettings
+from lance_dagster.settings_keys import PREFIX, READ_ELSEWHERE
 
 __all__ = ["settings_page"]
 
@@ -47,6 +46,8 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "lance/version": "a version's number",
     "lance/tag": "a tag",
     "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
+    "lance/missing": "what a table, or partitions, that were never written are: `error`, the default, or `empty`, no "
+    "rows. An input that is annotated as Optional is None",
 }
 """Definition metadata of an input, with the meaning of each key."""
 
@@ -85,9 +86,9 @@ def settings_page() -> str:
     )
 
 
-def documented_keys() -> tuple[set[str], set[str]]:
+def documented_keys() -> tuple[frozenset[str], set[str]]:
     """The `lance/...` keys of assets and of inputs that the code reads."""
-    return {settings.PREFIX + one.name for one in fields(OutputSettings)} | READ_ELSEWHERE, set(INPUT_KEYS)
+    return OUTPUT_KEYS | READ_ELSEWHERE, set(INPUT_KEYS)
 
 
 def _manager_rows() -> Iterable[list[str]]:
@@ -102,7 +103,7 @@ def _manager_rows() -> Iterable[list[str]]:
 def _asset_rows() -> Iterable[list[str]]:
     hints = get_type_hints(OutputSettings)
     for key, text in ASSET_KEYS.items():
-        kind = hints.get(key.removeprefix(settings.PREFIX)) if key.startswith(settings.PREFIX) else None
+        kind = hints.get(key.removeprefix(PREFIX)) if key.startswith(PREFIX) else None
         yield [f"`{key}`", "" if kind is None else _values(kind), text]
 
 

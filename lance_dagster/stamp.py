@@ -17,6 +17,7 @@ import dagster as dg
 from lance_dagster.column_lineage import column_lineage
 from lance_dagster.io_manager import LanceIOManager
 from lance_dagster.location import SHARED_KEY, is_shared, locate_table
+from lance_dagster.partition_expr import partition_column
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
 from lance_dagster.settings import check_input, plain_metadata
 
@@ -120,6 +121,9 @@ def _check(spec: dg.AssetSpec, manager: LanceIOManager) -> None:
 
         known_schema(spec.metadata, {}, f"asset {asset}")
     columns = plain_metadata(spec.metadata.get("partition_expr"))
+    for one in columns.values() if isinstance(columns, Mapping) else [columns]:
+        if isinstance(one, str) and one:
+            partition_column(one, where=f"asset {asset}")
     if isinstance(spec.partitions_def, dg.MultiPartitionsDefinition):
         names = {part.name for part in spec.partitions_def.partitions_defs}
         if not isinstance(columns, Mapping) or set(columns) != names:

@@ -19,11 +19,14 @@ from lance_core.maintenance import index_partitions
 from lance_dagster._context import (
     RunFacts,
     add_metadata,
+    defined_metadata,
     downstream_keys,
     input_annotation,
     instance_of,
+    is_fan_in,
     output_name,
     run_facts,
+    said_at_run_time,
     set_data_version,
     step_of,
     tag_run,
@@ -31,6 +34,7 @@ from lance_dagster._context import (
 )
 from lance_dagster.branch_tables import begin_empty, branch_for_writing, branch_metadata
 from lance_dagster.branching import BRANCH_TAG, branch_of_run
+from lance_dagster.column_types import with_remedy
 from lance_dagster.commits import (
     CommitTags,
     EarlierTries,
@@ -41,14 +45,20 @@ from lance_dagster.commits import (
     refuse_missing,
 )
 from lance_dagster.consumers import consumers
-from lance_dagster.handlers import LanceTypeHandler, Loading, handler_for_load, handler_for_value
+from lance_dagster.handlers import (
+    LanceTypeHandler,
+    Loading,
+    default_load_type,
+    handler_for_load,
+    handler_for_value,
+)
 from lance_dagster.handlers.arrow_schema import known_schema
 from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.history import data_version
-from lance_dagster.inputs import read_requests
+from lance_dagster.inputs import MissingInputError, read_requests
 from lance_dagster.location import TableLocation, locate_table
-from lance_dagster.metadata import event_metadata, lineage_metadata, partition_metadata
+from lance_dagster.metadata import arranged, event_metadata, lineage_metadata, partition_metadata
 from lance_dagster.op_outputs import load_op_output, store_op_output
 from lance_dagster.ownership import (
     check_old_place,
@@ -60,6 +70,7 @@ from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.plan_lineage import has_plan, plan_lineage, remember_frame
 from lance_dagster.read_inputs import input_properties, remember_input
 from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
+from lance_dagster.settings_keys import PREFIX
 from lance_dagster.tables import TableRoot
 
 __all__ = ["LanceTableIOManager"]
@@ -71,6 +82,7 @@ class _Output:
 
     context: dg.OutputContext
     where: str
+    metadata: Mapping[str, Any]
     location: TableLocation
     settings: OutputSettings
     facts: RunFacts | None
@@ -122,7 +134,9 @@ class LanceTableIOManager(dg.IOManager):
         try:
             outcome = self._write(output, handler, obj)
         except LanceError as error:
-            raise named(error, output.where, output.keys, output.uri, self._settings) from error
+            whole = output.keys is None and output.settings.write_mode == "overwrite"
+            found = with_remedy(error, output.location.uri, whole=whole)
+            raise named(found, output.where, output.keys, output.uri, self._settings) from error
         if outcome is None:
             _refuse_to_keep(output)
             context.log.info("%s has no rows; nothing was written", output.where)
@@ -153,26 +167,31 @@ class LanceTableIOManager(dg.IOManager):
                 output.where,
                 outcome.dataset.version,
             )
-        self._tell(output, outcome, obj)
+        self._tell(output, outcome, obj, _casts(handler.arrow_schema(obj), output, outcome))
         self._index_partitions(output, outcome.dataset)
 
-    def _tell(self, output: _Output, outcome: lance_core.WriteResult, obj: Any) -> None:
+    def _tell(self, output: _Output, outcome: lance_core.WriteResult, obj: Any, casts: Mapping[str, str]) -> None:
         """Report the write to Dagster."""
         context, written = output.context, outcome.dataset
         set_data_version(context, data_version(written.root_uri, written.version, written.branch))
         entries = event_metadata(outcome, output.location) | branch_metadata(
             outcome.dataset, instance_of(context), context.asset_key
         )
+        if casts:
+            entries["lance/casts"] = dg.MetadataValue.json(casts)
+            context.log.info("%s: columns were cast, and every value kept: %s", output.where, casts)
+        page = entries.pop("lance/branches", None)
         entries |= lineage_metadata(
-            context.definition_metadata,
+            output.metadata,
             written,
             output.where,
-            events=len(output.keys or ()),
             consumers=consumers(downstream_keys(context), context.asset_key),
             ui_url=self._settings.ui_url,
             derived=self._derived(output, obj),
+            branches=None if page is None else page.value,
         )
-        add_metadata(context, entries, partition_metadata(outcome, entries))
+        keys = list(context.asset_partition_keys) if output.keys is not None else []
+        add_metadata(context, arranged(entries), partition_metadata(outcome, entries, keys))
 
     def _derived(self, output: _Output, obj: Any) -> dg.TableColumnLineage | None:
         """Where the columns come from by the plan of the frame; nothing is known if it cannot be read."""
@@ -197,29 +216,33 @@ class LanceTableIOManager(dg.IOManager):
         own = self._settings.type_handlers
 
         def find_loading() -> Loading:
-            return handler_for_load(input_annotation(context), self._settings.default_load_type, where=where, own=own)
+            default = default_load_type(self._settings)
+            return handler_for_load(input_annotation(context), default, where=where, own=own)
 
         if not context.has_asset_key:
             if context.upstream_output is None:
                 raise dg.DagsterInvariantViolationError(
                     f"{where} comes from no output, and LanceIOManager loads outputs only"
                 )
-            return load_op_output(context.upstream_output, self._settings, find_loading, where)
+            return load_op_output(
+                context.upstream_output, self._settings, find_loading, where, context.definition_metadata
+            )
         loading = find_loading()
         upstream = context.upstream_output.definition_metadata if context.upstream_output is not None else {}
         location = self._locate(context.asset_key, upstream)
         settings = replace(self._settings, storage_options=location.options(self._settings.storage_options) or {})
         try:
             requests = read_requests(context, location, settings, loading, where=where, upstream=upstream)
-        except DatasetNotFoundError:
+        except MissingInputError as error:
             self._check_place(context.asset_key, upstream, None, where)
-            raise
+            if plain_metadata(context.definition_metadata.get("lance/missing")) != "empty":
+                return _missing(context, loading, error)
+            requests = None
         if requests is None:
             self._check_place(context.asset_key, upstream, None, where)
             context.log.info("%s: there is no table at %s yet; it is loaded without rows", where, location.uri)
             known = known_schema(upstream, type_metadata(context), where)
-            empty = loading.handler.empty(known, self._settings, loading.load_as)
-            return {} if loading.by_partition else empty
+            return self._empty(context, loading, known)
         values = {}
         for key, request in requests.items():
             remember_input(step_of(context), context.asset_key.to_user_string(), request.dataset)
@@ -227,7 +250,17 @@ class LanceTableIOManager(dg.IOManager):
             values[key] = loading.handler.load(request)
             if self._settings.derive_column_lineage:
                 remember_frame(step_of(context), context.asset_key.to_user_string(), values[key])
-        return values if loading.by_partition else values[None]
+        if loading.by_partition:
+            return values
+        return values[None] if None in values else list(values.values())
+
+    def _empty(self, context: dg.InputContext, loading: Loading, known: pa.Schema) -> Any:
+        """What an input is when there is nothing to load."""
+        if loading.by_partition:
+            return {}
+        if loading.as_list and not is_fan_in(context):
+            return []
+        return loading.handler.empty(known, self._settings, loading.load_as)
 
     def _locate(self, asset_key: dg.AssetKey, metadata: Any) -> TableLocation:
         return locate_table(self._settings.root_uri, asset_key, metadata, default_schema=self._settings.schema)
@@ -235,11 +268,12 @@ class LanceTableIOManager(dg.IOManager):
     def _output(self, context: dg.OutputContext) -> _Output:
         """The facts about an output that do not depend on its value."""
         asset = context.asset_key.to_user_string()
-        settings = self._settings.output.overridden(context.definition_metadata, asset=asset, strict=True)
-        settings = settings.overridden(context.output_metadata or {}, asset=asset, strict=False)
+        definition, said = defined_metadata(context), said_at_run_time(context)
+        settings = self._settings.output.overridden(definition, asset=asset, strict=True)
+        settings = settings.overridden(said, asset=asset, strict=False)
         partitioned = context.has_asset_partitions
         settings.check(asset=asset, partitioned=partitioned)
-        location = self._locate(context.asset_key, context.definition_metadata)
+        location = self._locate(context.asset_key, definition)
         facts = run_facts(context)
         keys = sorted(context.asset_partition_keys) if partitioned else None
         tags = commit_tags(
@@ -249,8 +283,11 @@ class LanceTableIOManager(dg.IOManager):
             partition_keys=keys,
             code_version=_code_version(context),
         )
-        existing = self._open(location.uri)
-        self._check_place(context.asset_key, context.definition_metadata, existing, f"asset {asset}")
+        try:
+            existing = self._open(location.uri)
+        except LanceError as error:
+            raise named(error, f"asset {asset}", None, location.uri, self._settings) from error
+        self._check_place(context.asset_key, definition, existing, f"asset {asset}")
         branch = branch_of_run(self._settings.branching, facts)
         if branch is not None:
             tag_run(context, {BRANCH_TAG: branch})
@@ -258,6 +295,7 @@ class LanceTableIOManager(dg.IOManager):
         return _Output(
             context=context,
             where=f"asset {asset}",
+            metadata={**definition, **{key: value for key, value in said.items() if key.startswith(PREFIX)}},
             location=location,
             settings=settings,
             facts=facts,
@@ -308,7 +346,7 @@ class LanceTableIOManager(dg.IOManager):
             output.context.asset_key,
             output.context.asset_partitions_def,
             output.context.asset_partition_keys,
-            plain_metadata(output.context.definition_metadata.get("partition_expr")),
+            plain_metadata(output.metadata.get("partition_expr")),
             schema,
         )
 
@@ -369,7 +407,7 @@ class LanceTableIOManager(dg.IOManager):
             table=self._settings if output.existing is None or output.branch is None else self._without_config,
             properties={**output.tags.properties, **input_properties(step_of(output.context))},
             write_try=None,
-            known=known_schema(output.context.definition_metadata, type_metadata(output.context), output.where),
+            known=known_schema(output.metadata, type_metadata(output.context), output.where),
         )
 
     @property
@@ -425,6 +463,31 @@ def _differs(frame: pa.Schema, table: pa.Schema) -> bool:
     if set(frame.names) != set(table.names) or len(frame) != len(table):
         return True
     return any(field.type not in (pa.null(), table.field(field.name).type) for field in frame)
+
+
+def _missing(context: dg.InputContext, loading: Loading, error: MissingInputError) -> None:
+    """None for an input of which nothing was ever written, if it may be None.
+
+    Raises:
+        DatasetNotFoundError: it may not.
+    """
+    if not loading.optional:
+        raise DatasetNotFoundError(str(error)) from None
+    context.log.info("%s; the input is None", error)
+
+
+def _casts(frame: pa.Schema, output: _Output, outcome: lance_core.WriteResult) -> dict[str, str]:
+    """The columns whose values were cast to the types that the table had already, with both types."""
+    if output.existing is None or outcome.deduplicated:
+        return {}
+    before, now = output.existing.schema, outcome.dataset.schema
+    kept = [field for field in frame if field.name in before.names and now.get_field_index(field.name) >= 0]
+    return {
+        field.name: f"{field.type} -> {now.field(field.name).type}"
+        for field in kept
+        if field.type not in (pa.null(), now.field(field.name).type)
+        and before.field(field.name).type == now.field(field.name).type
+    }
 
 
 def _refuse_to_keep(output: _Output) -> None:

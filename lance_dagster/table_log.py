@@ -1,8 +1,9 @@
 """Pages about a table in Markdown, for the metadata of its events.
 
-lance/history      the last ten versions: operation, rows, time, partitions, a link to the run
-lance/table_log    the same and more: branches and where they begin, tags, what was read for each version, and which
-                   assets read the table
+lance/table_log    the last ten versions: a link to the run, time, operation, rows, partitions; branches and where they
+                   begin, tags, what was read for each version, and which assets read the table
+
+Columns without an entry are left out, so that a page fits into the 800 pixels that Dagster's UI has for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["LAST", "history_page", "recent", "table_log"]
 
 LAST: Final = 10
-_KEYS_SHOWN: Final = 3
+_KEYS_SHOWN: Final = 2
+_LONGEST_MESSAGE: Final = 40
+NBSP: Final = "\N{NO-BREAK SPACE}"
+"""Keeps a time on one line."""
 
 
 def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVersion]:
@@ -31,20 +35,28 @@ def recent(dataset: lance_core.LanceDataset, count: int = LAST) -> list[TableVer
 def history_page(versions: Iterable[TableVersion], ui_url: str = "") -> str:
     """Versions as a table; the links to their runs begin with the URL of the UI."""
     return table(
-        ["version", "time (UTC)", "operation", "rows", "partitions", "message", "run"],
+        ["run", "version", "time (UTC)", "operation", "rows", "partitions", "message"],
         (
             [
+                run_link(one.committed_by or one.run_id, ui_url),
                 str(one.version),
-                f"{one.time:%Y-%m-%d %H:%M:%S}",
+                f"{one.time:%Y-%m-%d{NBSP}%H:%M:%S}",
                 cell(one.operation),
                 cell(one.rows),
                 cell(partitions_text(one.partitions)),
-                cell(one.message),
-                run_link(one.committed_by or one.run_id, ui_url),
+                cell(_cut(one.message)),
             ]
             for one in versions
         ),
+        optional=True,
     )
+
+
+def _cut(message: str | None) -> str | None:
+    """A message in short: it is the only cell that may be long."""
+    if message is None or len(message) <= _LONGEST_MESSAGE:
+        return message
+    return message[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def table_log(
@@ -52,6 +64,7 @@ def table_log(
     versions: Sequence[TableVersion],
     consumers: Mapping[str, int | None] | None = None,
     ui_url: str = "",
+    branches: str | None = None,
 ) -> str:
     """The page of a table.
 
@@ -61,12 +74,20 @@ def table_log(
         consumers: Assets that read the table, and the version that each read last, None if it is not known; None if
             nobody looked.
         ui_url: Start of the links to runs.
+        branches: What to say of the branches; their tree if nothing is given.
     """
     parts = [f"## {cell(dataset.root_uri)}", "### Versions", history_page(versions, ui_url)]
-    parts += ["### Branches", _branches(dataset), "### Tags", _tags(dataset), "### Inputs", _inputs(versions)]
+    parts += [
+        "### Branches",
+        branches or _branches(dataset),
+        "### Tags",
+        _tags(dataset),
+        "### Inputs",
+        _inputs(versions),
+    ]
     if consumers is not None:
         rows = ([cell(asset), cell(version)] for asset, version in sorted(consumers.items()))
-        parts += ["### Consumers", table(["asset", "version read last"], rows) if consumers else "none"]
+        parts += ["### Consumers", table(["asset", "version read last"], rows, optional=True) if consumers else "none"]
     return "\n\n".join(parts)
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.errors import SchemaError
+from lance_dagster.handlers.exact_cast import shown_row
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.settings import plain_metadata
 
@@ -66,6 +67,6 @@ def count_duplicates(
     nulls = pc.sum(is_null).as_py() or 0
     text = f"{table.num_rows:,} rows, {duplicates:,} with a key that another has, {nulls:,} without a key"
     if duplicates:
-        example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns)).to_pylist()[0]
-        text += f"; for example {example}"
+        example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(list(columns))
+        text += f"; for example {shown_row(example)}"
     return Uniqueness(rows=table.num_rows, duplicates=duplicates, nulls=nulls, text=text)

@@ -1,10 +1,11 @@
-"""Upkeep of datasets: compaction, cleanup, zone maps of partitions.
+"""Upkeep of datasets: compaction, cleanup, zone maps of partitions, columns of another type.
 
 Compaction.plan(dataset) -> CompactionPlan -> CompactionTask.execute(dataset), anywhere -> RewriteResult
 Compaction.commit(dataset, results) -> CompactionMetrics
 """
 
 from lance_core.maintenance.auto_cleanup import auto_cleanup
+from lance_core.maintenance.change_type import change_type
 from lance_core.maintenance.cleanup import (
     CleanupExplanation,
     CleanupStats,
@@ -32,6 +33,7 @@ __all__ = [
     "RewriteResult",
     "Selectors",
     "auto_cleanup",
+    "change_type",
     "cleanup_old_versions",
     "columns_without_zone_map",
     "commit_what_fits",

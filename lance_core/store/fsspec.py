@@ -231,6 +231,16 @@ class _errors:  # noqa: N801 - reads as a function at its uses
 _OTHER_WAYS: Final = {"dbfs": "; on Databricks the same files are at the path /dbfs/..., without a scheme"}
 
 
+_LIBRARIES: Final = {
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
+    "oci": "ocifs",
+    "hf": "huggingface_hub",
+}
+"""The packages that serve a scheme."""
+
+
 def _filesystem(scheme: str, options: StorageOptions) -> Any:
     import fsspec  # noqa: PLC0415 - a tenth of the time to import lance_core, and local tables have no need of it
 
@@ -238,7 +248,9 @@ def _filesystem(scheme: str, options: StorageOptions) -> Any:
     try:
         return fsspec.filesystem(scheme, use_listings_cache=False, **arguments)
     except ImportError:
-        raise UnsupportedError(f"{scheme}:// needs the fsspec library for it, which is not installed") from None
+        library = _LIBRARIES.get(scheme)
+        told = f"pip install {library}" if library else "install the fsspec library that serves it"
+        raise UnsupportedError(f"{scheme}:// needs the fsspec library for it, which is not installed: {told}") from None
     except ValueError:
         raise UnsupportedError(
             f"no store serves the scheme {scheme!r}: install a file system of fsspec for it, or give a path such as "

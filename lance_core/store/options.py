@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from lance_core.errors import InvalidInputError
@@ -119,7 +120,9 @@ class StorageOptions(Mapping[str, str]):
         result: dict[str, str] = {}
         for key, value in self._values.items():
             if key not in _CANONICAL:
-                raise InvalidInputError(f"unknown S3 storage option {key!r}")
+                near = get_close_matches(key, _CANONICAL, n=1, cutoff=0.6)
+                meant = f"; is {near[0]!r} meant?" if near else f"; known are {', '.join(S3_OPTIONS)}"
+                raise InvalidInputError(f"unknown S3 storage option {key!r}{meant}")
             name = _CANONICAL[key]
             if result.setdefault(name, value) != value:
                 raise InvalidInputError(f"storage option {name!r} is given under two names with different values")

@@ -22,7 +22,7 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -152,6 +152,11 @@ class S3Client:
                 status, code = _status(error)
                 if status is None:
                     raise _scrubbed(place, method, error) from None
+                if code == "NoSuchBucket":
+                    raise StoreError(
+                        f"s3://{parameters['Bucket']}: there is no such bucket at the endpoint {self._shown_endpoint}; "
+                        "create it, or correct its name or the storage option aws_endpoint"
+                    ) from None
                 if status == 404:
                     raise ObjectNotFoundError(f"{place}: no such object ({code})") from None
                 if status == 412:
@@ -217,7 +222,27 @@ def _status(error: Exception) -> tuple[int | None, str]:
 
 def _scrubbed(place: str, method: str, error: Exception) -> StoreError:
     """Convert an error that is no answer of the storage; its text may hold parameters, so only its class is named."""
-    return StoreError(f"{place}: {method} failed: {type(error).__name__}")
+    kind = type(error).__name__
+    remedy = _CREDENTIALS if kind in _NO_CREDENTIALS else ""
+    return StoreError(f"{place}: {method} failed: {kind}{remedy}")
+
+
+_NO_CREDENTIALS: Final = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
+_CREDENTIALS: Final = (
+    "; there are no complete credentials: set the storage options aws_access_key_id and aws_secret_access_key, the "
+    "environment variables of these names, or a profile; aws_skip_signature is for public buckets"
+)
+_REMEDIES: Final[Mapping[str, str]] = {
+    "InvalidAccessKeyId": "the endpoint does not know the access key; correct aws_access_key_id, or aws_endpoint",
+    "SignatureDoesNotMatch": "the secret key is not that of the access key; correct aws_secret_access_key",
+    "ExpiredToken": "the session has expired; renew the credentials",
+    "InvalidToken": "the session token is not valid; correct aws_session_token, or leave it out",
+    "PermanentRedirect": "the bucket is in another region; correct aws_region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region; correct aws_region",
+}
+"""What can be done about answers, by their code."""
+
+_DENIED: Final = "access is denied; grant these credentials the permission, or give those of another user"
 
 
 def _final(place: str, method: str, status: int, code: str, *, unknown: bool) -> StoreError:
@@ -225,7 +250,8 @@ def _final(place: str, method: str, status: int, code: str, *, unknown: bool) ->
         told = f"{_UNREACHABLE[code]} ({code}); the storage option aws_endpoint names another"
     else:
         told = f"{method} failed with {f'HTTP {status} {code}'.strip() if status else f'no answer ({code})'}"
-    text = f"{place}: {told}"
+    remedy = _REMEDIES.get(code) or (_DENIED if status in (401, 403) else None)
+    text = f"{place}: {told}" + ("" if remedy is None else f": {remedy}")
     return OutcomeUnknownError(f"{text}; it may have taken effect") if unknown else StoreError(text)
 
 

@@ -3,6 +3,7 @@
 lance-dagster lineage ROOT_OR_TABLE [--run ID | --version N | --asset KEY]
 lance-dagster undo ROOT_OR_TABLE --run ID (--dry-run | --yes)
 lance-dagster tables ROOT
+lance-dagster change-type TABLE COLUMN TYPE [--allow-loss]
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command, or say which packages it lacks."""
     try:
+        import lance_dagster.cli.change_type  # noqa: F401, PLC0415 - one more command
         from lance_dagster.cli.app import run  # noqa: PLC0415 - click and rich are an extra
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):

@@ -1,7 +1,7 @@
 """`LanceLakehouseComponent`: a folder of Lance tables, how assets are stored in it, checked and kept small."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -17,6 +17,7 @@ from lance_dagster.checks import (
 )
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
+from lance_dagster.components.yaml_keys import with_checked_keys
 from lance_dagster.io_manager import LanceIOManager
 from lance_dagster.location import checked_root, locate_table
 from lance_dagster.observation import build_lance_observation_sensor
@@ -106,8 +107,8 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         default={}, repr=False, description="How to reach it. Take secrets from {{ env.NAME }}."
     )
     default_schema: str | None = Field(default=None, description="Folder for assets that name none.")
-    default_load_type: Literal["spark", "pyarrow", "pandas", "polars"] = Field(
-        default="spark", description="What an input without a type becomes."
+    default_load_type: Literal["auto", "spark", "pandas", "polars", "pyarrow"] = Field(
+        default="auto", description="What an input without a type becomes."
     )
     io_manager_key: str = Field(default="io_manager", description="Key of the IO manager.")
     ui_url: str | None = Field(default=None, description="Where the Dagster UI is, if not at the root of its host.")
@@ -116,6 +117,11 @@ class LanceLakehouseComponent(dg.Component, dg.Model, dg.Resolvable):
         default=None, description="Maintenance of all of them, but for external ones that do not ask for it."
     )
     branching: BranchingFields | None = Field(default=None, description="Which runs write to branches.")
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """The model of the YAML: keys that are not known, or that would do nothing, are rejected by name."""
+        return with_checked_keys(super().model(), cls, _idle_keys)
 
     @field_validator("root_uri")
     @classmethod
@@ -180,6 +186,38 @@ def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> 
                 f"{location.name}; a table is listed once"
             )
         owners[location.name] = spec.key
+
+
+def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with attributes whose keys are all known: keys that nothing would read."""
+    tables = values.get("tables") or ()
+    branching = values.get("branching")
+    if isinstance(branching, Mapping):
+        yield from _idle_branching(branching, has_tables=bool(tables))
+    if values.get("maintenance") and not tables:
+        yield "maintenance does nothing without tables; list them under tables"
+    if isinstance(tables, list):
+        yield from _idle_tables([one for one in tables if isinstance(one, Mapping)], bool(values.get("maintenance")))
+
+
+def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:
+    mode = branching.get("mode", "off")
+    if branching.get("name") is not None and mode not in ("from_tag", "env"):
+        yield f"branching.name does nothing with mode {mode}; it is for from_tag and env"
+    if branching.get("auto_promote") and mode == "off":
+        yield "branching.auto_promote does nothing with mode off; choose another mode, or leave it out"
+    elif branching.get("auto_promote") and not has_tables:
+        yield "branching.auto_promote does nothing without tables; list them under tables"
+
+
+def _idle_tables(tables: Sequence[Mapping[str, Any]], is_maintained: bool) -> Iterator[str]:
+    for position, table in enumerate(tables):
+        checked = "health" in (table.get("checks") or ())
+        if isinstance(table.get("maintenance"), Mapping) and not (is_maintained or checked):
+            yield (
+                f"tables[{position}].maintenance does nothing: there is neither maintenance of the lakehouse, nor the "
+                "check health of the table"
+            )
 
 
 def _name(usual: str, io_manager_key: str) -> str:

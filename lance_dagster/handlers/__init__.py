@@ -7,16 +7,21 @@ per kind.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import dagster as dg
 
 from lance_dagster.handlers.base import LanceTypeHandler
 
-__all__ = ["LanceTypeHandler", "Loading", "handler_for_load", "handler_for_value"]
+if TYPE_CHECKING:
+    from lance_dagster.settings import TableSettings
+
+__all__ = ["LanceTypeHandler", "Loading", "default_load_type", "handler_for_load", "handler_for_value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +83,22 @@ class Loading:
         handler: Its handler.
         load_as: The class that it is to be; None for the handler's usual one.
         by_partition: Whether it is a mapping from partition keys to such values.
+        as_list: Whether it is a list of such values: one per partition, or one per output that a list is made of.
+        optional: Whether it may be None.
     """
 
     handler: LanceTypeHandler
     load_as: type | None
     by_partition: bool = False
+    as_list: bool = False
+    optional: bool = False
 
 
 def handler_for_load(annotation: object, default: str, *, where: str, own: Sequence[LanceTypeHandler] = ()) -> Loading:
     """How an input of some type is loaded.
 
     Args:
-        annotation: The input's type: a class, `Optional` of one, or `dict[str, ...]` for one value per partition.
+        annotation: The input's type: a class, `Optional` of one, or `dict[str, ...]` or `list[...]` for several values.
         default: Name of the handler for an input without a type.
         where: The input, for messages.
         own: The IO manager's own handlers, which come first.
@@ -97,34 +106,63 @@ def handler_for_load(annotation: object, default: str, *, where: str, own: Seque
     Raises:
         DagsterInvariantViolationError: none loads this type.
     """
-    wanted, by_partition = _unwrapped(annotation)
-    if wanted in (None, object, Any):
-        return Loading(handler=_load(default), load_as=None, by_partition=by_partition)
-    if isinstance(wanted, type):
-        found = _found(wanted, own)
+    wanted = _unwrapped(annotation)
+    choices = {"by_partition": wanted.by_partition, "as_list": wanted.as_list, "optional": wanted.optional}
+    if wanted.inner in (None, object, Any):
+        return Loading(handler=_load(default), load_as=None, **choices)
+    if isinstance(wanted.inner, type):
+        found = _found(wanted.inner, own)
         if found is not None:
-            return Loading(handler=found, load_as=wanted, by_partition=by_partition)
+            return Loading(handler=found, load_as=wanted.inner, **choices)
     name = _type_name(annotation) if isinstance(annotation, type) else str(annotation)
     raise dg.DagsterInvariantViolationError(
         f"{where} is of type {name}, which LanceIOManager cannot load; it can load {_offered(own)}, Optional of these, "
-        "and dict[str, ...] of these for one value per partition"
+        "and dict[str, ...] or list[...] of these for one value per partition"
     )
 
 
-def _unwrapped(annotation: object) -> tuple[object, bool]:
-    """The type inside of `Optional`, and of `dict[str, ...]`, which is one value per partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A type without what is around it."""
+
+    inner: object
+    by_partition: bool = False
+    as_list: bool = False
+    optional: bool = False
+
+
+def _unwrapped(annotation: object) -> _Wanted:
+    """The type inside of `Optional`, and of `dict[str, ...]` or `list[...]`, which hold several values."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         others = [one for one in inside if one is not NoneType]
         if len(others) == 1:
-            return _unwrapped(others[0])
+            return replace(_unwrapped(others[0]), optional=True)
     if origin is Annotated:
         return _unwrapped(inside[0])
-    if origin in (dict, Mapping) and inside[0] is str:
-        wanted, nested = _unwrapped(inside[1])
-        if not nested:
-            return wanted, True
-    return annotation, False
+    if (origin in (dict, Mapping) and inside[0] is str) or (origin in (list, Sequence) and inside):
+        found = _unwrapped(inside[-1])
+        if not (found.by_partition or found.as_list):
+            is_list = origin in (list, Sequence)
+            return _Wanted(inner=found.inner, by_partition=not is_list, as_list=is_list)
+    return _Wanted(inner=annotation)
+
+
+def default_load_type(table: TableSettings) -> str:
+    """The handler of inputs without a type, by name: as configured, else by what is there.
+
+    A Spark frame needs a session: that of the `spark` resource, or one that is active already; none is started.
+    """
+    if table.default_load_type != "auto":
+        return table.default_load_type
+    if table.spark is not None or _has_session():
+        return "spark"
+    return next(name for name in ("pandas", "polars", "pyarrow") if importlib.util.find_spec(name) is not None)
+
+
+def _has_session() -> bool:
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
 def _found(cls: type, own: Sequence[LanceTypeHandler]) -> LanceTypeHandler | None:

@@ -7,11 +7,8 @@
                    further ones
     overwrite      any; only when the whole table is overwritten         the frame's
 
-A column fits when its type differs from the table's only without loss: in nullability, the width of offsets (`string`
-and
-`large_string`), dictionary or plain, the unit of a timestamp while every value is kept, a list of the right length for
-a fixed-size list. Integer and floating widths are types of their own: a silent `int32` to `int64` today is a failed
-`int64` to `int32` tomorrow.
+A column whose type differs from the table's is cast where that keeps every value (`exact_cast`); otherwise the write is
+rejected, naming the column and the first value that would change.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly
 from lance_dagster.settings import plain_metadata
 from pyspark_lance import SchemaMode
 
@@ -153,11 +151,8 @@ def target_schema(frame: pa.Schema, table: pa.Schema | None, mode: CommitMode, s
         if field.name not in given:
             continue
         found = frame.field(field.name).type
-        if not _fits(found, field.type):
-            raise SchemaError(
-                f"column {field.name!r} is of type {found}, but the table has {field.type}; cast it, or overwrite the "
-                "whole table with schema_mode overwrite"
-            )
+        if not can_cast(found, field.type):
+            raise CastRejectedError(field.name, found, field.type)
     known = set(table.names)
     added = [field for field in frame if field.name not in known]
     if not added:
@@ -184,18 +179,11 @@ def fit_batch(batch: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     for field in schema:
         column = batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
         if column.type != field.type:
-            column = _cast(column, field)
+            column = cast_exactly(column, field)
         if not field.nullable and column.null_count:
             raise SchemaError(f"column {field.name!r} has nulls, but the table allows none")
         columns.append(column)
     return pa.table(columns, schema=schema)
-
-
-def _cast(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    try:
-        return column.cast(field.type, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(f"column {field.name!r} cannot be stored as {field.type}: {error}") from error
 
 
 def _refuse_clashing_names(frame: pa.Schema) -> None:
@@ -217,34 +205,6 @@ def _refuse_missing(frame: pa.Schema, table: pa.Schema, schema_mode: SchemaMode)
             f"columns {missing} of the table are missing from the output; schema_mode add_columns would fill those "
             "that can be null"
         )
-
-
-def _fits(frame: pa.DataType, table: pa.DataType) -> bool:
-    types = pa.types
-    if frame == table or types.is_null(frame):
-        return True
-    if types.is_dictionary(frame) or types.is_dictionary(table):
-        plain_frame = frame.value_type if types.is_dictionary(frame) else frame
-        return _fits(plain_frame, table.value_type if types.is_dictionary(table) else table)
-    if types.is_timestamp(frame) and types.is_timestamp(table):
-        return (frame.tz is None) == (table.tz is None)
-    if types.is_struct(frame) and types.is_struct(table):
-        return [f.name for f in frame] == [f.name for f in table] and all(
-            _fits(a.type, b.type) for a, b in zip(frame, table, strict=True)
-        )
-    if _is_list(frame) and _is_list(table):
-        if types.is_fixed_size_list(frame) and types.is_fixed_size_list(table) and frame.list_size != table.list_size:
-            return False
-        return _fits(frame.value_type, table.value_type)
-    return any(kind(frame) and kind(table) for kind in (_is_text, _is_binary))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

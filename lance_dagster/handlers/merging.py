@@ -32,6 +32,7 @@ from lance_core.errors import (
     VersionNotFoundError,
 )
 from lance_dagster.handlers.base import WriteRequest
+from lance_dagster.handlers.exact_cast import shown_row
 
 __all__ = [
     "after_creation",
@@ -139,9 +140,11 @@ def check_keys(table: pa.Table, key: Sequence[str]) -> None:
         raise SchemaError(f"lance/merge_on names {missing}, which are not among the columns {table.column_names}")
     counts = table.select(list(key)).group_by(list(key)).aggregate([([], "count_all")])
     twice = counts.filter(pc.greater(counts.column("count_all"), 1)).drop_columns(["count_all"])
-    whole = [row for row in twice.slice(0, 100).to_pylist() if None not in row.values()]
-    if whole:
-        raise InvalidInputError(f"the output has several rows with the key {whole[0]}; a merge takes each key once")
+    whole = twice.slice(0, 100).drop_null()
+    if whole.num_rows:
+        raise InvalidInputError(
+            f"the output has several rows with the key {shown_row(whole)}; a merge takes each key once"
+        )
 
 
 def merged(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,19 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["PandasHandler"]
 
+_LONGEST_SHOWN = 60
+
 
 class PandasHandler(LanceTypeHandler):
     """`pandas.DataFrame`."""
 
     def arrow_schema(self, value: pd.DataFrame) -> pa.Schema:
         """The Arrow types that pandas' columns become."""
-        _refuse_unstorable(value)
-        return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
+        with _named_columns(value):
+            return pa.Schema.from_pandas(value, preserve_index=False).remove_metadata()
 
     def write(self, value: pd.DataFrame, request: WriteRequest) -> WriteResult | None:
         """Write it by way of Arrow."""
-        _refuse_unstorable(value)
-        table = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
+        with _named_columns(value):
+            table = pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
         return write_arrow([table], table.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
@@ -44,10 +48,49 @@ class PandasHandler(LanceTypeHandler):
         return schema.empty_table().to_pandas()
 
 
+_UNCONVERTIBLE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+
+@contextmanager
+def _named_columns(frame: pd.DataFrame) -> Iterator[None]:
+    """Turn what Arrow says of a frame into an error that names column and values.
+
+    Raises:
+        SchemaError: a column holds values of several types, or of one that Arrow lacks, or cannot be stored otherwise.
+    """
+    _refuse_unstorable(frame)
+    try:
+        yield
+    except _UNCONVERTIBLE as error:
+        raise _unconvertible(frame, error) from error
+
+
+def _unconvertible(frame: pd.DataFrame, error: Exception) -> SchemaError:
+    """The first column that cannot become Arrow, and the first value of each of its types."""
+    for name in frame.columns:
+        try:
+            pa.Array.from_pandas(frame[name])
+        except _UNCONVERTIBLE as cause:
+            examples: dict[str, str] = {}
+            for value in frame[name].dropna():
+                examples.setdefault(type(value).__name__, repr(value)[:_LONGEST_SHOWN])
+            listed = ", ".join(f"{kind} ({example})" for kind, example in examples.items())
+            if len(examples) > 1:
+                return SchemaError(f"column {name!r} holds values of several types: {listed}; make them one type")
+            reason = str(cause).splitlines()[0]
+            return SchemaError(f"column {name!r} of {listed or frame[name].dtype} cannot be stored: {reason}")
+    return SchemaError(f"the frame cannot become an Arrow table: {error}")
+
+
 def _refuse_unstorable(frame: pd.DataFrame) -> None:
     named = [name for name in frame.index.names if name is not None]
     if named:
         raise SchemaError(f"the index {named} would be lost; make it a column with reset_index()")
     for name in frame.columns:
         if not isinstance(name, str):
-            raise SchemaError(f"column {name!r} has a name that is not a text")
+            raise SchemaError(
+                f"column {name!r} has a name that is not a string; rename it with frame.rename(columns=str)"
+            )
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise SchemaError(f"column {twice[0]!r} appears twice; rename or drop one of them")

@@ -14,6 +14,7 @@ from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.arrow_write import refuse_outside, widen_nulls, write_arrow
 from lance_dagster.handlers.base import LanceTypeHandler, ReadRequest, WriteRequest
 from lance_dagster.handlers.merging import check_keys, commit_properties, configure, merged
+from lance_dagster.handlers.spark_cast import cast_in_job, lossy_values
 from lance_dagster.settings import TableSettings
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ class SparkHandler(LanceTypeHandler):
         value = with_known_types(value, request)
         if request.existing is not None and request.output.schema_mode != "overwrite":
             widen_nulls(replace(request, mode="append"), self.arrow_schema(value), request.existing.schema)
+            value = cast_in_job(value, self.arrow_schema(value), request.existing.schema)
+        with lossy_values():
+            return self._write_or_merge(value, request)
+
+    def _write_or_merge(self, value: DataFrame, request: WriteRequest) -> WriteResult | None:
         if request.mode == "merge" or (request.mode == "create" and request.output.write_mode == "merge"):
             return _merge(value, request)
         if request.output.write_mode == "merge":  # a table that only earlier tries made is overwritten

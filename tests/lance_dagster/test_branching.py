@@ -79,7 +79,7 @@ class TestWhichBranch:
             assert lake.instance.get_run_by_id(result.run_id).tags["lance/branch"] == one
             assert event(result)["lance/branch"].value == one
             assert event(result)["lance/published"].value is False
-            assert event(result)["lance/base_version"].value == 1
+            assert event(result)["lance/commit"].value["base_version"] == 1
 
     @pytest.mark.parametrize("name", ["ä", "a//b", "a b", "x.lock", "../up"])
     def test_names_that_cannot_be(self, lake, name):

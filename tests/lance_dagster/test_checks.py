@@ -237,3 +237,17 @@ def test_checks_run_with_the_asset(lake):
     result = lake.run(flights, *checks, build_lance_drift_check(flights))
     assert len(result.get_asset_check_evaluations()) == 6
     assert all(one.passed for one in result.get_asset_check_evaluations())
+
+
+def test_a_missing_file_fails_the_check_of_the_key(lake):
+    @dg.asset
+    def keyed() -> pa.Table:
+        return pa.table({"k": [1, 2]})
+
+    lake.run(keyed)
+    (file,) = Path(lake.uri("keyed"), "data").iterdir()
+    file.unlink()
+    found = check(lake, build_lance_primary_key_check(keyed, ["k"]))["lance_primary_key"]
+    assert not found.passed
+    assert file.name in found.description
+    assert f"lance verify {lake.uri('keyed')}" in found.description

@@ -156,3 +156,48 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
     assert "lance_maintenance_upkeep_schedule" in listed
     written.write_text(written.read_text().replace("health", "wealth"))
     assert "wealth" in run("check", "yaml", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("root_url: /x", "the key 'root_url' is not known; .*is 'root_uri' meant"),
+        ("root_uri: /x\ntabels: []", "the key 'tabels' is not known; .*is 'tables' meant"),
+        (
+            "root_uri: /x\ntables: [{key: a}, {key: b, chekcs: [health]}]",
+            r"tables\[1\]: the key 'chekcs' .*'checks' meant",
+        ),
+        ("root_uri: /x\ntables: [{key: a, checks: [helth]}]", r"tables\[0\].checks\[0\]: 'helth' .*is 'health' meant"),
+        (
+            "root_uri: /x\ntables: [{key: a, maintenance: {max_smal_fragments: 3}}]",
+            r"tables\[0\].maintenance: the key 'max_smal_fragments' .*is 'max_small_fragments' meant",
+        ),
+        (
+            "root_uri: /x\nmaintenance: {cron_schedul: x}",
+            "maintenance: the key 'cron_schedul' .*is 'cron_schedule' meant",
+        ),
+        ("root_uri: /x\nbranching: {mode: per_runs}", "branching.mode: 'per_runs' is none of .*is 'per_run' meant"),
+        ("root_uri: /x\nbranching: {mode: per_run, name: x}", "branching.name does nothing with mode per_run"),
+        (
+            "root_uri: /x\nbranching: {mode: off, auto_promote: true}",
+            "branching.auto_promote does nothing with mode off",
+        ),
+        ("root_uri: /x\nmaintenance: {sensor: true}", "maintenance does nothing without tables"),
+        ("root_uri: /x\ntables: [{key: a, maintenance: {max_versions: 3}}]", r"tables\[0\].maintenance does nothing"),
+        ("root_uri: /x\ntables: [{key: a}, {key: a}]", "a table is listed once"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_named_with_the_nearest(text, message):
+    secret = "\nstorage_options: {aws_secret_access_key: hunter2}"
+    with pytest.raises(Exception, match=message) as caught:
+        build(LanceLakehouseComponent, text + secret)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_of_maintenance_alone():
+    with pytest.raises(Exception, match=r"maintenance: the key 'engin' is not known; .*is 'engine' meant"):
+        build(LanceMaintenanceComponent, "tables: [a]\nmaintenance: {engin: spark}")
+
+
+def test_off_is_a_word():
+    assert build(LanceLakehouseComponent, "root_uri: /x\nbranching: {mode: off}").resources["io_manager"]

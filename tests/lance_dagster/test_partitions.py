@@ -254,7 +254,7 @@ class TestDimensions:
         ("", InvalidInputError, "must be the name of a column"),
         ({"day": "p"}, InvalidInputError, "must be the name of a column"),
         ("P", SchemaError, r"'P' is not among the columns \['p'\]"),
-        ("DATE(p)", SchemaError, "not an SQL expression"),
+        ("DATE(q)", SchemaError, "partition column 'q' is not among the columns"),
     ],
 )
 def test_partition_expr_that_names_no_column_is_refused(partition_expr, error, message):

@@ -70,7 +70,7 @@ class TestStepRetry:
         metadata = result.asset_materializations_for_node("events")[0].metadata
         assert next(iter(metadata)) == "lance/replaced_try"
         assert replaced(metadata) == {"run_id": result.run_id, "version": 1, "attempt": 0}
-        assert metadata["lance/deduplicated"].value is False
+        assert "lance/deduplicated" not in metadata
         assert metadata["lance/version"].value == 2
         assert metadata["lance/rows_written"].value == metadata["dagster/row_count"].value == 1
 
@@ -85,7 +85,7 @@ class TestStepRetry:
         assert lake.rows("events") == [("a", 1), ("a", 11)]
         metadata = result.asset_materializations_for_node("events")[0].metadata
         assert (metadata["lance/operation"].value, metadata["lance/version"].value) == ("Update", 3)
-        assert metadata["lance/rows_deleted"].value == 1
+        assert metadata["lance/commit"].value["rows_deleted"] == 1
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     def test_of_a_body_that_fails_after_its_output(self, lake, mode):

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame  # noqa: TID253 -- annotations of assets
 from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
 
+import lance_core
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -130,11 +131,11 @@ def test_a_retried_merge_into_a_table_of_its_own_looks_at_its_keys(run, lake, sp
 def test_merges_in_one_commit(run, lake, spark):
     metadata = {"partition_expr": "day", "lance/write_mode": "merge", "lance/merge_on": ["day", "n"]}
     first = run(daily(spark, [(date(1), 1), (date(1), 2)], metadata=metadata), partition="2024-01-01")
-    assert first.asset_materializations_for_node("events")[0].metadata["lance/rows_inserted"].value == 2
+    assert first.asset_materializations_for_node("events")[0].metadata["lance/commit"].value["rows_inserted"] == 2
     result = run(daily(spark, [(date(1), 2), (date(1), 3)], metadata=metadata), partition="2024-01-01")
     assert lake.rows("events") == [(date(1), 1), (date(1), 2), (date(1), 3)]
-    said = result.asset_materializations_for_node("events")[0].metadata
-    assert (said["lance/rows_inserted"].value, said["lance/rows_updated"].value) == (1, 1)
+    said = result.asset_materializations_for_node("events")[0].metadata["lance/commit"].value
+    assert (said["rows_inserted"], said["rows_updated"]) == (1, 1)
     assert lake.properties("events")[-1]["dagster.run_id"] == result.run_id
     clear = metadata | {"lance/when_not_matched_by_source": "delete"}
     run(daily(spark, [(date(1), 3)], metadata=clear), partition="2024-01-01")
@@ -293,3 +294,36 @@ def test_a_partition_column_of_another_type_is_called_what_it_is(run, lake, spar
     said = errors(run(events, partition="2024-01-01", fails=True))
     assert "list<item: date32[day]>" in said
     assert "null" not in said.partition("list<")[0].rpartition("\n")[2]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "merge"])
+def test_columns_are_cast_by_value_in_the_job(run, lake, spark, mode):
+    settings = {"append": {"lance/write_mode": "append"}, "overwrite": {"partition_expr": "kind"}}
+    settings["merge"] = {"lance/write_mode": "merge", "lance/merge_on": "n"}
+    parts = dg.StaticPartitionsDefinition(["a"]) if mode == "overwrite" else None
+
+    def wide(n, at="2024-01-02 00:00:00"):
+        @dg.asset(name="wide", metadata=settings[mode], partitions_def=parts)
+        def made() -> DataFrame:
+            return spark.sql(f"select 'a' kind, {n} n, timestamp_ntz'{at}' day")
+
+        return lake.run(made, partition=None if parts is None else "a", fails=None)
+
+    table = pa.table({"kind": ["a"], "n": pa.array([1], pa.int32()), "day": [date(1)]})
+    lance_core.write_dataset(table, lake.uri("wide"))
+    (event,) = wide("double(7)").asset_materializations_for_node("wide")
+    assert event.metadata["lance/casts"].value == {"n": "double -> int32", "day": "timestamp[us] -> date32[day]"}
+    assert lake.table("wide").schema == table.schema
+    assert ("a", 7, date(2)) in lake.rows("wide")
+    for values, message in (
+        (("3000000000L",), "column 'n' is of type int64, but the table has int32, and the value 3000000000 cannot"),
+        (("double(7.5)",), "column 'n' is of type double, but the table has int32, and the value 7.5 cannot"),
+        (
+            ("7", "2024-01-02 03:00:00"),
+            "column 'day' is of type timestamp[us], but the table has date32[day], and the value",
+        ),
+    ):
+        said = errors(wide(*values))
+        assert message in said
+        assert "lance-dagster change-type" in said
+    assert ("a", 7, date(2)) in lake.rows("wide")

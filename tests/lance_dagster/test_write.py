@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_core
+from lance_dagster import BranchPolicy
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -155,7 +156,9 @@ class TestPartitions:
         before = sorted(str(path) for path in tmp_path.rglob("*.lance") if path.is_file())
         result = lake.run(daily(frame((date(2), 20), (date(3), 30))), partition="2024-01-02", fails=True)
         assert "1 rows are outside of the run's 1 partitions" in errors(result)
-        assert "datetime.date(2024, 1, 3)" in errors(result)
+        assert "datetime" not in errors(result), "a date is printed as one"
+        assert errors(result).count("asset analytics/events") == 1
+        assert "day = 2024-01-03" in errors(result)
         assert lake.rows("analytics/events") == [(date(1), 1), (date(2), 2), (date(3), 3)]
         assert lake.table("analytics/events").version == 1
         assert sorted(str(path) for path in tmp_path.rglob("*.lance") if path.is_file()) == before
@@ -337,7 +340,7 @@ class TestSchema:
         ("schema", "row", "message"),
         [
             (pa.schema([("day", pa.date32())]), (date(1),), r"columns ['n'] of the table are missing"),
-            (pa.schema([("day", pa.date32()), ("n", pa.int32())]), (date(1), 1), "column 'n' is of type int32"),
+            (pa.schema([("day", pa.date32()), ("n", pa.string())]), (date(1), "1"), "column 'n' is of type string"),
             (pa.schema([*SCHEMA, ("x", pa.int64())]), (date(1), 1, 1), "columns ['x'] are not in the table"),
             (pa.schema([*SCHEMA, ("N", pa.int64())]), (date(1), 1, 1), "differs from 'n' only by case"),
             (pa.schema([*SCHEMA, ("n", pa.int64())]), (date(1), 1, 1), "column 'n' appears twice"),
@@ -394,7 +397,8 @@ class TestSchema:
         lake.run(source(frame(([3.0, 4.0],), schema=schema)))
         assert lake.rows("analytics/events") == [([3.0, 4.0],)]
         result = lake.run(source(frame(([1.0],), schema=schema)), fails=True)
-        assert "column 'v' cannot be stored" in errors(result)
+        assert "column 'v' is of type list<item: float>" in errors(result)
+        assert "the value [1.0] cannot be stored" in errors(result)
 
 
 class TestEvents:
@@ -411,29 +415,55 @@ class TestEvents:
             ("day", "date32[day]", True),
             ("n", "int64", True),
         ]
-        assert values.pop("lance/bytes_written") > 0
-        assert "| 2 | " in values.pop("lance/history")
+        assert "| 2 | " in values["lance/table_log"]
         assert "### Versions" in values.pop("lance/table_log")
+        commit = values.pop("lance/commit")
+        assert commit.pop("bytes_written") > 0
         assert values == {
             "dagster/row_count": 4,
             "dagster/partition_row_count": 2,
+            "lance/rows_written": 2,
             "dagster/size_bytes": size,
             "dagster/table_name": "analytics.events",
             "dagster/uri": lake.uri("analytics/events"),
             "lance/version": 2,
             "lance/operation": "Update",
-            "lance/transaction_uuid": transaction.uuid,
-            "lance/read_version": 1,
-            "lance/rows_written": 2,
-            "lance/rows_deleted": 1,
-            "lance/fragments": 3,
-            "lance/fragments_added": 1,
-            "lance/fragments_removed": 1,
-            "lance/small_fragments": 3,
-            "lance/deleted_fraction": 0.0,
-            "lance/commit_attempts": 1,
-            "lance/deduplicated": False,
         }
+        assert commit == {
+            "transaction_uuid": transaction.uuid,
+            "read_version": 1,
+            "rows_deleted": 1,
+            "fragments": 3,
+            "fragments_added": 1,
+            "fragments_removed": 1,
+            "small_fragments": 3,
+            "deleted_fraction": 0.0,
+            "attempts": 1,
+        }
+
+    def test_ten_entries_at_the_top_in_any_event(self, lake):
+        frames = [frame((date(1), 1)), pa.table({"n": pa.array([2], pa.int32()), "day": [date(1)]})]
+        for value in frames:
+            for options in ({}, {"branching": BranchPolicy.from_tag()}):
+                result = lake.run(daily(value), partition="2024-01-01", tags={"lance/branch": "trial"}, **options)
+                (event,) = result.asset_materializations_for_node("analytics__events")
+                assert len(event.metadata) <= 11
+                assert "lance/commit" in event.metadata
+
+    def test_a_long_run_stores_the_long_entries_once(self, lake):
+        days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-10")
+
+        @dg.asset(partitions_def=days, metadata={"partition_expr": "day"})
+        def long(context) -> pa.Table:
+            return of_days(context)
+
+        result = lake.run(long, span=("2024-01-01", "2024-02-09"))
+        events = result.asset_materializations_for_node("long")
+        assert len(events) == 40
+        for key in ("lance/table_log", "dagster/column_schema"):
+            assert [event.partition for event in events if key in event.metadata] == ["2024-02-09"]
+        assert events[-1].partition == "2024-02-09"
+        assert all(event.metadata["dagster/partition_row_count"].value == 1 for event in events)
 
     def test_what_the_asset_says_itself_stays(self, lake):
         own = dg.TableSchema(columns=[dg.TableColumn(name="mine")])
@@ -469,13 +499,13 @@ class TestEvents:
         rows = [(date(1), 1), (date(3), 3), (date(3), 4)]
         result = lake.run(daily(frame(*rows)), span=("2024-01-01", "2024-01-03"))
         events = result.asset_materializations_for_node("analytics__events")
-        assert {e.partition: e.metadata["lance/rows_written"].value for e in events} == {
+        assert {e.partition: e.metadata["dagster/partition_row_count"].value for e in events} == {
             "2024-01-01": 1,
             "2024-01-02": 0,
             "2024-01-03": 2,
         }
         for event in events:
-            assert list(event.metadata)[:2] == ["dagster/partition_row_count", "lance/rows_written"]
+            assert list(event.metadata)[:2] == ["dagster/partition_row_count", "dagster/row_count"]
         counts = {e.partition: e.metadata["dagster/partition_row_count"].value for e in events}
         assert counts == {"2024-01-01": 1, "2024-01-02": 0, "2024-01-03": 2}
         assert {e.metadata["dagster/row_count"].value for e in events} == {3}

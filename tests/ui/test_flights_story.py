@@ -73,7 +73,7 @@ class TestFlights:
         assert sorted({str(day) for day in site.rows()["date"].to_pylist()}) == DAYS
         written = [event for event in site.events(FLIGHTS) if "lance/branch" in event.metadata]
         assert {event.metadata["lance/published"].value for event in written} == {False}
-        assert all(f"`{branch}` | main@1 | " in event.metadata["lance/branches"].value for event in written)
+        assert all(f"`{branch}` | main@1 | " in event.metadata["lance/table_log"].value for event in written)
         site.until("downstream", lambda: site.events(CARRIERS), 300)
         ticks = site.ticks()
         site.until("more ticks", lambda: site.ticks() > ticks + 2)

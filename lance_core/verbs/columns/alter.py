@@ -34,7 +34,10 @@ from lance_core.verbs.files.conform import check_column_name
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import staged
 
-__all__ = ["alter_columns", "drop_columns"]
+__all__ = ["Convert", "alter_columns", "drop_columns", "retype_columns"]
+
+Convert = Callable[[pa.ChunkedArray, pa.Field], pa.ChunkedArray]
+"""Makes of a column's values those of another type; raises if one of them cannot be kept."""
 
 _KEYS = {"path", "name", "nullable", "data_type"}
 _TYPES: Final = {
@@ -89,6 +92,38 @@ def alter_columns(source: Source, alterations: Sequence[Mapping[str, Any]]) -> M
     if not casts:
         return _project(source, altered, preserves_nullability=not strict)
     return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), casts)
+
+
+def retype_columns(
+    source: Source,
+    types: Mapping[str, pa.DataType],
+    convert: Convert,
+    properties: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Commit a version in which columns are of other types; what becomes of their values, `convert` decides.
+
+    Args:
+        source: The version to change.
+        types: The new types, by column of the table itself.
+        convert: Called with the live values of a column, run by run, and the new field.
+        properties: Texts for the history.
+
+    Raises:
+        SchemaError: A column does not exist, or is of JSON.
+        UnsupportedError: A column has an index.
+    """
+    changes = [
+        _Change(path=path, old=_field(source.manifest.schema, path), name=None, nullable=None, cast=_target(path, kind))
+        for path, kind in types.items()
+    ]
+    altered = source.manifest.schema
+    for change in changes:
+        altered = _altered(altered, change.old.id, change.apply)
+    return _cast(source, altered.with_ids(source.manifest.max_field_id + 1), changes, convert, properties)
+
+
+def _target(path: str, kind: pa.DataType) -> Field:
+    return field_from_arrow(pa.field(path, kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +212,13 @@ def _project(source: Source, schema: Schema, *, preserves_nullability: bool) -> 
     return commit(source.store, transaction, base=source.manifest).manifest
 
 
-def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
+def _cast(
+    source: Source,
+    schema: Schema,
+    casts: Sequence[_Change],
+    convert: Convert | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Manifest:
     """Write the cast columns anew, under new ids; the old values stay in their files, without a name."""
     old_ids = {node.id for change in casts for node, _ in change.old.walk()}
     for index in source.manifest.indices:
@@ -194,11 +235,11 @@ def _cast(source: Source, schema: Schema, casts: Sequence[_Change]) -> Manifest:
     with staged(source) as files:
         fragments = []
         for fragment in source.manifest.fragments:
-            tables = _cast_rows(source, fragment, read, written)
+            tables = _cast_rows(source, fragment, read, written, convert)
             file = write_column_file(source, fragment, written, tables, files)
             # A file that held only columns that were cast is dropped.
             fragments.append(replaced_columns(fragment, file).without_dead_files(live))
-        return commit_merge(files, fragments, schema, preserves_nullability=True)
+        return commit_merge(files, fragments, schema, preserves_nullability=True, properties=properties)
 
 
 def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
@@ -207,13 +248,15 @@ def _whole_columns(schema: Schema, ids: set[int]) -> set[int]:
     return set().union(*(column for column in columns if not ids.isdisjoint(column)))
 
 
-def _cast_rows(source: Source, fragment: Fragment, read: Schema, written: Schema) -> Iterator[pa.Table]:
+def _cast_rows(
+    source: Source, fragment: Fragment, read: Schema, written: Schema, convert: Convert | None
+) -> Iterator[pa.Table]:
     arrow = schema_to_arrow(written)
     for rows, mask in live_batches(source, fragment, read):
         try:
             columns = []
             for column, field in zip(rows.columns, arrow, strict=True):
-                columns.append(_cast_column(column, field.type))
+                columns.append(_cast_column(column, field.type) if convert is None else convert(column, field))
         except pa.ArrowInvalid as error:
             raise InvalidInputError(f"alter_columns: {_cast_message(error, arrow.field(len(columns)))}") from error
         yield spread(pa.table(columns, schema=arrow), mask)

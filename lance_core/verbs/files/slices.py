@@ -68,6 +68,11 @@ class Slice:
     conditions: Mapping[str, Condition]
 
 
+def _shown(value: object) -> str:
+    """A value for messages: dates and times as such."""
+    return str(value) if isinstance(value, dt.date) else repr(value)
+
+
 @dataclass(frozen=True, slots=True)
 @checked_methods
 class Slices:
@@ -173,7 +178,7 @@ class Slices:
         known = ", ".join(map(repr, names)) if len(names) <= _NAMED else f"{names[0]!r} .. {names[-1]!r}"
         columns = [batch.column(name).take(pa.array(outside[:_LOOKED_AT])) for name in self.columns]
         rows = dict.fromkeys(
-            " and ".join(f"{name} = {value!r}" for name, value in zip(self.columns, row, strict=True))
+            " and ".join(f"{name} = {_shown(value)}" for name, value in zip(self.columns, row, strict=True))
             for row in zip(*(column.to_pylist() for column in columns), strict=True)
         )
         examples = "; ".join(list(rows)[:_NAMED]) + ("; .." if len(rows) > _NAMED else "")

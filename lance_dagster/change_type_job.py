@@ -1,0 +1,119 @@
+"""`build_change_type_job`: another type for a column of a table, as a Dagster job.
+
+For a table that an asset fills partition by partition, or appends to: it cannot be overwritten whole, and a column that
+has become too narrow is changed in place. The run reports an observation with the new columns; the rows are the same,
+so nothing downstream is woken.
+"""
+
+from collections.abc import Iterable
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from lance_dagster._context import definition_metadata, job_beside_resources
+from lance_dagster.tables import TableLike, TableRef, table_refs, table_root
+
+__all__ = ["ChangeTypeConfig", "build_change_type_job"]
+
+
+class ChangeTypeConfig(dg.Config):
+    """The configuration of one run.
+
+    Attributes:
+        table: Key of the asset, such as "nyc/flights"; may be left out if the job has one table.
+        column: The column.
+        type: Its new type, as pyarrow spells it: int64, float64, date32, timestamp[us, tz=UTC], decimal128(10, 2).
+        allow_loss: Whether values may change by it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    table: str | None = Field(default=None, description='Key of the asset, such as "nyc/flights".')
+    column: str = Field(description="The column.")
+    type: str = Field(description="Its new type, such as int64, float64, date32, timestamp[us, tz=UTC].")
+    allow_loss: bool = Field(default=False, description="Whether values may change by it.")
+
+
+def build_change_type_job(
+    tables: Iterable[TableLike] | TableLike, *, name: str = "lance_change_type", io_manager_key: str = "io_manager"
+) -> dg.JobDefinition:
+    """Make the job; its run is configured by table, column and type.
+
+    Args:
+        tables: Assets, specs or keys.
+        name: Name of the job.
+        io_manager_key: The resource that knows where the tables are: a `LanceIOManager` or a `LanceTableResource`.
+
+    Raises:
+        DagsterInvalidDefinitionError: a table cannot be used, or there is none.
+
+    Example:
+        ```python
+        job = build_change_type_job([flights])
+        # launched with: ops: {lance_change_type_op: {config: {table: nyc/flights, column: delay, type: float64}}}
+        ```
+    """
+    refs = {ref.name: ref for ref in table_refs(tables)}
+    if not refs:
+        raise dg.DagsterInvalidDefinitionError("build_change_type_job: there is no table; name assets, specs or keys")
+
+    @dg.op(
+        name=f"{name}_op",
+        description="Gives a column of a table another type.",
+        required_resource_keys={io_manager_key},
+        out=dg.Out(dg.Nothing),
+    )
+    def change(context: dg.OpExecutionContext, config: ChangeTypeConfig) -> None:
+        from lance_dagster.column_types import change_column_type, parse_type  # noqa: PLC0415 - heavy imports
+        from lance_dagster.metadata import column_schema  # noqa: PLC0415 - the same
+
+        ref = _chosen(refs, config.table)
+        known = TableRef(key=ref.key, metadata=ref.metadata or definition_metadata(context, ref.key))
+        dataset = table_root(getattr(context.resources, io_manager_key)).open(known)
+        before = dataset.version
+        properties = {
+            "dagster.run_id": context.run.run_id,
+            "dagster.root_run_id": context.run.root_run_id or context.run.run_id,
+            "dagster.job_name": context.run.job_name,
+            "dagster.asset_key": ref.name,
+        }
+        change_column_type(
+            dataset, config.column, parse_type(config.type), allow_loss=config.allow_loss, properties=properties
+        )
+        if dataset.version == before:
+            context.log.info("%s: column %r is of type %s already", ref.name, config.column, config.type)
+            return
+        context.log_event(
+            dg.AssetObservation(
+                asset_key=ref.key,
+                description=f"Column {config.column!r} is of type {config.type} now.",
+                metadata={
+                    "dagster/row_count": dataset.count_rows(),
+                    "lance/version": dataset.version,
+                    "dagster/column_schema": column_schema(dataset.schema),
+                },
+            )
+        )
+
+    @dg.graph(name=name, description="Gives a column of a table another type.")
+    def graph() -> None:
+        change()
+
+    return job_beside_resources(graph, {}, name=name)
+
+
+def _chosen(refs: dict[str, TableRef], table: str | None) -> TableRef:
+    """The table of a run.
+
+    Raises:
+        DagsterInvalidInvocationError: it is none of the job's, or none of several is named.
+    """
+    if table is None and len(refs) == 1:
+        return next(iter(refs.values()))
+    if table not in refs:
+        raise dg.DagsterInvalidInvocationError(
+            f"table {table!r} is none of this job's: {', '.join(sorted(refs))}"
+            if table is not None
+            else f"name the table in the configuration; it is one of {', '.join(sorted(refs))}"
+        )
+    return refs[table]

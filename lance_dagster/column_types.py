@@ -1,0 +1,174 @@
+"""Types of columns by name, and another type for a column of a table.
+
+A column changes its type by one commit that writes its values anew (`lance_core.maintenance.change_type`); versions
+before it keep the old type. Values keep what they are: numbers stay the same numbers, and text that is no number does
+not become one, unless losses are allowed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import InvalidInputError, SchemaError
+from lance_core.maintenance import change_type
+from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly, first_failing, shown
+from lance_dagster.history import TYPE_KEY
+
+if TYPE_CHECKING:
+    import lance_core
+    from lance_core.errors import LanceError
+
+__all__ = ["change_column_type", "parse_type", "with_remedy"]
+
+_NAMES: Final = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *("float16", "float32", "float64", "string", "large_string", "binary", "large_binary", "date32", "date64"),
+    *(f"timestamp[{unit}]" for unit in ("s", "ms", "us", "ns")),
+    *(f"duration[{unit}]" for unit in ("s", "ms", "us", "ns")),
+    *("time32[s]", "time32[ms]", "time64[us]", "time64[ns]"),
+)
+_ZONED: Final = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([^\]]+)\]")
+_DECIMAL: Final = re.compile(r"decimal(128|256)?\((\d+), ?(-?\d+)\)")
+_LIST: Final = re.compile(r"(large_)?list<(?:\w+: ?)?(.+)>")
+_VECTOR: Final = re.compile(r"fixed_size_list<(?:\w+: ?)?(.+)>\[(\d+)\]")
+
+
+def parse_type(name: str) -> pa.DataType:
+    """The Arrow type of a name, as pyarrow spells types.
+
+    Raises:
+        InvalidInputError: there is none; names the nearest.
+    """
+    text = name.strip()
+    if found := _ZONED.fullmatch(text):
+        return pa.timestamp(found[1], found[2])
+    if found := _DECIMAL.fullmatch(text):
+        make = pa.decimal256 if found[1] == "256" else pa.decimal128
+        return make(int(found[2]), int(found[3]))
+    if found := _VECTOR.fullmatch(text):
+        return pa.list_(parse_type(found[1]), int(found[2]))
+    if found := _LIST.fullmatch(text):
+        return (pa.large_list if found[1] else pa.list_)(parse_type(found[2]))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        near = get_close_matches(text.lower(), _NAMES, n=1, cutoff=0.4)
+        hint = f"; is {near[0]!r} meant?" if near else ""
+        raise InvalidInputError(
+            f"{name!r} is no type of a column: it is one of {', '.join(_NAMES)}, timestamp[us, tz=UTC], "
+            f"decimal128(10, 2), list<int64>, fixed_size_list<float32>[3]{hint}"
+        ) from None
+
+
+def change_column_type(
+    dataset: lance_core.LanceDataset,
+    column: str,
+    kind: pa.DataType,
+    *,
+    allow_loss: bool = False,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Give a column another type; the handle moves to the new version.
+
+    Args:
+        dataset: The table at its latest version.
+        column: The column.
+        kind: The type. Beside what `exact_cast` keeps, text becomes numbers, dates, times or booleans that are spelled
+            so, and these become text.
+        allow_loss: Whether values may change, as Arrow's casts change them: fractions are cut off, times become days.
+        properties: Transaction properties of the commits.
+
+    Raises:
+        SchemaError: there is no such column, there is no such cast, or a value would change; nothing was written.
+        UnsupportedError: the column has an index that cannot be built anew; nothing was written.
+    """
+
+    def convert(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+        return _converted(values, field.with_name(column), allow_loss=allow_loss)
+
+    before = dataset.schema.field(column).type if column in dataset.schema.names else None
+    if before == kind:
+        return
+    said = f"column {column}: {before} -> {kind}"
+    own = {TYPE_KEY: said, "__lance_commit_message": said}
+    change_type(dataset, column, kind, convert, transaction_properties={**(properties or {}), **own})
+
+
+def _converted(values: pa.ChunkedArray, field: pa.Field, *, allow_loss: bool) -> pa.ChunkedArray:
+    if can_cast(values.type, field.type) and not allow_loss:
+        try:
+            return cast_exactly(values, field)
+        except CastRejectedError as error:
+            raise _lossy(field, values.type, error.value) from None
+    done = _arrow_cast(values, field.type, safe=not allow_loss)
+    if done is None:
+        if _arrow_cast(values.slice(0, 0), field.type, safe=not allow_loss) is None:
+            raise SchemaError(
+                f"column {field.name!r} of type {values.type} cannot become {field.type}: there is no cast between the "
+                "two. Write a new column that is computed from it, and drop the old one"
+            )
+        row = first_failing(values, lambda part: _arrow_cast(part, field.type, safe=not allow_loss) is not None)
+        raise _lossy(field, values.type, shown(values[row]))
+    return done
+
+
+def _lossy(field: pa.Field, source: pa.DataType, value: str | None) -> SchemaError:
+    return SchemaError(
+        f"column {field.name!r} of type {source} cannot become {field.type}: its value {value} would change; correct "
+        "these rows first, choose a wider type, or allow losses (--allow-loss, allow_loss of the job)"
+    )
+
+
+def _arrow_cast(values: pa.ChunkedArray, kind: pa.DataType, *, safe: bool) -> pa.ChunkedArray | None:
+    """The cast by Arrow; None if there is none, or if casting back gives other values."""
+    try:
+        done = values.cast(kind, safe=safe)
+        if not safe:
+            return done
+        back = done.cast(values.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    same = pc.all(pc.fill_null(pc.equal(values, back), True)).as_py()
+    return done if same is not False and values.null_count == back.null_count else None
+
+
+def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
+    """An error about the type of a column, with what can be done about it; any other stays as it is.
+
+    Args:
+        error: The error of a write.
+        uri: The table.
+        whole: Whether the write would overwrite the whole table.
+    """
+    if isinstance(error, CastRejectedError):
+        text, column, wanted = str(error), error.column, error.source
+    elif isinstance(error, SchemaError) and (found := _OF_SPARK.fullmatch(str(error))):
+        text, column = found[1], found[2]
+        wanted = None
+    else:
+        return error
+    if whole:
+        return SchemaError(
+            f"{text}. Cast it in the asset, or give the asset the metadata lance/schema_mode: overwrite, by which the "
+            "output's columns replace the table's"
+        )
+    name = "TYPE" if wanted is None else shlex.quote(str(wanted))
+    return SchemaError(
+        f"{text}. Cast it in the asset, or change the column's type in the table: lance-dagster change-type "
+        f"{shlex.quote(uri)} {shlex.quote(column)} {name} (or the job of "
+        "build_change_type_job), and run the asset again"
+    )
+
+
+_OF_SPARK: Final = re.compile(
+    r"(column '(.+?)': .+); cast it, or overwrite the whole table with schema_mode=.*", re.DOTALL
+)
+"""What `pyspark_lance.write` says of a column of another type; its remedy is not one of partitioned assets."""

@@ -1,0 +1,89 @@
+"""The keys of the components' YAML: one that is not known is named, with its place and the nearest that is.
+
+Pydantic rejects such keys itself, but lists every other form that the value could have had, and not what was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import dagster as dg
+from pydantic import BaseModel, model_validator
+
+from lance_dagster.settings_keys import meant
+
+__all__ = ["with_checked_keys"]
+
+_OFF = "off"
+
+
+def with_checked_keys(
+    model: type[BaseModel], component: type[BaseModel], check: Callable[[Mapping[str, Any]], Iterator[str]]
+) -> type[BaseModel]:
+    """The model of a component's YAML, with keys checked before anything else.
+
+    Args:
+        model: As Dagster derives it from the component.
+        component: The component, whose fields are the known keys.
+        check: Names what else is wrong with the attributes: keys that would do nothing.
+
+    The model raises a DagsterInvalidDefinitionError for the first key that is wrong.
+    """
+
+    class Checked(model):  # type: ignore[misc, valid-type]  # the model is made at run time
+        @model_validator(mode="before")
+        @classmethod
+        def _check_keys(cls, values: Any) -> Any:
+            if not isinstance(values, Mapping):
+                return values
+            values = _without_booleans(values)
+            for problem in (*_unknown(values, component, ""), *check(values)):
+                # No ValueError: pydantic would show the attributes around it, and these may hold secrets.
+                raise dg.DagsterInvalidDefinitionError(f"{component.__name__}: {problem}")
+            return values
+
+    Checked.__name__ = Checked.__qualname__ = model.__name__
+    return Checked
+
+
+def _without_booleans(values: Mapping[str, Any]) -> dict[str, Any]:
+    """YAML's `mode: off` is the word here, and false for its parser."""
+    branching = values.get("branching")
+    if isinstance(branching, Mapping) and branching.get("mode") is False:
+        return {**values, "branching": {**branching, "mode": _OFF}}
+    return dict(values)
+
+
+def _unknown(values: Mapping[str, Any], model: type[BaseModel], place: str) -> Iterator[str]:
+    known = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    for key, value in values.items():
+        where = f"{place}.{key}" if place else str(key)
+        if key not in known:
+            listed, before = ", ".join(sorted(known)), f"{place}: " if place else ""
+            yield f"{before}the key {key!r} is not known; known here: {listed}{meant(str(key), known)}"
+            continue
+        items = enumerate(value) if isinstance(value, list) else [(None, value)]
+        inner, choices = _model_in(known[key]), _choices_in(known[key])
+        for position, item in items:
+            at = where if position is None else f"{where}[{position}]"
+            if inner is not None and isinstance(item, Mapping):
+                yield from _unknown(item, inner, at)
+            elif choices and isinstance(item, str) and item not in choices and "{{" not in item:
+                yield f"{at}: {item!r} is none of {', '.join(choices)}{meant(item, choices)}"
+
+
+def _choices_in(annotation: Any) -> tuple[str, ...]:
+    """The values of a `Literal` in a type; none if it takes others as well."""
+    if get_origin(annotation) is Literal:
+        return tuple(one for one in get_args(annotation) if isinstance(one, str))
+    if annotation is str:
+        return ()
+    return next((found for one in get_args(annotation) if (found := _choices_in(one))), ())
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in a type such as `Sequence[Model]` or `Model | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, dg.Model):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _model_in(one)) is not None), None)

@@ -1,0 +1,261 @@
+"""Casts that keep every value: they are made where no value changes, and rejected with the first one that would.
+
+    from                        to                              as long as
+    ----                        --                              ----------
+    integers                    integers, decimals              the value is in range
+    integers                    floats                          the float is the same number
+    floats                      integers                        there is no fraction, NaN or infinity
+    floats                      other floats                    the float is the same number
+    decimals                    decimals, integers              digits and range suffice
+    timestamps without a zone   dates                           it is midnight
+    timestamps with a zone      dates                           it is midnight in their zone
+    dates                       dates, timestamps without one   the time is in range
+    timestamps, times,          other units, other zones        no fraction of a unit is lost
+    durations
+    strings, bytes              other widths of offsets
+    lists, structs              the same of such items          fields of structs in any order
+    dictionaries                their values, and back
+    nulls                       anything
+
+Values are compared, not types: `int64` into `int32` is fine until a number is too large. Text is never parsed, numbers
+are never spelled, and a time gets or loses no zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import SchemaError
+
+__all__ = ["CastRejectedError", "can_cast", "cast_exactly", "first_failing", "shown", "shown_row"]
+
+Column = Any  # pyarrow has no types for mypy: a pa.Array, or a pa.ChunkedArray
+
+_EXACT_INTEGERS: Final[int] = 2**53
+"""A double holds all integers up to this one."""
+
+_MOST_DIGITS: Final = 76
+"""Of a decimal; Arrow casts an integer only to decimals that have room for all integers."""
+
+_LONGEST_SHOWN: Final = 100
+
+
+def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type may be kept by another, as the table at the head of the module says."""
+    types = pa.types
+    if source == target or types.is_null(source):
+        return True
+    if types.is_dictionary(source) or types.is_dictionary(target):
+        return can_cast(_values_of(source), _values_of(target))
+    if types.is_struct(source) and types.is_struct(target):
+        names = [field.name for field in target]
+        return sorted(field.name for field in source) == sorted(names) and all(
+            can_cast(source.field(name).type, target.field(name).type) for name in names
+        )
+    if _is_list(source) and _is_list(target):
+        fixed = types.is_fixed_size_list(source) and types.is_fixed_size_list(target)
+        return not (fixed and source.list_size != target.list_size) and can_cast(source.value_type, target.value_type)
+    if types.is_timestamp(source) and types.is_timestamp(target):
+        return (source.tz is None) == (target.tz is None)
+    if types.is_date(source) and types.is_timestamp(target):
+        return target.tz is None
+    if types.is_map(source) and types.is_map(target):
+        return bool(source.key_type == target.key_type and source.item_type == target.item_type)
+    return any(sources(source) and targets(target) for sources, targets in _PAIRS)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_integer_or_decimal(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_date_or_timestamp(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+_PAIRS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
+    (_is_number, _is_number),
+    (_is_integer_or_decimal, _is_integer_or_decimal),
+    (_is_text, _is_text),
+    (_is_binary, _is_binary),
+    (_is_date_or_timestamp, pa.types.is_date),
+    (pa.types.is_time, pa.types.is_time),
+    (pa.types.is_duration, pa.types.is_duration),
+)
+
+
+class CastRejectedError(SchemaError):
+    """A column cannot become the table's type.
+
+    Args:
+        column: Its name.
+        source: Its type in the output.
+        target: Its type in the table.
+        value: The first value that would change, for the message; None if no value could be kept.
+    """
+
+    def __init__(self, column: str, source: pa.DataType, target: pa.DataType, value: str | None = None) -> None:
+        self.column = column
+        self.source = source
+        self.value = value
+        if value is None:
+            super().__init__(f"column {column!r} is of type {source}, but the table has {target}")
+        else:
+            super().__init__(
+                f"column {column!r} is of type {source}, but the table has {target}, and the value {value} cannot be "
+                "stored so without loss"
+            )
+
+
+def cast_exactly(column: Column, field: pa.Field) -> Column:
+    """A column in the type of a field, without the change of any value.
+
+    Args:
+        column: Its type goes with that of the field, as `can_cast` says.
+        field: Its name is for the message.
+
+    Raises:
+        CastRejectedError: A value cannot be kept; names the column and the first such value.
+    """
+    done = _attempt(column, field.type)
+    if done is not None:
+        return done
+    value = shown(column[first_failing(column, lambda part: _attempt(part, field.type) is not None)])
+    raise CastRejectedError(field.name, column.type, field.type, value)
+
+
+def shown(value: pa.Scalar) -> str:
+    """A value for messages: dates and times as such, strings in quotes, long ones cut."""
+    plain: Any = value.as_py() if not pa.types.is_timestamp(value.type) else pc.cast(value, pa.string()).as_py()
+    text = repr(plain) if isinstance(plain, str) and not pa.types.is_timestamp(value.type) else str(plain)
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
+def shown_row(row: pa.Table) -> str:
+    """The first row of a table for messages: `{'day': 2024-01-01, 'id': 7}`."""
+    values = [f"{name!r}: {shown(row.column(position)[0])}" for position, name in enumerate(row.column_names)]
+    return "{" + ", ".join(values) + "}"
+
+
+def first_failing(column: Column, holds: Callable[[Column], bool]) -> int:
+    """The first row for which something does not hold that holds for no run of rows with such a row; there is one."""
+    low, high = 0, len(column)  # rows before `low` are fine, and one of those before `high` is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(column.slice(low, middle - low)):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _attempt(column: Column, target: pa.DataType) -> Column | None:
+    """The column in another type; None if a value changes by that."""
+    if column.type == target:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        parts = [_attempt(chunk, target) for chunk in column.chunks]
+        return None if any(part is None for part in parts) else pa.chunked_array(parts, type=target)
+    if pa.types.is_dictionary(column.type):
+        return _attempt(column.dictionary_decode(), target)
+    if pa.types.is_dictionary(target):
+        values = _attempt(column, target.value_type)
+        return None if values is None else values.cast(target)
+    if pa.types.is_struct(column.type) and pa.types.is_struct(target):
+        return _struct(column, target)
+    if _is_list(column.type) and _is_list(target) and column.type.value_type != target.value_type:
+        return _list(column, target)
+    return _flat(column, target)
+
+
+def _struct(column: pa.StructArray, target: pa.StructType) -> pa.Array | None:
+    """The fields one by one, by name; what a null struct hides counts as null."""
+    children = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
+    cast = [_attempt(children[field.name], field.type) for field in target]
+    if any(child is None for child in cast):
+        return None
+    return pa.StructArray.from_arrays(cast, fields=list(target), mask=column.is_null())
+
+
+def _list(column: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """The items; those that a null list hides are left out."""
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.large_list(column.type.value_field))
+    items = _attempt(column.flatten(), target.value_type)
+    if items is None:
+        return None
+    lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    plain = pa.large_list(target.value_field)
+    made = pa.LargeListArray.from_arrays(offsets, items, type=plain, mask=column.is_null())
+    return made if plain == target else _flat(made, target)
+
+
+def _flat(column: pa.Array, target: pa.DataType) -> pa.Array | None:
+    source = column.type
+    if pa.types.is_date(target) and pa.types.is_timestamp(source) and source.tz is not None:
+        column = pc.local_timestamp(column)
+    if pa.types.is_integer(source) and pa.types.is_floating(target):
+        return _integers_as_floats(column, target)
+    if pa.types.is_integer(source) and pa.types.is_decimal(target):
+        column = column.cast(pa.decimal256(_MOST_DIGITS, target.scale))
+    try:
+        done = column.cast(target, safe=True)
+        if not _may_lose(source, target):
+            return done
+        back = done.cast(column.type, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return done if _same(column, back) else None
+
+
+def _may_lose(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether Arrow's safe cast changes values without a word."""
+    floats = pa.types.is_floating(source) and pa.types.is_floating(target)
+    return floats or _is_date_or_timestamp(source) or _is_date_or_timestamp(target)
+
+
+def _same(first: pa.Array, second: pa.Array) -> bool:
+    """Whether two arrays of one type hold the same values; NaN is the same as NaN."""
+    if pa.types.is_float16(first.type):  # which Arrow does not compare
+        first, second = first.cast(pa.float32()), second.cast(pa.float32())
+    equal = pc.equal(first, second)
+    if pa.types.is_floating(first.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(first), pc.is_nan(second)))
+    return pc.all(pc.fill_null(equal, True)).as_py() is not False
+
+
+def _integers_as_floats(column: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Integers as floats, if each is the same number; Arrow's own safe cast stops at 2^53 whatever the number."""
+    doubles = column.cast(pa.float64(), safe=False)
+    large = pc.fill_null(pc.greater_equal(pc.abs(doubles), float(_EXACT_INTEGERS)), False)
+    if any(int(value) != exact for value, exact in _pairs(doubles.filter(large), column.filter(large))):
+        return None
+    return doubles if target == pa.float64() else _flat(doubles, target)
+
+
+def _pairs(first: pa.Array, second: pa.Array) -> zip[tuple[Any, Any]]:
+    return zip(first.to_pylist(), second.to_pylist(), strict=True)
+
+
+def _values_of(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

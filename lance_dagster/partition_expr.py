@@ -1,0 +1,70 @@
+"""`partition_expr` as other table IO managers have it: SQL text, of which the column counts here.
+
+    written                                      understood as
+    -------                                      -------------
+    day                                          the column
+    "day"  `day`                                 the column
+    CAST(day AS TIMESTAMP)  TRY_CAST(...)        the column: its own type decides how keys become conditions
+    day::date  DATE(day)  TO_DATE(day)           the same
+    DATE_TRUNC('day', ts) and anything else      rejected, naming the column to write
+
+Other IO managers put the text into a query, which compares it with the bounds of a partition. Here the bounds become
+values of the column's own type, so that a cast changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import dagster as dg
+
+__all__ = ["partition_column"]
+
+_NAME: Final = r"""(?:"[^"]+"|`[^`]+`|\[[^\]]+\]|[A-Za-z_][\w$]*)"""
+_TYPE: Final = r"[A-Za-z_]\w*(?:\s*\(\s*\d+(?:\s*,\s*\d+)?\s*\))?(?:\s+WITH(?:OUT)?\s+TIME\s+ZONE)?"
+_CASTS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?:TRY_|SAFE_)?CAST\s*\(\s*({_NAME})\s+AS\s+{_TYPE}\s*\)",
+        rf"({_NAME})\s*::\s*{_TYPE}",
+        rf"(?:DATE|TIMESTAMP|DATETIME|TO_DATE|TO_TIMESTAMP)\s*\(\s*({_NAME})\s*\)",
+        r"""("[^"]+"|`[^`]+`|\[[^\]]+\])""",
+    )
+)
+_SQL: Final = re.compile(r"[(){}<>=+*/%|,;']|::|\s(?:AS|AT|AND|OR)\s", re.IGNORECASE)
+_WORD: Final = re.compile(r"""'[^']*'|("[^"]+"|`[^`]+`|\b[A-Za-z_][\w$]*\b)(?!\s*\()""")
+_NO_COLUMNS: Final = frozenset(
+    {"AS", "AT", "TIME", "ZONE", "DATE", "TIMESTAMP", "DAY", "HOUR", "MONTH", "YEAR", "INTERVAL", "AND", "OR", "FROM"}
+)
+
+
+def partition_column(expression: str, *, where: str) -> str:
+    """The column that an entry `partition_expr` names.
+
+    Args:
+        expression: The entry: a column, or SQL text that casts one.
+        where: The asset, for messages.
+
+    Raises:
+        DagsterInvalidDefinitionError: it is another expression; names the column to write in its place.
+    """
+    text = expression.strip()
+    for cast in _CASTS:
+        found = cast.fullmatch(text)
+        if found is not None:
+            return _plain(found[1])
+    if not _SQL.search(text):
+        return expression
+    words = [_plain(word) for word in _WORD.findall(text) if word and word.upper() not in _NO_COLUMNS]
+    columns = list(dict.fromkeys(words))
+    remedy = f'"partition_expr": "{columns[0]}"' if len(columns) == 1 else '"partition_expr": "column"'
+    raise dg.DagsterInvalidDefinitionError(
+        f"{where}: metadata partition_expr {expression!r} is an SQL expression, and LanceIOManager takes the column "
+        f"itself: {remedy}. The partitions definition says which values of it a partition has; a column that has other "
+        "values is computed in the asset, under a name of its own"
+    )
+
+
+def _plain(name: str) -> str:
+    return name[1:-1] if name[0] in '"`[' else name

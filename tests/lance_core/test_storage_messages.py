@@ -1,0 +1,83 @@
+"""What is said when a storage cannot be reached: one line, the thing, and what to do."""
+
+import builtins
+
+import pytest
+
+import lance_core
+from lance_core.errors import InvalidInputError, StoreError, UnsupportedError
+from lance_core.store.s3_client import _final, _scrubbed
+from tests.s3_server import s3_server
+
+KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "hunter2", "aws_region": "us-east-1"}
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("aws_acess_key_id", "aws_access_key_id"),
+        ("endpiont", "endpoint"),
+        ("aws_secret_acces_key", "aws_secret_access_key"),
+    ],
+)
+def test_a_misspelt_option_names_the_nearest(key, meant):
+    with pytest.raises(InvalidInputError, match=rf"unknown S3 storage option '{key}'; is '{meant}' meant\?"):
+        lance_core.dataset("s3://bucket/t.lance", storage_options={key: "hunter2"})
+
+
+@pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("az", "adlfs")])
+def test_a_missing_package_is_named(scheme, package, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.partition(".")[0] == package:
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UnsupportedError, match=f"{scheme}:// needs .*: pip install {package}$"):
+        lance_core.dataset(f"{scheme}://bucket/t.lance")
+
+
+def test_a_missing_bucket_and_missing_credentials(monkeypatch, tmp_path):
+    with s3_server() as server:
+        options = {**KEYS, "aws_endpoint": server.endpoint, "aws_allow_http": "true", "client_max_retries": "0"}
+        for work in (
+            lambda: lance_core.dataset("s3://nowhere/t.lance", storage_options=options),
+            lambda: lance_core.write_dataset({"a": [1]}, "s3://nowhere/t.lance", storage_options=options),
+        ):
+            with pytest.raises(StoreError, match="s3://nowhere: there is no such bucket at the endpoint") as caught:
+                work()
+            assert "\n" not in str(caught.value)
+            assert "hunter2" not in str(caught.value)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        without = {key: value for key, value in options.items() if key not in KEYS} | {"aws_region": "eu-west-1"}
+        with pytest.raises(StoreError, match="set the storage options aws_access_key_id and aws_secret_access_key"):
+            lance_core.dataset("s3://nowhere/t.lance", storage_options=without)
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("AccessDenied", "access is denied; grant these credentials the permission"),
+        ("InvalidAccessKeyId", "correct aws_access_key_id"),
+        ("SignatureDoesNotMatch", "correct aws_secret_access_key"),
+    ],
+)
+def test_a_denial_says_what_to_do(code, remedy):
+    error = _final("s3://bucket/t.lance", "put_object", 403, code, unknown=False)
+    assert str(error).startswith(f"s3://bucket/t.lance: put_object failed with HTTP 403 {code}: ")
+    assert remedy in str(error)
+
+
+def test_no_credentials_are_named_without_their_text():
+    class NoCredentialsError(Exception):
+        pass
+
+    error = _scrubbed("s3://bucket/t", "get_object", NoCredentialsError("hunter2"))
+    assert "hunter2" not in str(error)
+    assert "there are no complete credentials" in str(error)
