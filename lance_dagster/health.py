@@ -32,6 +32,8 @@ class TableHealth:
         version: The version.
         fragments: Its fragments.
         small_fragments: Those with fewer rows than the target.
+        mergeable_fragments: The fragments that a compaction by the policy would merge: it leaves small ones beside much
+            larger ones until there are more of them.
         rows: Live rows.
         deleted_rows: Rows that are deleted and still in the files.
         bytes: Bytes of the data files.
@@ -49,6 +51,7 @@ class TableHealth:
     versions: int
     unindexed: dict[str, float]
     oldest: int = 0
+    mergeable_fragments: int = 0
 
     @property
     def deleted_fraction(self) -> float:
@@ -95,14 +98,11 @@ class TableHealth:
         """
         counted = self.versions if versions is None else versions
         limits: tuple[tuple[str, float, float], ...] = (
-            ("small fragments", self.small_fragments, policy.max_small_fragments),
+            ("small fragments", self.mergeable_fragments, policy.max_small_fragments),
             ("deleted fraction", round(self.deleted_fraction, 4), policy.materialize_deletions_threshold),
             ("versions", counted, policy.max_versions),
         )
         found = [f"{name} {value:,} (over {limit:,})" for name, value, limit in limits if value > limit]
-        # A single small fragment has no other to be merged with.
-        if self.fragments == 1:
-            found = [text for text in found if not text.startswith("small")]
         if indices and policy.refresh_indices:
             found += [
                 f"index {name!r} misses {share:.1%} of the rows" for name, share in self.unindexed.items() if share
@@ -126,6 +126,7 @@ def measure(
         version=dataset.version,
         fragments=stats["num_fragments"],
         small_fragments=stats["num_small_files"],
+        mergeable_fragments=_mergeable(dataset, policy),
         rows=rows,
         deleted_rows=stats["num_deleted_rows"],
         bytes=dataset.total_bytes,
@@ -133,6 +134,14 @@ def measure(
         oldest=versions[0]["version"] if versions else 0,
         unindexed=_unindexed(dataset, rows) if look_at_indices else {},
     )
+
+
+def _mergeable(dataset: lance_core.LanceDataset, policy: LanceMaintenancePolicy) -> int:
+    """The fragments in tasks of a compaction that make fewer of them."""
+    from lance_core.maintenance import Compaction  # noqa: PLC0415 - heavy imports at first use
+
+    tasks = Compaction.plan(dataset, policy.compaction_options()).tasks
+    return sum(len(task.raw) for task in tasks if len(task.raw) > 1)
 
 
 def _unindexed(dataset: lance_core.LanceDataset, rows: int) -> dict[str, float]:

@@ -49,6 +49,7 @@ class PolicyOverrides(dg.Config):
     model_config = ConfigDict(extra="forbid")
 
     target_rows_per_fragment: int | None = None
+    target_bytes_per_fragment: int | None = None
     max_bytes_per_file: int | None = None
     materialize_deletions_threshold: float | None = None
     cleanup_older_than: str | None = Field(default=None, description='Such as "7d"; "never" for no limit of age.')

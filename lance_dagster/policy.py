@@ -37,6 +37,8 @@ class LanceMaintenancePolicy:
     Attributes:
         target_rows_per_fragment: Fragments with fewer rows are small, and merged with their neighbours; None for the
             table's own configuration, else 1,048,576.
+        target_bytes_per_fragment: Fragments with as many bytes are large enough, however few rows they have; None for
+            the table's own configuration, else no such limit.
         max_bytes_per_file: Bytes after which a new file is begun; None for the table's configuration, else no limit.
         materialize_deletions_threshold: A fragment is rewritten if more than this share of its rows is deleted.
         cleanup_older_than: Versions older than this are removed, with the files that only they need: a text such as
@@ -64,10 +66,17 @@ class LanceMaintenancePolicy:
     dry_run: bool = False
     max_small_fragments: int = 4
     max_versions: int = 50
+    target_bytes_per_fragment: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        for name in ("target_rows_per_fragment", "max_bytes_per_file", "retain_versions", "max_parallel_tasks"):
+        for name in (
+            "target_rows_per_fragment",
+            "target_bytes_per_fragment",
+            "max_bytes_per_file",
+            "retain_versions",
+            "max_parallel_tasks",
+        ):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
                 raise ValueError(f"{name} must be a positive number or None, not {value!r}")
@@ -115,6 +124,15 @@ class LanceMaintenancePolicy:
             return replace(self, **overrides)
         except ValueError as error:
             raise dg.DagsterInvalidDefinitionError(f"{where}: {error}") from error
+
+    def compaction_options(self) -> dict[str, Any]:
+        """The options of a compaction that it asks for; what it leaves open the table's configuration decides."""
+        return {
+            "target_rows_per_fragment": self.target_rows_per_fragment,
+            "target_bytes_per_fragment": self.target_bytes_per_fragment,
+            "max_bytes_per_file": self.max_bytes_per_file,
+            "materialize_deletions_threshold": self.materialize_deletions_threshold,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON takes them."""

@@ -40,7 +40,6 @@ __all__ = [
     "Upkeep",
     "clean_up",
     "commit",
-    "compaction_options",
     "materialize_deletions",
     "refresh_indices",
     "rewrite",
@@ -117,15 +116,6 @@ class Upkeep:
             self.done[name] = self.done.get(name, 0) + number
 
 
-def compaction_options(policy: LanceMaintenancePolicy) -> dict[str, Any]:
-    """The options of a compaction that a policy asks for; what it leaves open the table's configuration decides."""
-    return {
-        "target_rows_per_fragment": policy.target_rows_per_fragment,
-        "max_bytes_per_file": policy.max_bytes_per_file,
-        "materialize_deletions_threshold": policy.materialize_deletions_threshold,
-    }
-
-
 def survey(
     dataset: lance_core.LanceDataset,
     asset: str,
@@ -144,7 +134,7 @@ def survey(
     """
     found = measure(dataset, policy)
     kept = [] if most_unindexed is None or not policy.refresh_indices else list(partition_columns)
-    plan = Compaction.plan(dataset, compaction_options(policy))
+    plan = Compaction.plan(dataset, policy.compaction_options())
     upkeep = Upkeep(
         asset=asset,
         uri=dataset.uri,
@@ -210,7 +200,7 @@ def commit(
     """
     results = [RewriteResult.from_json(text) for text in upkeep.results]
     missing = upkeep.num_tasks - len(results)
-    given = compaction_options(upkeep.resolved) if options is None else options
+    given = upkeep.resolved.compaction_options() if options is None else options
     for attempt in range(ATTEMPTS):
         lost = missing + _commit(dataset, results, upkeep, properties)
         upkeep.lost, missing = lost, 0
@@ -246,7 +236,7 @@ def materialize_deletions(
     rewriter: Rewriter = run_here,
 ) -> None:
     """Rewrite fragments of which more is deleted than the policy allows, as far as the compaction has left any."""
-    options = {**compaction_options(upkeep.resolved), "deletions_only": True}
+    options = {**upkeep.resolved.compaction_options(), "deletions_only": True}
     tasks = Compaction.plan(dataset, options).tasks
     if tasks:
         left = Upkeep(asset=upkeep.asset, uri=upkeep.uri, policy=upkeep.policy)

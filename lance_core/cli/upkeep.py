@@ -45,6 +45,7 @@ _RETRIES = click.option(
 @command("compact", versioned=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--target-rows", type=int, help="Merge fragments with fewer rows.  [1048576]")
+@click.option("--target-bytes", type=int, help="Leave fragments of as many bytes, and make them as large.")
 @click.option("--threshold", type=float, help="Rewrite fragments if more than this share is deleted.  [0.1]")
 @click.option("--keep-deletions", is_flag=True, help="Do not rewrite fragments for their deletions.")
 @click.option("--partition-by", multiple=True, metavar="COLUMN", help="Never merge different values of COLUMN.")
@@ -66,6 +67,7 @@ def compact_command(dataset: LanceDataset, output: Output, dry_run: bool, retrie
     """
     options = {
         "target_rows_per_fragment": arguments["target_rows"],
+        "target_bytes_per_fragment": arguments["target_bytes"],
         "materialize_deletions_threshold": arguments["threshold"],
         "materialize_deletions": False if arguments["keep_deletions"] else None,
         "partition_by": arguments["partition_by"] or None,

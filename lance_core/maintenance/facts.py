@@ -35,7 +35,6 @@ def facts_of(source: Source, options: CompactionOptions) -> list[FragmentFacts]:
     """
     manifest = source.manifest
     covered = [bitmap for _, bitmap in live_coverage(manifest.indices)]
-    needs_bytes = options.max_source_bytes is not None
     facts = []
     for position, message in enumerate(manifest.fragments.messages()):
         rows, deleted = _counts(source, position, message)
@@ -45,7 +44,7 @@ def facts_of(source: Source, options: CompactionOptions) -> list[FragmentFacts]:
                 fragment_id=message.id,
                 physical_rows=rows,
                 deleted_rows=deleted,
-                num_bytes=sum(file.file_size_bytes for file in message.files) if needs_bytes else 0,
+                num_bytes=sum(file.file_size_bytes for file in message.files),
                 indices=tuple(i for i, bitmap in enumerate(covered) if message.id in bitmap) if covered else (),
             )
         )

@@ -79,6 +79,7 @@ class DatasetOptimizer:
         max_source_bytes: int | None = None,
         excluded_fragment_ids: Sequence[int] | None = None,
         data_storage_version: str | None = None,
+        target_bytes_per_fragment: int | None = None,
         deletions_only: bool = False,
         partition_by: Sequence[str] | None = None,
         repair_pages: bool = False,
@@ -106,6 +107,7 @@ class DatasetOptimizer:
             max_source_bytes: Most bytes to rewrite.
             excluded_fragment_ids: Fragments that stay as they are.
             data_storage_version: Version of the new files.
+            target_bytes_per_fragment: Fragments with as many bytes are large enough. Not in pylance.
             deletions_only: Rewrite just the fragments over the threshold, each on its own. Not in pylance.
             partition_by: Columns whose values must be the same in all rows of a merged fragment. Not in pylance.
             repair_pages: Also rewrite fragments in which `verify` finds pages that other readers misread. Not in

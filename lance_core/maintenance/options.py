@@ -33,8 +33,11 @@ class CompactionOptions:
     Attributes:
         target_rows_per_fragment: Fragments with fewer rows are merged with their neighbours; a task writes
             `rows // target` files of equal size, at least one.
+        target_bytes_per_fragment: Fragments with as many bytes are large enough, however few rows they have, and a
+            task takes fragments until they have as many; None for no limit but that of rows. Not in pylance.
         max_rows_per_group: Rows of a group in 0.1 files.
-        max_bytes_per_file: Bytes after which a new file is begun, counted between batches; None for no limit.
+        max_bytes_per_file: Bytes after which a new file is begun, counted between batches; None for no limit. A
+            fragment with as many is left alone.
         materialize_deletions: Whether a fragment with many deletions is rewritten even without neighbours.
         materialize_deletions_threshold: ... if more than this share of its rows is deleted.
         num_threads: Tasks that run at a time; None lets the number of processors and the amount of data decide.
@@ -56,6 +59,7 @@ class CompactionOptions:
     """
 
     target_rows_per_fragment: int = 1024 * 1024
+    target_bytes_per_fragment: int | None = None
     max_rows_per_group: int = 1024
     max_bytes_per_file: int | None = None
     materialize_deletions: bool = True
@@ -180,10 +184,18 @@ def _names(text: str) -> tuple[str, ...]:
 _MODES_OF_JSON: Final = {"Reencode": REENCODE, "TryBinaryCopy": TRY_COPY, "ForceBinaryCopy": FORCE_COPY}
 
 _TUPLES: Final = frozenset({"excluded_fragment_ids", "partition_by"})
-_AT_LEAST_ONE: Final = ("num_threads", "batch_size", "max_source_fragments", "max_source_rows", "max_source_bytes")
+_AT_LEAST_ONE: Final = (
+    "target_bytes_per_fragment",
+    "num_threads",
+    "batch_size",
+    "max_source_fragments",
+    "max_source_rows",
+    "max_source_bytes",
+)
 
 _CONFIGURABLE: Final[dict[str, Callable[[str], Any]]] = {
     "target_rows_per_fragment": int,
+    "target_bytes_per_fragment": int,
     "max_rows_per_group": int,
     "max_bytes_per_file": int,
     "materialize_deletions": _flag,

@@ -1,12 +1,17 @@
 """The groups of fragments to rewrite together: a pure function of facts about the fragments.
 
     class of a fragment    itself            more than the threshold of its rows is deleted
-                           with neighbours   it has fewer rows than the target
+                           with neighbours   it has fewer rows than the target, and fewer bytes than theirs
                            none              all others, and the excluded ones
-    bin                    a run of adjacent fragments of a class, with the same indices; one that holds but one
-                           fragment of the class "with neighbours" is dropped
-    task                   fragments of a bin, in order, until their live rows reach the target; what is left of a bin
-                           goes into its last task if it does not reach the target itself
+    run                    adjacent fragments of a class, with the same indices
+    tier                   a fragment is rewritten with its neighbours if it has at most `LARGEST` times the bytes that
+                           these have together; else it stays as it is, and both sides of it are runs of their own
+    task                   fragments of a tier, in order, until their live rows or bytes reach the target; what is left
+                           goes into the last task if it does not reach the target itself
+
+A fragment that is merged is in one that is half as large again, or more, so that n bytes that came in small pieces are
+rewritten about n log n times in all, and a small piece never costs the rewrite of a large fragment. A task makes fewer
+fragments than it takes, or leaves out enough deleted rows: a plan for its results is empty.
 
 With `partition_by`, each partition is planned as if it were a dataset of its own. A fragment in which several
 partitions meet is never merged with another one.
@@ -16,12 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import Final
 
 import numpy as np
 
 from lance_core.maintenance.options import CompactionOptions
 
 __all__ = ["FragmentFacts", "bins", "within_limits"]
+
+
+LARGEST: Final = 2
+"""How many times the bytes of all others the largest fragment of a task may have."""
+
+
+FIXED_BYTES: Final = 4096
+"""What a fragment costs however small it is, in bytes: the smallest ones are of one tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +48,7 @@ class FragmentFacts:
         fragment_id: Fragment id.
         physical_rows: Rows in its files.
         deleted_rows: Rows that are deleted.
-        num_bytes: Bytes of its data files, where a limit asks for them.
+        num_bytes: Bytes of its data files; 0 where the manifest does not tell.
         indices: Which indices cover it.
         partition: Value of the partition columns; None without `partition_by`. A fragment in which several
             partitions meet has a value of its own.
@@ -52,6 +67,11 @@ class FragmentFacts:
         """Rows that are still there."""
         return self.physical_rows - self.deleted_rows
 
+    @property
+    def live_bytes(self) -> int:
+        """About the bytes that the rows which are still there take."""
+        return self.num_bytes * self.live_rows // max(1, self.physical_rows)
+
 
 def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
     """Group the fragments that are to be rewritten, one group per task, in order of their first fragments."""
@@ -63,23 +83,96 @@ def bins(facts: Iterable[FragmentFacts], options: CompactionOptions) -> list[lis
     return within_limits(found, options)
 
 
-def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
-    """The groups of one partition."""
+def _bins(facts: Sequence[FragmentFacts], options: CompactionOptions) -> list[list[FragmentFacts]]:
+    """The groups of one partition: planned again with the results of the groups, until there is nothing to do."""
     if options.deletions_only:
-        yield from ([fact] for fact in facts if _is_full_of_holes(fact, options))
-        return
-    current: list[FragmentFacts] = []
+        return [[fact] for fact in facts if _is_full_of_holes(fact, options)]
+    members: dict[int, list[FragmentFacts]] = {}
+    current = list(facts)
+    while groups := list(_candidates(current, options)):
+        into: dict[int, FragmentFacts] = {}
+        for group in groups:
+            made = _merged(group)
+            members[made.position] = [one for fact in group for one in members.pop(fact.position, [fact])]
+            into |= dict.fromkeys((fact.position for fact in group), made)
+        current = list({fact.position: fact for fact in (into.get(one.position, one) for one in current)}.values())
+    return list(members.values())
+
+
+def _merged(group: Sequence[FragmentFacts]) -> FragmentFacts:
+    """The fragment that a group becomes; one of the sum where it becomes several."""
+    rows, first = sum(fact.live_rows for fact in group), group[0]
+    known = all(fact.num_bytes for fact in group)
+    return FragmentFacts(
+        position=first.position,
+        fragment_id=-1,
+        physical_rows=rows,
+        deleted_rows=0,
+        num_bytes=sum(fact.live_bytes for fact in group) if known else 0,
+        indices=first.indices,
+        partition=first.partition,
+    )
+
+
+def _candidates(facts: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+    """The groups that facts ask for."""
+    run: list[FragmentFacts] = []
     for fact in facts:
         candidate = _is_full_of_holes(fact, options) or (
             fact.physical_rows < options.target_rows_per_fragment
+            and not _has_the_bytes(fact.num_bytes, options)
             and fact.fragment_id not in options.excluded_fragment_ids
         )
-        if current and not (candidate and fact.indices == current[0].indices):
-            yield from _split(current, options)
-            current = []
+        if run and not (candidate and fact.indices == run[0].indices):
+            yield from _tiers(run, options)
+            run = []
         if candidate:
-            current.append(fact)
-    yield from _split(current, options)
+            run.append(fact)
+    yield from _tiers(run, options)
+
+
+def _has_the_bytes(num_bytes: int, options: CompactionOptions) -> bool:
+    """Whether a fragment of so many bytes is as large as one shall be."""
+    limits = [limit for limit in (options.target_bytes_per_fragment, options.max_bytes_per_file) if limit is not None]
+    return bool(limits) and num_bytes >= min(limits)
+
+
+def _tiers(run: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+    """The tasks of a run of candidates."""
+    if not run:
+        return
+    largest = _too_large(run)
+    if largest is None:
+        groups = list(_split(run, options))
+        if len(groups) == 1:
+            yield from _worthwhile(groups[0], options)
+        else:
+            for group in groups:
+                yield from _tiers(group, options)
+        return
+    yield from _tiers(run[:largest], options)
+    if _is_full_of_holes(run[largest], options):
+        yield [run[largest]]
+    yield from _tiers(run[largest + 1 :], options)
+
+
+def _too_large(run: Sequence[FragmentFacts]) -> int | None:
+    """The place of the largest fragment, if it is too large to be rewritten for the sake of the others."""
+    known = all(fact.num_bytes for fact in run)
+    sizes = [fact.live_bytes + FIXED_BYTES if known else fact.live_rows for fact in run]
+    place = max(range(len(sizes)), key=lambda i: sizes[i])
+    return place if sizes[place] > LARGEST * (sum(sizes) - sizes[place]) else None
+
+
+def _worthwhile(group: list[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+    """A task, if it makes fewer fragments; else one for each fragment of which enough is deleted."""
+    made = 1
+    if options.max_bytes_per_file is not None:
+        made = ceil(sum(fact.live_bytes for fact in group) / options.max_bytes_per_file)
+    if made < len(group):
+        yield group
+    else:
+        yield from ([fact] for fact in group if _is_full_of_holes(fact, options))
 
 
 def _is_full_of_holes(fact: FragmentFacts, options: CompactionOptions) -> bool:
@@ -92,21 +185,25 @@ def _is_full_of_holes(fact: FragmentFacts, options: CompactionOptions) -> bool:
     return bool(share > np.float32(options.materialize_deletions_threshold))
 
 
-def _split(found: list[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
+def _split(found: Sequence[FragmentFacts], options: CompactionOptions) -> Iterator[list[FragmentFacts]]:
     """Cut a run of candidates into groups that reach the target."""
-    if not found or (len(found) == 1 and not _is_full_of_holes(found[0], options)):
-        return
-    left = sum(fact.live_rows for fact in found)
+    left_rows, left_bytes = sum(fact.live_rows for fact in found), sum(fact.live_bytes for fact in found)
     group: list[FragmentFacts] = []
-    rows = 0
+    rows = size = 0
     for fact in found:
-        if group and rows >= options.target_rows_per_fragment <= left:
+        if group and _is_full(rows, size, options) and _is_full(left_rows, left_bytes, options):
             yield group
-            group, rows = [], 0
+            group, rows, size = [], 0, 0
         group.append(fact)
-        rows += fact.live_rows
-        left -= fact.live_rows
+        rows, size = rows + fact.live_rows, size + fact.live_bytes
+        left_rows, left_bytes = left_rows - fact.live_rows, left_bytes - fact.live_bytes
     yield group
+
+
+def _is_full(rows: int, num_bytes: int, options: CompactionOptions) -> bool:
+    """Whether rows and bytes make a fragment of the target's size."""
+    wanted = options.target_bytes_per_fragment
+    return rows >= options.target_rows_per_fragment or (wanted is not None and num_bytes >= wanted)
 
 
 def within_limits(found: list[list[FragmentFacts]], options: CompactionOptions) -> list[list[FragmentFacts]]:

@@ -16,6 +16,9 @@ class PolicyFields(dg.Model, dg.Resolvable):
     model_config = ConfigDict(extra="forbid")
 
     target_rows_per_fragment: int | None = Field(default=None, description="Fragments with fewer rows are merged.")
+    target_bytes_per_fragment: int | None = Field(
+        default=None, description="Fragments with as many bytes are large enough."
+    )
     max_bytes_per_file: int | None = Field(default=None, description="Bytes after which a new file is begun.")
     materialize_deletions_threshold: float | None = Field(
         default=None, description="Rewrite a fragment if more than this share of its rows is deleted."

@@ -2,7 +2,8 @@
 
     1  compare     the branch's latest version with the fork version (`changes`), the schema, the parent's history
     2  copy        the branch's own data and deletion files, under the same names, into the parent
-    3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed
+    3  commit      one Update, made from the fork version: whoever changed the same rows since then is noticed;
+                   where versions of the parent were cleaned up since then, made from the latest one (`promotion_state`)
     4  tag, mark   the version of the parent; on the branch, that it was promoted
 
 A promotion that dies between two steps is run again: files that are copied twice are the same, and the commit carries
@@ -63,6 +64,7 @@ from lance_core.verbs.refs.promotion_record import (
     promotion_token,
     slice_names,
 )
+from lance_core.verbs.refs.promotion_state import check_slices, follow_state
 from lance_core.verbs.refs.promotion_update import promotion_update
 from lance_core.verbs.refs.tags import write_tag
 from lance_core.verbs.version.references import Place, find_tag
@@ -142,7 +144,7 @@ def promote(
     Raises:
         VersionNotFoundError: There is no such branch.
         BranchConflictError: The parent changed the same rows or the same slices since the fork; names them.
-        IncompatibleConflictError: The fork version, or one since then, is gone.
+        IncompatibleConflictError: The fork version is gone.
         SchemaError: The branch has other columns than its parent.
         InvalidInputError: The tag exists, or the branch was promoted and changed since then.
         UnsupportedError: The branch, or the version that it was forked from, has feature flags that are not known.
@@ -181,7 +183,6 @@ class _Promotion:
             marked = self._marked()
             if marked is not None:
                 return replace(self._result(marked), deduplicated=True, tag=None), latest
-            self._check_history()
             if not self.changes:
                 return replace(self._result(latest.version), deduplicated=True, tag=None), latest
         self._check_tag(landed)
@@ -222,21 +223,11 @@ class _Promotion:
         mark = self.branch.ref.metadata
         return int(mark[MARK_VERSION]) if mark.get(MARK_BRANCH_VERSION) == str(self.head_version) else None
 
-    def _check_history(self) -> None:
-        """Make sure that all versions of the parent since the fork are there.
-
-        Raises:
-            IncompatibleConflictError: One was cleaned up.
-        """
+    def _has_history(self) -> bool:
+        """Whether all versions of the parent since the fork are there."""
         branch = self.branch
         versions = [version for version in list_versions(branch.parent.store) if version >= branch.fork_version]
-        missing = sorted(set(range(branch.fork_version, max(versions, default=0) + 1)).difference(versions))
-        if missing or not versions:
-            gone = missing[0] if missing else branch.fork_version
-            raise IncompatibleConflictError(
-                f"branch {branch.name!r} cannot be promoted: version {gone} of {branch.parent_name} was cleaned up "
-                f"since the branch was forked from version {branch.fork_version}, so what it changed is not known"
-            )
+        return bool(versions) and len(versions) == max(versions) - branch.fork_version + 1
 
     def _landed(self, latest: Manifest) -> Manifest | None:
         """The parent's version that an earlier promotion of this version of the branch has made.
@@ -270,12 +261,40 @@ class _Promotion:
             PROMOTION_KEY: self.token,
         }
         transaction = Transaction(read_version=branch.fork_version, operation=operation, properties=properties)
+        if not self._has_history():
+            return self._put_by_state(transaction)
         try:
             return self._put(transaction, self.changes.rows_taken(branch), latest)
         except RetryableConflictError as error:
             return self._put_again(transaction, error)
         except IncompatibleConflictError as error:
+            if not self._has_history():  # cleaned up since it was looked at
+                return self._put_by_state(transaction)
             raise self._conflict(properties, error) from error
+
+    def _put_by_state(self, transaction: Transaction) -> Committed:
+        """Commit on top of the latest version, if that has the rows that the branch replaces as they were."""
+        branch, parent = self.branch, self.branch.parent
+        conflict: CommitConflictError | None = None
+        for _ in range(REBASE_ATTEMPTS):
+            latest = self._latest()
+            landed = self._landed(latest)
+            if landed is not None:
+                return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
+            files = Staged(Source(parent.store, latest, parent.options))
+            try:
+                check_slices(transaction, commits_between(parent.store, branch.fork_version, latest.version))
+                followed, affected = follow_state(branch, self.changes, transaction, latest, files)
+            except RetryableConflictError as error:
+                files.discard()
+                raise self._conflict(transaction.properties, error) from error
+            try:
+                return self._put(followed, affected, latest)
+            except RetryableConflictError as error:
+                files.discard()
+                conflict = error
+        assert conflict is not None
+        raise self._conflict(transaction.properties, conflict) from conflict
 
     def _put(self, transaction: Transaction, affected: AffectedRows, base: Manifest) -> Committed:
         return commit(
@@ -295,7 +314,8 @@ class _Promotion:
             landed = self._landed(latest)
             if landed is not None:  # by somebody who promotes the same branch
                 return Committed(manifest=landed, transaction=transaction, attempts=0, deduplicated=True)
-            self._check_history()
+            if not self._has_history():
+                return self._put_by_state(transaction)
             made = commits_between(parent.store, branch.fork_version, latest.version)
             files = Staged(Source(parent.store, latest, parent.options))
             try:

@@ -30,7 +30,7 @@ from lance_core.verbs.rows.removal import bitmap_of, remove_rows
 from lance_core.verbs.version.source import Source
 from lance_core.verbs.version.staged import Staged
 
-__all__ = ["follow_rewrites"]
+__all__ = ["follow_rewrites", "rows_taken"]
 
 _Rows = dict[int, BitMap]
 
@@ -59,7 +59,7 @@ def follow_rewrites(
     operation = transaction.operation
     assert isinstance(operation, Update)
     columns = {i for i, changed in operation.updated_fragment_fields.items() if changed}
-    rows = _rows_taken(branch, changes, columns)
+    rows = rows_taken(branch, changes, columns)
     for version, other in commits.items():
         if isinstance(other.operation, Rewrite):
             for group in other.operation.groups:
@@ -79,7 +79,7 @@ def follow_rewrites(
     return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
 
 
-def _rows_taken(branch: Branch, changes: Changes, columns: set[int]) -> _Rows:
+def rows_taken(branch: Branch, changes: Changes, columns: set[int]) -> _Rows:
     """The rows that go, by fragment of the fork version; not of those whose columns were rewritten."""
     rows = {i: taken for i, taken in changes.rows_taken(branch).items() if i not in columns and taken}
     for fragment in changes.removed:

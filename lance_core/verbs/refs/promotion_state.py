@@ -1,0 +1,309 @@
+"""Promotion where versions of the parent were cleaned up since the fork: what they did is told by the state they left.
+
+    fork       latest
+    0 1 2 3    0 1      5      0, 1  as they were, but for later deletions
+                               2, 3  gone: compacted (the same rows lie in 5, in order), or removed
+                               5     rows that were compacted, and rows that came since the fork
+
+A promotion takes rows of the fork version away and adds others. The rows that go are looked for in the parent's latest
+version: in the same fragment, else by their stable row ids, else by the values of the fragment's rows, which a
+compaction leaves in order. What is not there as it was has been changed since: a conflict. What came into a slice that
+the branch filled, or has a key that the branch inserted, is a conflict, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from lance_core.commit import AffectedRows
+from lance_core.errors import RetryableConflictError
+from lance_core.schema import Schema, arrow_type_of
+from lance_core.table.fragment import Fragment
+from lance_core.table.manifest import Manifest
+from lance_core.table.operations import KeyExistenceFilter, Update
+from lance_core.table.rowids import decode_row_ids, decode_versions
+from lance_core.table.transaction import Transaction
+from lance_core.verbs.refs.changes import Branch, Changes
+from lance_core.verbs.refs.promotion_rebase import rows_taken
+from lance_core.verbs.refs.promotion_record import slice_names
+from lance_core.verbs.refs.promotion_slices import explained
+from lance_core.verbs.rows.keys import key_hashes
+from lance_core.verbs.rows.removal import bitmap_of, live_rows, remove_rows
+from lance_core.verbs.version.source import Source
+from lance_core.verbs.version.staged import Staged
+
+__all__ = ["check_slices", "follow_state"]
+
+_Rows = dict[int, BitMap]
+_Offsets = npt.NDArray[np.int64]
+
+_MOST_PLACES = 10_000
+"""Places that are compared with the rows of a fragment; a column that repeats itself more often tells nothing."""
+
+
+def follow_state(
+    branch: Branch, changes: Changes, transaction: Transaction, latest: Manifest, files: Staged
+) -> tuple[Transaction, AffectedRows]:
+    """The transaction of a promotion as a change of the parent's latest version, without the versions in between.
+
+    Args:
+        branch: The branch.
+        changes: Its changes.
+        transaction: The promotion as a change of the fork version.
+        latest: The parent's latest version.
+        files: Takes note of the deletion files that are written.
+
+    Raises:
+        RetryableConflictError: The parent changed the same rows, filled the same slices or inserted the same keys, or
+            that cannot be told.
+    """
+    operation = transaction.operation
+    assert isinstance(operation, Update)
+    source = Source(branch.parent.store, latest, branch.parent.options)
+    _check_columns(branch.parent.manifest.schema, latest.schema)
+    columns = {i for i, changed in operation.updated_fragment_fields.items() if changed}
+    for number in sorted(columns):
+        if latest.fragments.get(number) != branch.parent.manifest.fragments.get(number):
+            raise RetryableConflictError(f"fragment {number}, whose columns the branch rewrote, has changed")
+    rows = _located(branch.parent, source, rows_taken(branch, changes, columns))
+    _check_newcomers(branch, changes, transaction, source, rows)
+    removal = remove_rows(source, [(_fragment(latest, i), taken) for i, taken in sorted(rows.items())], files)
+    kept = tuple(fragment for fragment in operation.updated_fragments if fragment.id in columns)
+    changed = replace(
+        operation,
+        removed_fragment_ids=removal.removed_fragment_ids,
+        updated_fragments=(*kept, *removal.updated_fragments),
+    )
+    return replace(transaction, operation=changed, read_version=latest.version), removal.affected_rows
+
+
+def check_slices(transaction: Transaction, commits: Mapping[int, Transaction]) -> None:
+    """Make sure that no commit that is still there filled a slice of the branch.
+
+    Raises:
+        RetryableConflictError: One did.
+    """
+    own = slice_names(transaction.properties)
+    for version, other in commits.items():
+        both = sorted(own[digest] for digest in own.keys() & slice_names(other.properties).keys())
+        if both:
+            raise RetryableConflictError(f"version {version} filled {', '.join(map(repr, both[:10]))} as well")
+
+
+def _check_columns(before: Schema, after: Schema) -> None:
+    old, new = ([(node.id, node.name, node.logical_type) for node, _ in schema.walk()] for schema in (before, after))
+    if old != new:
+        raise RetryableConflictError("the columns have changed since the fork")
+
+
+def _fragment(manifest: Manifest, number: int) -> Fragment:
+    found = manifest.fragments.get(number)
+    assert found is not None
+    return found
+
+
+def _located(fork: Source, latest: Source, rows: _Rows) -> _Rows:
+    """Where rows of fragments of the fork version are in the latest one."""
+    found: _Rows = {}
+    moved: list[tuple[Fragment, BitMap]] = []
+    for number, taken in sorted(rows.items()):
+        before, now = _fragment(fork.manifest, number), latest.manifest.fragments.get(number)
+        if now is None:
+            moved.append((before, taken))
+            continue
+        deleted = latest.deletions(now)
+        if now.files != before.files or (deleted is not None and deleted.bitmap & taken):
+            raise RetryableConflictError(f"rows of fragment {number} have been changed or deleted")
+        found[number] = taken
+    if moved:
+        known = {fragment.id for fragment in fork.manifest.fragments}
+        new = [fragment for fragment in latest.manifest.fragments if fragment.id not in known]
+        by_id = latest.manifest.uses_stable_row_ids
+        found |= _by_row_id(fork, latest, moved, new) if by_id else _by_value(fork, latest, moved, new)
+    return found
+
+
+def _by_row_id(
+    fork: Source, latest: Source, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]
+) -> _Rows:
+    """The rows by their ids; a row that was updated since has its id too, and a later version."""
+    wanted = np.concatenate([_ids(fragment)[np.asarray(taken.to_array(), np.int64)] for fragment, taken in moved])
+    found: _Rows = {}
+    count = 0
+    for fragment in new:
+        is_wanted = np.isin(_ids(fragment), wanted)
+        if not is_wanted.any():
+            continue
+        if fragment.last_updated_at_versions is not None:
+            changed = decode_versions(fragment.last_updated_at_versions, fragment.physical_rows)
+            is_wanted &= changed <= fork.manifest.version
+        deleted = latest.deletions(fragment)
+        rows = bitmap_of(np.flatnonzero(is_wanted)) - (BitMap() if deleted is None else deleted.bitmap)
+        count += len(rows)
+        if rows:
+            found[fragment.id] = rows
+    if count != len(wanted):
+        raise RetryableConflictError(
+            f"{len(wanted) - count} rows that the branch replaces have been changed or deleted"
+        )
+    return found
+
+
+def _ids(fragment: Fragment) -> npt.NDArray[np.uint64]:
+    if fragment.row_ids is None:
+        raise RetryableConflictError(f"the row ids of fragment {fragment.id} are not known")
+    return decode_row_ids(fragment.row_ids, fragment.physical_rows)
+
+
+def _by_value(fork: Source, latest: Source, moved: Sequence[tuple[Fragment, BitMap]], new: Sequence[Fragment]) -> _Rows:
+    """The rows by the values of the fragments that they were in: those lie side by side, in the same order."""
+    names = [field.name for field in fork.manifest.schema.fields if _is_comparable(arrow_type_of(field))]
+    if not names or not new:
+        raise RetryableConflictError(f"the rows of fragment {moved[0][0].id} are gone")
+    complete = len(names) == len(fork.manifest.schema.fields)
+    keys: dict[str, tuple[pa.ChunkedArray, _Offsets, _Offsets]] = {}
+    used = np.zeros(sum(fragment.physical_rows for fragment in new), np.bool_)
+    found: _Rows = {}
+    for fragment, taken in moved:
+        rows, offsets, _ = _read(fork, [fragment], names)
+        key = max(names, key=lambda name: pc.count_distinct(rows.column(name)).as_py())
+        if key not in keys:
+            table, own, numbers = _read(latest, new, [key])
+            keys[key] = table.column(key), own, numbers
+        values, own, numbers = keys[key]
+        places = _runs(values, rows.column(key), used)
+        same = [place for place in places if _is_same(latest, rows, own, numbers, place)]
+        if not same or (len(same) > 1 and not complete):
+            raise RetryableConflictError(f"the rows of fragment {fragment.id} have been changed or deleted")
+        start = same[0]
+        used[start : start + rows.num_rows] = True
+        for position in np.searchsorted(offsets, np.asarray(taken.to_array(), np.int64)) + start:
+            found.setdefault(int(numbers[position]), BitMap()).add(int(own[position]))
+    return found
+
+
+def _is_comparable(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _read(
+    source: Source, fragments: Sequence[Fragment], names: Sequence[str], only: Mapping[int, BitMap] | None = None
+) -> tuple[pa.Table, _Offsets, _Offsets]:
+    """Live rows of fragments, with the offset and the fragment of each."""
+    batches, offsets, numbers = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for fragment in fragments:
+        for batch, own in live_rows(source, fragment, names, None if only is None else only[fragment.id]):
+            batches.append(batch)
+            offsets.append(np.asarray(own, np.int64))
+            numbers.append(np.full(batch.num_rows, fragment.id, np.int64))
+    fields = {field.name: field for field in source.manifest.schema.fields}
+    schema = pa.schema([pa.field(name, arrow_type_of(fields[name])) for name in names])
+    table = pa.Table.from_batches(batches) if batches else schema.empty_table()
+    return table, np.concatenate(offsets), np.concatenate(numbers)
+
+
+def _runs(values: pa.ChunkedArray, wanted: pa.ChunkedArray, used: npt.NDArray[np.bool_]) -> list[int]:
+    """The places where all wanted values follow one another, none of them in use."""
+    if not len(wanted) or len(values) < len(wanted):
+        return []
+    known = pc.unique(wanted)
+    have, want = (_codes(column, known) for column in (values, wanted))
+    starts = np.flatnonzero(have[: len(have) - len(want) + 1] == want[0])
+    if len(starts) > _MOST_PLACES:
+        raise RetryableConflictError(f"no column tells apart the rows of a fragment: {len(starts)} places are alike")
+    return [
+        int(start)
+        for start in starts
+        if np.array_equal(have[start : start + len(want)], want) and not used[start : start + len(want)].any()
+    ]
+
+
+def _codes(column: pa.ChunkedArray, known: pa.Array) -> _Offsets:
+    codes = pc.fill_null(pc.index_in(column, value_set=known), -1)
+    found: _Offsets = codes.to_numpy().astype(np.int64)
+    return found
+
+
+def _is_same(latest: Source, rows: pa.Table, own: _Offsets, numbers: _Offsets, place: int) -> bool:
+    """Whether the rows from a place on have the same values in all columns."""
+    there = slice(place, place + rows.num_rows)
+    chosen: _Rows = {}
+    for number in dict.fromkeys(numbers[there].tolist()):
+        chosen[number] = bitmap_of(own[there][numbers[there] == number])
+    fragments = [_fragment(latest.manifest, number) for number in chosen]
+    found, _, _ = _read(latest, fragments, rows.column_names, chosen)
+    return all(_bits(found.column(name)).equals(_bits(rows.column(name))) for name in rows.column_names)
+
+
+def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values that equal themselves: NaN by its bits."""
+    whole = column.combine_chunks()
+    if not pa.types.is_floating(whole.type):
+        return pa.chunked_array([whole])
+    return pa.chunked_array([whole.view(pa.from_numpy_dtype(f"i{whole.type.bit_width // 8}"))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Newcomers:
+    """Live rows of the latest version in fragments that the fork version lacks, but for those that the branch replaces.
+
+    Attributes:
+        source: The latest version.
+        fragments: The fragments.
+        taken: The rows that the branch replaces.
+    """
+
+    source: Source
+    fragments: Sequence[Fragment]
+    taken: _Rows
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Their columns."""
+        for fragment in self.fragments:
+            gone = self.taken.get(fragment.id, BitMap())
+            if len(gone) == fragment.num_rows:
+                continue
+            for batch, offsets in live_rows(self.source, fragment, names):
+                left = ~np.isin(np.asarray(offsets), np.asarray(gone.to_array()))
+                yield batch if left.all() else batch.filter(pa.array(left))
+
+
+def _check_newcomers(branch: Branch, changes: Changes, transaction: Transaction, latest: Source, rows: _Rows) -> None:
+    """Make sure that nothing has come into the slices that the branch filled, and that its keys are still free."""
+    known = {fragment.id for fragment in branch.parent.manifest.fragments}
+    new = _Newcomers(
+        source=latest,
+        fragments=[fragment for fragment in latest.manifest.fragments if fragment.id not in known],
+        taken=rows,
+    )
+    if not new.fragments:
+        return
+    names = slice_names(transaction.properties)
+    if names:
+        slices = explained(branch, changes, names)
+        for batch in new.batches(slices.columns):
+            inside = slices.among(batch)
+            if inside:
+                raise RetryableConflictError(f"rows have come into {', '.join(map(repr, inside[:10]))} since the fork")
+    operation = transaction.operation
+    assert isinstance(operation, Update)
+    if operation.inserted_rows is not None:
+        _check_keys(operation.inserted_rows, latest.manifest.schema, new)
+
+
+def _check_keys(inserted: KeyExistenceFilter, schema: Schema, new: _Newcomers) -> None:
+    names = [next((field.name for field in schema.fields if field.id == i), None) for i in inserted.field_ids]
+    if inserted.key_hashes is None or None in names:
+        raise RetryableConflictError("whether the same keys were inserted since the fork cannot be told")
+    columns = [name for name in names if name is not None]
+    mine = np.array(sorted(inserted.key_hashes), np.uint64)
+    for batch in new.batches(columns):
+        if np.isin(key_hashes(batch, columns), mine).any():
+            raise RetryableConflictError("a key that the branch inserted has been inserted since the fork")
