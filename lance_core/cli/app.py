@@ -21,6 +21,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     look.diff,
     look.tags,
     branching.branches,
+    branching.clones,
     branching.promote,
     branching.discard,
     upkeep.compact_command,

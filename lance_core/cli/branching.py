@@ -15,7 +15,7 @@ from lance_core.dataset.lance_dataset import LanceDataset
 from lance_core.errors import LanceError
 from lance_core.printing import printable
 
-__all__ = ["branches", "discard", "promote"]
+__all__ = ["branches", "clones", "discard", "promote"]
 
 
 @command("branches", versioned=False)
@@ -36,6 +36,24 @@ def branches(
     rows = [_row(dataset, name, described) for name, described in dataset.branches.list().items()]
     columns = ["branch", "parent", "parent_version", "version", "commits", "rows", "added", "removed", "drift"]
     output.rows(rows, [*columns, "promoted_version", "created", "committed"])
+
+
+@command("clones", versioned=False)
+@click.option("--release", metavar="CLONE", help="Keep no version for this clone any longer: its tag, or its root.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def clones(dataset: LanceDataset, output: Output, release: str | None, yes: bool) -> None:
+    """List the shallow clones that refer to files of a table, whose versions cleanup keeps; or release one."""
+    if release is not None:
+        if not (yes or output.as_json):
+            click.confirm(printable(f"Let cleanup remove what the clone {release} refers to?"), abort=True)
+        output.rows([{"released": name} for name in dataset.clones.release(release)], ["released"])
+        return
+    rows = [
+        {"clone": name, "uri": told["uri"], "branch": told["branch"] or "main", "version": told["version"],
+         "created": told["created_at"]}
+        for name, told in dataset.clones.list().items()
+    ]  # fmt: skip
+    output.rows(rows, ["clone", "uri", "branch", "version", "created"])
 
 
 @command("promote", versioned=False)

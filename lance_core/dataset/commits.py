@@ -8,12 +8,14 @@ from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Self, TypedDict
 
-from lance_core.commit import CommitOptions, Committed, WriteTry, commit
-from lance_core.errors import InvalidInputError
-from lance_core.store import CommitLock, open_store
+from lance_core.commit import CommitOptions, Committed, WriteTry, commit, load_latest
+from lance_core.errors import InvalidInputError, LanceError
+from lance_core.store import CommitLock, ObjectStore, open_store
+from lance_core.table.manifest import Manifest
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.verbs.records.operations import LanceOperation
 from lance_core.verbs.records.transactions import Transaction, commit_options, commit_transaction, merged
+from lance_core.verbs.refs.clones import release_tags
 from lance_core.verbs.version.destination import destination
 from lance_core.verbs.version.drop import drop
 from lance_core.verbs.version.handle import Handle
@@ -183,6 +185,8 @@ class CommittingVerbs(Handle):
     ) -> None:
         """Delete a dataset with everything below its root, other files included. Folders of a local disk stay.
 
+        Datasets whose files it refers to, as a shallow clone, need not keep them for it any longer.
+
         A symbolic link is removed and its target stays; if the root is one, nothing else is done.
 
         Rows of the dataset and its branches in an external manifest store are deleted last. An interrupted drop can be
@@ -196,4 +200,16 @@ class CommittingVerbs(Handle):
         Raises:
             DatasetNotFoundError: It is no dataset's root.
         """
-        drop(open_store(base_uri, storage_options), ignore_not_found=bool(ignore_not_found))
+        store = open_store(base_uri, storage_options)
+        latest = _latest_or_none(store)
+        drop(store, ignore_not_found=bool(ignore_not_found))
+        if latest is not None:
+            release_tags(store, latest)
+
+
+def _latest_or_none(store: ObjectStore) -> Manifest | None:
+    """The latest version of what is to be dropped; None if it cannot be read, which is dropped as well."""
+    try:
+        return load_latest(store)
+    except (LanceError, OSError):
+        return None

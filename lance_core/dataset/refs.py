@@ -12,6 +12,7 @@ from lance_core.table.operations import UpdateBases
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.refs.branches import Branches, create_branch
 from lance_core.verbs.refs.clone import Copier, deep_clone, shallow_clone
+from lance_core.verbs.refs.clones import Clones
 from lance_core.verbs.refs.ensure import ensure_branch
 from lance_core.verbs.refs.tags import Tags
 from lance_core.verbs.version.bases import DatasetBasePath
@@ -34,6 +35,11 @@ class BranchingVerbs(Handle):
     def branches(self) -> Branches:
         """The branches of the dataset, except main."""
         return Branches(self._place, self.move_to)
+
+    @property
+    def clones(self) -> Clones:
+        """The shallow clones that refer to files of this dataset, by the tags that keep these. Not in pylance."""
+        return Clones(self._place)
 
     def create_branch(
         self, branch: str, reference: Reference = None, storage_options: Mapping[str, str] | None = None
@@ -82,8 +88,8 @@ class BranchingVerbs(Handle):
     ) -> Self:
         """Create a dataset that refers to this one's files.
 
-        This dataset does not know the clone: a cleanup of its old versions deletes files that the clone needs. The
-        clone's handle
+        A tag `clone.<id>` keeps the version from any cleanup until the clone is dropped, or `clones.release` is called.
+        Where this dataset cannot be written to a warning says that its cleanup can break the clone. The clone's handle
         has no commit lock.
 
         Args:
@@ -98,7 +104,7 @@ class BranchingVerbs(Handle):
         """
         refuse("shallow_clone", others)
         options = self._options if storage_options is None else StorageOptions(storage_options)
-        manifest = shallow_clone(self._place.resolve(reference), target_path, options)
+        manifest = shallow_clone(self._place, self._place.resolve(reference), target_path, options)
         return type(self)(target_path, storage_options=dict(options), manifest=manifest)
 
     def deep_clone(

@@ -38,6 +38,7 @@ from lance_core.table.paths import (
 from lance_core.table.refs import BranchRef, TagRef
 from lance_core.threads import ThreadPool
 from lance_core.verbs.refs.branches import FORK_TAG_PREFIX
+from lance_core.verbs.refs.clones import is_clone_tag
 from lance_core.verbs.version.branch_roots import dataset_store, store_of_branch
 from lance_core.verbs.version.references import read_branches, read_tags, report_torn
 
@@ -344,8 +345,8 @@ def _keep_named(tags: Mapping[str, TagRef], branch: str | None, taken: set[int],
 
 
 def _is_fork_tag(name: str, ref: TagRef) -> bool:
-    """Whether a tag was made with a branch, to keep the version that it was forked from."""
-    return name.startswith(FORK_TAG_PREFIX) and "lance.branch" in ref.metadata
+    """Whether a tag was made with a branch or a shallow clone, to keep the version that it was forked from."""
+    return is_clone_tag(name, ref) or (name.startswith(FORK_TAG_PREFIX) and "lance.branch" in ref.metadata)
 
 
 def _branches(

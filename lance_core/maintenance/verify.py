@@ -26,6 +26,7 @@ from lance_core.table.rowids import row_record_problems
 from lance_core.threads import ThreadPool
 from lance_core.verbs.inspect.unique_row_ids import row_id_problems
 from lance_core.verbs.inspect.validation import check_columns
+from lance_core.verbs.refs.clones import missing_bases
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 
@@ -77,6 +78,8 @@ def verify(dataset: Handle, progress: Callable[[int, int], None] | None = None) 
     for index in source.manifest.indices:
         problems += _check_index(source, index)
     problems += _check_transaction(source)
+    for path, message in missing_bases(source.store, source.manifest):
+        problems.append(Problem(version=source.manifest.version, fragment_id=None, path=path, message=message))
     for version, path, message in history_problems(source.store):
         problems.append(Problem(version=version, fragment_id=None, path=path, message=message))
     return problems

@@ -15,7 +15,8 @@ from lance_core.table.operations import Clone
 from lance_core.table.paths import INDICES_PREFIX, data_key
 from lance_core.table.transaction import Transaction
 from lance_core.threads import ThreadPool
-from lance_core.verbs.version.references import Resolved
+from lance_core.verbs.refs.clones import protected
+from lance_core.verbs.version.references import Place, Resolved
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Copier", "FileCopy", "deep_clone", "shallow_clone"]
@@ -52,16 +53,18 @@ Copier: TypeAlias = Callable[[Sequence[FileCopy]], None]
 """Runs all copies, and raises if one fails."""
 
 
-def shallow_clone(version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
-    """Create a dataset that refers to the files of a version of another one.
-
-    The source does not know the clone: a cleanup of its old versions deletes files that the clone needs.
+def shallow_clone(place: Place, version: Resolved, target: str | PathLike[str], options: Mapping[str, str]) -> Manifest:
+    """Create a dataset that refers to the files of a version of another one, which a tag keeps from cleanup.
 
     Raises:
         DatasetExistsError: There is a dataset at the target.
         VersionNotFoundError: There is no such version.
     """
-    return _commit(version, version.manifest(), open_store(target, options), is_shallow=True)
+    manifest, store = version.manifest(), open_store(target, options)
+    if latest_version(store) is not None:
+        raise DatasetExistsError(f"Dataset already exists: {store.root}")
+    with protected(place, version.branch, manifest, store):
+        return _commit(version, manifest, store, is_shallow=True)
 
 
 def deep_clone(

@@ -16,7 +16,7 @@ from lance_core.table.paths import tag_ref_key
 from lance_core.table.refs import TagRef, check_tag_name, timestamp_text
 from lance_core.verbs.version.references import Place, Reference, load_tag, read_tags, refuse_torn, report_torn
 
-__all__ = ["Tags", "checked_order", "load_tags", "manifest_size", "write_tag"]
+__all__ = ["Tags", "checked_order", "describe_tag", "load_tags", "manifest_size", "write_tag"]
 
 Ordered = list[tuple[str, dict[str, Any]]]
 
@@ -37,7 +37,7 @@ class Tags:
 
         A tag whose file is torn is left out; the log names it.
         """
-        return {name: _describe(ref) for name, ref in self._load().items()}
+        return {name: describe_tag(ref) for name, ref in self._load().items()}
 
     def list_ordered(self, order: str | None = None) -> Ordered:
         """All tags by version, then name.
@@ -47,7 +47,7 @@ class Tags:
         """
         sign = checked_order(order)
         found = sorted(self._load().items(), key=lambda pair: (sign * pair[1].version, pair[0]))
-        return [(name, _describe(ref)) for name, ref in found]
+        return [(name, describe_tag(ref)) for name, ref in found]
 
     def _load(self) -> dict[str, TagRef]:
         found, torn = read_tags(self._place.root)
@@ -170,7 +170,8 @@ def checked_order(order: str | None) -> int:
     return 1 if order == "asc" else -1
 
 
-def _describe(ref: TagRef) -> dict[str, Any]:
+def describe_tag(ref: TagRef) -> dict[str, Any]:
+    """A tag as `Tags.list` tells of it."""
     return {
         "branch": ref.branch,
         "version": ref.version,

@@ -1,0 +1,176 @@
+"""Shallow clones at other roots: a tag on the version whose files each of them refers to keeps it from cleanup.
+
+    _refs/tags/clone.<id>.json      metadata: lance.clone = root of the clone
+
+Any library's cleanup keeps tagged versions. The tag is made before the clone is, and goes when the clone is dropped, or
+released by hand. A clone of a clone refers to files of both, and has a tag at each.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from lance_core.arguments import checked_methods
+from lance_core.commit import latest_version, load_latest
+from lance_core.errors import InvalidInputError, LanceError, StoreError, VersionNotFoundError
+from lance_core.store import ObjectStore, canonical_uri, delete_durably, open_store
+from lance_core.table.manifest import Manifest
+from lance_core.table.paths import branch_root, tag_ref_key
+from lance_core.table.refs import TagRef
+from lance_core.verbs.refs.tags import describe_tag, load_tags, write_tag
+from lance_core.verbs.version.references import Place
+
+__all__ = ["CLONE_TAG_PREFIX", "Clones", "is_clone_tag", "missing_bases", "protected", "release_tags"]
+
+CLONE_TAG_PREFIX: Final = "clone."
+CLONE_KEY: Final = "lance.clone"
+
+Names = list[str]
+
+_logger = logging.getLogger(__name__)
+
+
+def is_clone_tag(name: str, ref: TagRef) -> bool:
+    """Whether a tag was made with a shallow clone, to keep the version whose files that refers to."""
+    return name.startswith(CLONE_TAG_PREFIX) and CLONE_KEY in ref.metadata
+
+
+@checked_methods
+class Clones:
+    """The shallow clones of a dataset that are known to it.
+
+    Args:
+        place: Where its tags are.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def list(self) -> dict[str, dict[str, Any]]:
+        """The clones by the tags that keep their versions: `uri` of the clone, branch, version, times."""
+        found = {name: ref for name, ref in load_tags(self._place).items() if is_clone_tag(name, ref)}
+        return {name: {"uri": ref.metadata[CLONE_KEY], **describe_tag(ref)} for name, ref in found.items()}
+
+    def release(self, clone: str) -> Names:
+        """Let cleanup remove the version that a clone refers to, which breaks the clone unless it is gone.
+
+        Args:
+            clone: Its tag, or its root.
+
+        Returns:
+            The tags that are gone.
+
+        Raises:
+            VersionNotFoundError: There is no such clone.
+        """
+        listed = self.list()
+        names = [name for name, told in listed.items() if name == clone or told["uri"] == canonical_uri(clone)]
+        if not names:
+            raise VersionNotFoundError(
+                f"{self._place.root.root} has no clone {clone!r}; its clones are {', '.join(sorted(listed)) or 'none'}"
+            )
+        for name in names:
+            delete_durably(self._place.root, tag_ref_key(name))
+        return names
+
+
+@contextmanager
+def protected(place: Place, branch: str | None, manifest: Manifest, target: ObjectStore) -> Iterator[None]:
+    """Keep the version that a clone will refer to; not if the clone is not made.
+
+    Args:
+        place: The source's references.
+        branch: The branch that is cloned.
+        manifest: Its version.
+        target: The clone's store.
+    """
+    made: list[tuple[ObjectStore, str]] = []
+    try:
+        for known, where, version in [(place, branch, manifest), *_further(place, manifest)]:
+            name = f"{CLONE_TAG_PREFIX}{uuid.uuid4().hex[:12]}"
+            try:
+                write_tag(known, name, where, version, {CLONE_KEY: canonical_uri(target.root)})
+            except (StoreError, PermissionError) as error:
+                _warn(known, version, target, error)
+                continue
+            made.append((known.root, name))
+        yield
+    except BaseException:
+        for store, name in made:
+            store.delete(tag_ref_key(name))
+        raise
+
+
+def _warn(place: Place, manifest: Manifest, target: ObjectStore, error: Exception) -> None:
+    warnings.warn(
+        f"version {manifest.version} of {place.root.root} cannot be tagged ({error}): a cleanup there can remove files "
+        f"that the shallow clone {target.root} needs. deep_clone copies them",
+        stacklevel=6,
+    )
+
+
+def _further(place: Place, manifest: Manifest) -> Iterator[tuple[Place, str | None, Manifest]]:
+    """The versions of other datasets that a source, itself a clone, refers to and has a tag at."""
+    own = {canonical_uri(place.root.root)}
+    for root in sorted(_roots(manifest) - own):
+        store = open_store(root, place.root.options)
+        latest = load_latest(store)
+        if latest is None:
+            continue
+        other = Place(root=store, known=latest)
+        for name, ref in load_tags(other).items():
+            if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] in own:
+                resolved = other.resolve(name)
+                yield other, ref.branch, resolved.manifest()
+
+
+def _roots(manifest: Manifest) -> set[str]:
+    """The roots of the datasets that a version refers to files of; a base of a branch is named after it."""
+    bases = [base for base in manifest.base_paths if base.is_dataset_root]
+    return {
+        canonical_uri(base.path.removesuffix(f"/{branch_root(base.name)}") if base.name else base.path)
+        for base in bases
+    }
+
+
+def release_tags(store: ObjectStore, manifest: Manifest) -> None:
+    """Remove the tags of a clone that was dropped; one that cannot be removed is logged.
+
+    Args:
+        store: The clone's.
+        manifest: Its latest version.
+    """
+    own = canonical_uri(store.root)
+    for root in sorted(_roots(manifest) - {own}):
+        try:
+            source = open_store(root, store.options)
+            latest = load_latest(source)
+            if latest is None:
+                continue
+            for name, ref in load_tags(Place(root=source, known=latest)).items():
+                if is_clone_tag(name, ref) and ref.metadata[CLONE_KEY] == own:
+                    delete_durably(source, tag_ref_key(name))
+        except (LanceError, OSError) as error:
+            _logger.warning("the tag of the clone %s at %s was not removed: %s", own, root, error)
+
+
+def missing_bases(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """The path of each base that is gone, with a message."""
+    for base in manifest.base_paths:
+        used = sum(any(file.base_id == base.id for file in fragment.files) for fragment in manifest.fragments)
+        if not used:
+            continue
+        try:
+            other = open_store(base.path, store.options)
+            is_there = latest_version(other) is not None if base.is_dataset_root else any(True for _ in other.list(""))
+        except (InvalidInputError, StoreError) as error:
+            yield base.path, f"base path {base.path!r} (id {base.id}) cannot be reached: {error}"
+            continue
+        if not is_there:
+            kind = "no dataset is there" if base.is_dataset_root else "nothing is there"
+            yield base.path, f"base path {base.path!r} (id {base.id}), where files of {used} fragments lie: {kind}"

@@ -1,0 +1,115 @@
+"""A shallow clone goes on working when its source is cleaned up, by either library."""
+
+import datetime as dt
+import shutil
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lance_core
+from lance_core.cli.app import cli
+from lance_core.errors import DatasetExistsError, StoreError, VersionNotFoundError
+from lance_core.maintenance.verify import verify
+from lance_core.store.local import LocalStore
+
+LIBRARIES = {"ours": lance_core, "theirs": lance}
+
+
+def rows(*numbers):
+    return pa.table({"n": list(numbers)})
+
+
+def ids(uri):
+    found = sorted(lance_core.dataset(uri).to_table()["n"].to_pylist())
+    assert sorted(lance.dataset(uri).to_table()["n"].to_pylist()) == found
+    return found
+
+
+def overwrite_and_clean(uri, who="ours"):
+    lance_core.write_dataset(rows(9), uri, mode="overwrite")
+    options = {} if who == "ours" else {"error_if_tagged_old_versions": False}
+    LIBRARIES[who].dataset(uri).cleanup_old_versions(dt.timedelta(0), **options)
+
+
+@pytest.fixture
+def source(tmp_path):
+    dataset = lance_core.write_dataset(rows(1, 2), tmp_path / "source")
+    dataset.insert(rows(3))
+    return dataset
+
+
+@pytest.mark.parametrize("who", LIBRARIES)
+def test_cleanup_keeps_what_a_clone_needs(source, tmp_path, who):
+    target = str(tmp_path / "clone")
+    source.shallow_clone(target, 2)
+    (name,) = source.tags.list()
+    assert name.startswith("clone.")
+    overwrite_and_clean(source.uri, who)
+    assert ids(target) == [1, 2, 3]
+    assert verify(lance_core.dataset(target)) == []
+    assert source.clones.list()[name]["uri"] == target
+    lance_core.LanceDataset.drop(target)
+    assert source.clones.list() == {}
+    overwrite_and_clean(source.uri, who)
+    assert [version["version"] for version in lance_core.dataset(source.uri).versions()] == [4]
+
+
+def test_a_clone_of_a_branch_and_a_clone_of_a_clone(source, tmp_path):
+    branch = source.create_branch("draft")
+    branch.insert(rows(4))
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    source.shallow_clone(first, ("draft", None))
+    lance_core.dataset(first).shallow_clone(second, 3)
+    assert len(source.clones.list()) == 2
+    lance_core.LanceDataset.drop(first)
+    assert [told["uri"] for told in source.clones.list().values()] == [second]
+    source.clones.release(second)
+    assert source.clones.list() == {}
+    with pytest.raises(VersionNotFoundError, match="has no clone"):
+        source.clones.release(second)
+
+
+def test_a_clone_that_is_not_made_leaves_no_tag(source, tmp_path):
+    lance_core.write_dataset(rows(0), tmp_path / "there")
+    with pytest.raises(DatasetExistsError):
+        source.shallow_clone(tmp_path / "there", 1)
+    assert source.tags.list() == {}
+
+
+def test_a_source_that_cannot_be_written_to_is_warned_of(source, tmp_path, monkeypatch):
+    put = LocalStore.put_if_absent
+
+    def refused(self, key, data, **options):
+        if key.startswith("_refs/"):
+            raise StoreError("read-only file system")
+        return put(self, key, data, **options)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", refused)
+    with pytest.warns(UserWarning, match="deep_clone"):
+        source.shallow_clone(tmp_path / "clone", 2)
+    assert ids(tmp_path / "clone") == [1, 2, 3]
+
+
+def test_verify_names_a_missing_base(source, tmp_path):
+    target = str(tmp_path / "clone")
+    clone = source.shallow_clone(target, 2)
+    shutil.rmtree(source.uri)
+    messages = [problem.message for problem in verify(clone) if problem.path == source.uri]
+    assert len(messages) == 1
+    assert "no dataset is there" in messages[0]
+    lance_core.LanceDataset.drop(target)  # nothing is left to be released
+
+
+def test_the_command_lists_and_releases(source, tmp_path):
+    target = str(tmp_path / "clone")
+    source.shallow_clone(target, 2)
+    (name,) = source.clones.list()
+    listed = CliRunner().invoke(cli, ["clones", source.uri, "--json"])
+    assert (listed.exit_code, target in listed.output, name in listed.output) == (0, True, True)
+    released = CliRunner().invoke(cli, ["clones", source.uri, "--release", target, "--yes"])
+    assert released.exit_code == 0, released.output
+    assert source.clones.list() == {}
+    unknown = CliRunner().invoke(cli, ["clones", source.uri, "--release", target, "--yes"])
+    assert "has no clone" in unknown.output
