@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import lance_core
-from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError
+from lance_core.errors import DatasetNotFoundError, LanceError, SchemaError, VersionNotFoundError
 from lance_dagster._context import (
     instance_of,
     is_external,
@@ -33,13 +33,12 @@ from lance_dagster.handlers.base import ReadRequest
 from lance_dagster.history import undo_after
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
-from lance_dagster.reporting import branch_of_event
+from lance_dagster.recorded_versions import equal_version, recorded_version
 from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
 from lance_dagster.tables import branch_for_reading
 
 __all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]
 
-_EVENTS_LOOKED_AT = 100
 _KEYS_SHOWN = 3
 
 
@@ -184,7 +183,8 @@ def _materialized(
 ) -> lance_core.LanceDataset:
     """The table at the version that Dagster recorded last, or as it is if what that version has was undone since."""
     dataset = lance_core.dataset(location.uri, storage_options=options)
-    version = _materialized_version(context)
+    partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
+    version = recorded_version(context.instance, context.asset_key, partitions)
     if version is None or version == dataset.version:
         return dataset
     undo = undo_after(dataset, version)
@@ -195,23 +195,20 @@ def _materialized(
             version,
             undo,
         )
-    return dataset.checkout_version(version if undo is None else undo)
-
-
-def _materialized_version(context: dg.InputContext) -> int | None:
-    """The version in Dagster's last event for the asset, or for the partitions that are loaded.
-
-    None, for the latest, when there is no such event or it is not one of ours.
-    """
-    partitions = list(context.asset_partition_keys) if context.has_asset_partitions else None
-    wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
-    for record in context.instance.fetch_materializations(wanted, limit=_EVENTS_LOOKED_AT).records:
-        event = record.asset_materialization
-        if event is not None and branch_of_event(event) is None:  # what lies on a branch is no version of main
-            entry = event.metadata.get("lance/version")
-            value = entry.value if entry is not None else None
-            return value if isinstance(value, int) else None
-    return None
+    wanted = version if undo is None else undo
+    try:
+        return dataset.checkout_version(wanted)
+    except VersionNotFoundError as error:
+        equal = equal_version(dataset, wanted)
+        if equal is None:
+            raise VersionNotFoundError(
+                f"{where}: version {wanted} of {location.uri}, which Dagster recorded last, was cleaned up, and later "
+                'versions may have other rows. Materialize the asset again, or set read="latest" on the IO manager (or '
+                "metadata lance/version, lance/tag or lance/as_of on this input). A maintenance job with the same IO "
+                "manager keeps such versions"
+            ) from error
+        context.log.info("%s: version %d was cleaned up; %d has the same rows", where, wanted, equal.version)
+        return equal
 
 
 def wanted_columns(value: object, schema: pa.Schema, where: str) -> list[str] | None:

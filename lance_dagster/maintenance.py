@@ -25,6 +25,7 @@ from lance_dagster._context import job_beside_resources
 from lance_dagster.foreign import described, is_foreign
 from lance_dagster.names import mapping_key
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
+from lance_dagster.recorded_versions import recorded_versions
 from lance_dagster.settings import partition_columns
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
@@ -359,16 +360,18 @@ def _materialize(
 def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
-    del job
-    for problem in upkeep.refresh_indices(dataset, table, _properties(context, table, dataset)):
+    options, properties = job.options(context, table.asset), _properties(context, table, dataset)
+    for problem in upkeep.refresh_indices(dataset, table, properties, options):
         context.log.warning("asset %s: %s", table.asset, problem)
 
 
 def _clean_up(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
 
-    del job, context
-    upkeep.clean_up(dataset, table)
+    in_use = None
+    if job.root(context).reads_materialized is not False:
+        in_use = recorded_versions(context.instance, dg.AssetKey.from_user_string(table.asset))
+    upkeep.clean_up(dataset, table, in_use)
 
 
 _STEPS: dict[str, tuple[Work, str]] = {

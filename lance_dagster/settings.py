@@ -214,6 +214,7 @@ class TableSettings:
             branching=self.branching,
             ui_url=self.ui_url,
             max_unindexed_fragments=self.max_unindexed_fragments if self.index_partitions else None,
+            reads_materialized=self.read == "materialized",
         )
 
 

@@ -75,6 +75,8 @@ class TableRoot:
         schema: The folder of assets that name none.
         branching: Which runs read and write a branch.
         ui_url: Where the Dagster UI is, if not at the root of its host.
+        reads_materialized: Whether inputs are the versions that Dagster recorded last, which cleanup must keep; None if
+            the resource does not tell.
         max_unindexed_fragments: How many fragments may lie outside of zone maps on partition columns; None for no zone
             maps.
     """
@@ -85,6 +87,7 @@ class TableRoot:
     branching: BranchPolicy = field(default_factory=BranchPolicy.off)
     ui_url: str = ""
     max_unindexed_fragments: int | None = 64
+    reads_materialized: bool | None = None
 
     @property
     def options(self) -> dict[str, str] | None:

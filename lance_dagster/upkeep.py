@@ -216,12 +216,29 @@ def _commit(
     dataset: lance_core.LanceDataset, results: Sequence[RewriteResult], upkeep: Upkeep, properties: Mapping[str, str]
 ) -> int:
     """Commit what fits; how many results did not."""
+    before = _segments(dataset)
     try:
         metrics = commit_what_fits(dataset, results, properties)
     except CommitConflictError:
         return len(results)
     _count(upkeep, metrics)
+    extended = {name for name, _ in _segments(dataset) - before}
+    if extended:
+        upkeep.count(indices_refreshed=len(extended), indices_not_refreshed=0)
     return metrics.tasks_skipped
+
+
+def _segments(dataset: lance_core.LanceDataset) -> set[tuple[str, str]]:
+    """The segments of indices, by name; not of zone maps, which are counted where they are made for partitions."""
+    if not dataset.has_index:
+        return set()
+    described = [found for found in dataset.describe_indices() if not found.name.startswith("__lance_")]
+    return {
+        (found.name, str(segment.uuid))
+        for found in described
+        if found.index_type.upper() != "ZONEMAP"
+        for segment in found.segments
+    }
 
 
 def _count(upkeep: Upkeep, metrics: CompactionMetrics) -> None:
@@ -247,8 +264,15 @@ def materialize_deletions(
         upkeep.lost += left.lost
 
 
-def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties: Mapping[str, str]) -> Iterator[str]:
+def refresh_indices(
+    dataset: lance_core.LanceDataset,
+    upkeep: Upkeep,
+    properties: Mapping[str, str],
+    storage_options: Mapping[str, str] | None = None,
+) -> Iterator[str]:
     """Make the zone maps that are due, and extend indices to the rows that they do not cover.
+
+    Indices for vector and full-text search are extended by pylance where it is installed (the extra `search`).
 
     Yields what could not be done, in words.
 
@@ -256,6 +280,7 @@ def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties
         dataset: The table.
         upkeep: What is known of it, which is counted on.
         properties: Texts for the table's history.
+        storage_options: How pylance reaches the table.
     """
     policy = upkeep.resolved
     most = upkeep.most_unindexed
@@ -271,7 +296,11 @@ def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties
             dataset.optimize.optimize_indices(index_names=[name], transaction_properties=properties)
             refreshed += 1
         except UnsupportedError as error:
-            yield f"index {name!r} was not refreshed: {error}"
+            problem = _extend_by_pylance(dataset, name, storage_options)
+            if problem is None:
+                refreshed += 1
+            else:
+                yield f"index {name!r} was not refreshed: {error}; {problem}"
         except CommitConflictError as error:
             upkeep.lost += 1
             yield f"index {name!r} was not refreshed, a writer was faster: {error}"
@@ -279,12 +308,41 @@ def refresh_indices(dataset: lance_core.LanceDataset, upkeep: Upkeep, properties
     upkeep.count(indices_refreshed=refreshed, indices_not_refreshed=len(due) - refreshed)
 
 
-def clean_up(dataset: lance_core.LanceDataset, upkeep: Upkeep) -> None:
-    """Remove old versions, and the files that only they need; tagged versions and those of branches stay."""
+def _extend_by_pylance(
+    dataset: lance_core.LanceDataset, name: str, storage_options: Mapping[str, str] | None
+) -> str | None:
+    """Have pylance extend an index of a kind that is not built here, such as vector and full-text ones.
+
+    Returns:
+        Why it did not, in words; None if it did.
+    """
+    try:
+        import lance  # noqa: PLC0415 - an extra
+    except ImportError:
+        return "pylance extends it where it is installed: pip install 'lance-dagster[search]'"
+    try:
+        found = lance.dataset(dataset.uri, storage_options=dict(storage_options or {}) or None)
+        found.optimize.optimize_indices(index_names=[name])
+    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+        return f"nor could pylance extend it: {error}"
+    return None
+
+
+def clean_up(dataset: lance_core.LanceDataset, upkeep: Upkeep, in_use: Mapping[str, int] | None = None) -> None:
+    """Remove old versions, and the files that only they need; tagged versions and those of branches stay.
+
+    Args:
+        dataset: The table.
+        upkeep: What is known of it, which is counted on.
+        in_use: Further versions to keep, by what names them.
+    """
     policy = upkeep.resolved
     if policy.cleans_up:
         stats = dataset.cleanup_old_versions(
-            older_than=policy.age, retain_versions=policy.retain_versions, error_if_tagged_old_versions=False
+            older_than=policy.age,
+            retain_versions=policy.retain_versions,
+            error_if_tagged_old_versions=False,
+            in_use=in_use,
         )
         upkeep.count(
             versions_removed=stats.old_versions, data_files_removed=stats.data_files_removed,

@@ -525,7 +525,9 @@ def test_arguments_are_pylances_and_ours_come_last():
     own, other = (
         list(inspect.signature(kind.compact_files).parameters) for kind in (DatasetOptimizer, PylanceOptimizer)
     )
-    assert own == [*other, "deletions_only", "partition_by", "transaction_properties", "progress"]
+    ours = {"target_bytes_per_fragment", "deletions_only", "partition_by", "transaction_properties", "progress"}
+    assert own[: len(other)] == other
+    assert set(own[len(other) :]) == ours
     for verb in ("cleanup_old_versions", "explain_cleanup_old_versions"):
         own, other = (
             inspect.signature(getattr(kind, verb)).parameters for kind in (lance_core.LanceDataset, lance.LanceDataset)
@@ -539,13 +541,14 @@ def test_files_end_at_the_bytes_at_which_pylances_end(tmp_path):
     table = pa.table({"a": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2**22)), 1024)})  # 8 KiB a row
     cuts = []
     for library in (lance, lance_core):
-        for most in (1000, 10_000_000):
+        for most in (2_000_000, 10_000_000):
             path = str(tmp_path / f"{library.__name__}{most}")
-            dataset = library.write_dataset(table, path, max_rows_per_file=2048)
+            dataset = library.write_dataset(table, path, max_rows_per_file=128)
             options = {"target_rows_per_fragment": 100 * 1024, "max_bytes_per_file": most, "batch_size": 128}
             dataset.optimize.compact_files(materialize_deletions=False, **options)
             cuts.append([fragment.count_rows() for fragment in dataset.get_fragments()])
-    assert cuts[:2] == cuts[2:] == [[1024] * 4, [2048] * 2]
+    assert cuts[:2] == cuts[2:]
+    assert 2 < len(cuts[1]) < len(cuts[0]) < 32
     assert lance.dataset(path).to_table().equals(table)
 
 
