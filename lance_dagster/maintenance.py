@@ -25,7 +25,6 @@ from lance_dagster._context import job_beside_resources
 from lance_dagster.foreign import described, is_foreign
 from lance_dagster.names import mapping_key
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.recorded_versions import recorded_versions
 from lance_dagster.settings import partition_columns
 from lance_dagster.tables import TableLike, TableRef, TableRoot, table_refs, table_root
 
@@ -367,6 +366,7 @@ def _refresh(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.Lan
 
 def _clean_up(job: _Job, context: dg.OpExecutionContext, dataset: "lance_core.LanceDataset", table: "Upkeep") -> None:
     from lance_dagster import upkeep  # noqa: PLC0415 - heavy imports at first use
+    from lance_dagster.recorded_versions import recorded_versions  # noqa: PLC0415 - as above
 
     in_use = None
     if job.root(context).reads_materialized is not False:
