@@ -13,6 +13,7 @@ CLASSES := .venv/spark-classes.jsa
 # The floors of pyproject.toml.
 LOWEST_DAGSTER := 1.11.8
 LOWEST_SPARK := 4.1.0
+CLIENT := .venv-client
 
 # Where it is set, each of the many programs that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,6 +75,12 @@ DRAWN ?= anew
 test-slow: java setup $(CLASSES) ## Run the tests that take minutes (MINUTES, SEED, SLOW)
 	$(RUN)/pytest -m "slow and not ceph" --timeout 3600 --hypothesis-profile $(DRAWN) \
 	  $(if $(MINUTES),--minutes $(MINUTES) --seed $(SEED) -n 2 --dist load --maxschedchunk 1) $(SLOW)
+
+.PHONY: test-connect-client
+test-connect-client: java setup $(CLASSES) | $(UV) ## Test a client that has pyspark-client alone
+	$(UV) venv --quiet --clear --python .venv/bin/python $(CLIENT)
+	VIRTUAL_ENV=$(CLIENT) $(UV) pip install --quiet -e . "pyspark-client>=$(LOWEST_SPARK)"
+	$(RUN)/pytest tests/pyspark_lance/test_connect_client.py -m slow
 
 .PHONY: test-ui
 test-ui: setup ## Run the tests of the Dagster UI in headless Chromium

@@ -17,7 +17,9 @@ when it is first asked for.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _check_version(name)
     try:
         value = getattr(import_module(home[0]), home[1])
     except ModuleNotFoundError as error:
@@ -106,6 +109,39 @@ def __getattr__(name: str) -> Any:
         ) from None
     globals()[name] = value
     return value
+
+
+_OLDEST: Final = (4, 1)
+"""The oldest Spark that has what the data source and the types need."""
+
+
+def _check_version(name: str) -> None:
+    """Make sure that an installed pyspark, or pyspark-client, is new enough; without one, nothing is said here.
+
+    Raises:
+        ImportError: It is older; the message names both versions.
+    """
+    found = _installed()
+    digits = [int(part) if part.isdecimal() else 0 for part in (found or "").split(".")[:2]]
+    if found is not None and tuple(digits) < _OLDEST:
+        raise ImportError(
+            f"pyspark_lance.{name} needs Spark {_OLDEST[0]}.{_OLDEST[1]} or newer, and pyspark {found} is installed:"
+            " pip install 'lance-dagster[spark]' --upgrade",
+            name="pyspark",
+        )
+
+
+def _installed() -> str | None:
+    """The version of pyspark, as far as it can be found without loading it."""
+    loaded = getattr(sys.modules.get("pyspark"), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
+    for distribution in ("pyspark", "pyspark-client", "pyspark-connect"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return None
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ from typing import Final
 from lance_core import errors
 from lance_core.errors import LanceError
 
-__all__ = ["own_error", "plain_errors", "short_errors"]
+__all__ = ["SparkGoneError", "own_error", "plain_errors", "short_errors", "spark_gone"]
 
 _LOGGER = logging.getLogger("pyspark_lance")
 
@@ -36,13 +36,24 @@ def plain_errors() -> Iterator[None]:
     """Have Spark report only class and text of an error of ours; has no effect outside of Spark's workers."""
     try:
         yield
-    except LanceError:
+    except LanceError as error:
         if any(name.startswith(_WORKER) for name in os.environ):
-            _LOGGER.exception("a task or data source of Lance failed")
+            # Without a configured log, Python prints warnings and errors on the user's screen.
+            level = logging.INFO if isinstance(error, _MISTAKES) else logging.ERROR
+            _LOGGER.log(level, "a task or data source of Lance failed", exc_info=True)
             # The process does nothing after this: Spark reports what is raised, and ends it.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 
+
+_MISTAKES: Final = (
+    errors.InvalidInputError,
+    errors.SchemaError,
+    errors.UnsupportedError,
+    errors.NotFoundError,
+    errors.DatasetExistsError,
+)
+"""Errors that say all themselves: a traceback would add nothing."""
 
 _SPARKS: Final = re.compile(r"\[[A-Z][A-Z_.0-9]+\][^\n]*")
 """Spark's own account of an error, without the plan or the Java stack below it."""
@@ -67,6 +78,39 @@ def short_errors(what: str) -> Iterator[None]:
         if said is None:
             raise
         raise errors.InvalidInputError(f"{what}: {said.group()}") from error
+
+
+class SparkGoneError(LanceError):
+    """The Java process of the Spark session, or its Connect server, went away while it was needed."""
+
+    code = "spark-gone"
+
+
+_GONE: Final = re.compile(
+    r"Answer from Java side is empty|Error while (sending|receiving)|Connection refused|UNAVAILABLE"
+)
+
+
+def spark_gone(error: BaseException, session: object) -> SparkGoneError | None:
+    """The error to raise if a job failed because its Spark went away; None for other failures.
+
+    Args:
+        error: What the job raised.
+        session: Its session.
+    """
+    gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
+    process = getattr(gateway, "proc", None)
+    dead = process is not None and process.poll() is not None
+    lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
+    # Other errors come from Spark itself, and may have any text of a user's function in them.
+    said = type(error).__name__ in ("Py4JError", "SparkConnectGrpcException") and _GONE.search(str(error))
+    if not (dead or lost or said):
+        return None
+    cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+    how = f", with exit code {process.returncode}" if dead else ""
+    return SparkGoneError(
+        f"Spark went away while its job ran{how}: {cause}. Start a new session and do it again; Spark's log says why"
+    )
 
 
 def own_error(error: BaseException) -> BaseException:

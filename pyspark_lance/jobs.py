@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pyspark_lance.failures import own_error
+from pyspark_lance.failures import own_error, spark_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +65,9 @@ def run_job(session: SparkSession, call: Callable[[], _Result]) -> _Result:
         job.wait_for_tasks()
         raise
     if job.error is not None:
+        gone = spark_gone(job.error, session)
+        if gone is not None:
+            raise gone from job.error
         job.wait_for_tasks()
         found = own_error(job.error)
         if found is not job.error:

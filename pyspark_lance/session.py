@@ -15,6 +15,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -113,6 +114,12 @@ def local_session(
             "a Spark session needs pyspark: pip install 'lance-dagster[spark]'", name=error.name
         ) from None
 
+    if find_spec("py4j") is None:
+        raise ModuleNotFoundError(
+            "a Spark session on this machine needs the whole of pyspark, and pyspark-client alone is installed: pip"
+            " install 'lance-dagster[spark]', or connect to a server, SparkSession.builder.remote('sc://host:15002')",
+            name="py4j",
+        )
     ensure_java()
     ensure_python()
     builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")

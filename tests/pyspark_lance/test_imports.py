@@ -84,3 +84,22 @@ def test_workers_get_this_python_unless_told_otherwise(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "/somewhere/python")
     ensure_python()
     assert os.environ["PYSPARK_PYTHON"] == "/somewhere/python"
+
+
+@pytest.mark.parametrize("old", ["3.5.9", "4.0.3", "4.0.0.dev1"])
+def test_an_old_spark_is_one_sentence_at_every_entry(monkeypatch, old):
+    monkeypatch.setattr("pyspark_lance._installed", lambda: old)
+    for name in pyspark_lance.__all__:
+        monkeypatch.delitem(vars(pyspark_lance), name, raising=False)
+        with pytest.raises(
+            ImportError, match=rf"^pyspark_lance\.{name} needs Spark 4\.1 or newer, and pyspark {old} is"
+        ):
+            getattr(pyspark_lance, name)
+
+
+def test_a_new_spark_is_taken():
+    for new in ("4.1.0", "4.10.0", "5.0.0"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pyspark_lance._installed", lambda new=new: new)
+            patch.delitem(vars(pyspark_lance), "write", raising=False)
+            assert callable(pyspark_lance.write)

@@ -1,0 +1,107 @@
+"""The whole public API of `pyspark_lance` where only `pyspark-client` is installed: `python client_driver.py URL FOLDER`.
+
+Prints the public names that it has used, as JSON.
+"""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lance_core
+import pyspark_lance
+
+
+def error_of(call: Callable[[], object]) -> str:
+    """Class and text of the error that a call raises."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - whatever it is is looked at
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("there was no error")
+
+
+def main() -> None:
+    assert importlib.util.find_spec("py4j") is None, "this environment has a classic pyspark"
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    url, folder = sys.argv[1], Path(sys.argv[2])
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    uri = str(folder / "t.lance")
+
+    def rows(of=uri):
+        return lance_core.dataset(of).count_rows()
+
+    frame = spark.sql("select id, cast(id % 3 as int) as day, concat('s', id) as s from range(100)")
+    result = pyspark_lance.write(frame, uri)
+    assert isinstance(result, pyspark_lance.WriteResult)
+    assert (result.version, result.rows_written) == (1, 100)
+    pyspark_lance.register(spark, "lance")
+    assert pyspark_lance.DefaultSource.name() == "lance"
+
+    read = pyspark_lance.read(spark, uri)
+    assert read.count() == 100
+    assert not read.isEmpty()
+    assert read.select(F.col("id"), F.col("day") + 1).where("id = 5").collect() == [(5, 3)]
+    assert read.select("*").limit(3).count() == 3
+    assert read.select("id", "day").where(F.col("id") > 97).count() == 2
+    assert read.select(read.id).where(read.id == 4).collect() == [(4,)]
+    assert read.selectExpr("id * 2 as double").agg(F.max("double")).collect() == [(198,)]
+    assert read.agg({"id": "max"}).collect() == [(99,)]
+    assert read.agg(F.sum("id"), F.count("*")).collect() == [(4950, 100)]
+    assert read.drop("s").sort(F.desc("id")).limit(1).collect() == [(99, 0)]
+    assert read.where("id < 5").orderBy("day", "id").count() == 5
+    assert read.filter(read.day == 1).groupBy("day").count().collect() == [(1, 33)]
+    assert read.join(read.select("id"), "id").count() == 100
+    assert read.cache().selectExpr("count(*)").collect() == [(100,)]
+    read.unpersist()
+    assert pyspark_lance.read(spark, uri, columns=["ID"], filter="day = 1").count() == 33
+    read.explain()
+
+    merged = pyspark_lance.merge(spark.sql("select id, 9 as day, 'm' as s from range(95, 105)"), uri, on="id")
+    assert isinstance(merged, pyspark_lance.ChangeResult)
+    assert (merged.rows_inserted, merged.rows_updated) == (5, 5)
+    assert pyspark_lance.update(uri, {"day": "day + 1L"}, "id < 5", spark=spark).rows_updated == 5
+    assert pyspark_lance.delete(uri, "id >= 100", spark=spark).rows_deleted == 5
+    assert pyspark_lance.delete(uri, spark.range(2), on="id").rows_deleted == 2
+    pyspark_lance.write(frame.where("day = 1"), uri, mode="overwrite", replace_where="day = 1", partition_by=["day"])
+    pyspark_lance.write(frame.selectExpr("*", "1 as new").limit(1), uri, schema_mode="add_columns")
+
+    frame.write.format("lance").mode("append").option("mergeSchema", "true").save(uri)
+    assert spark.read.format("lance").load(uri).count() == rows()
+
+    pyspark_lance.create_scalar_index(spark, uri, "day", "BITMAP")
+    report = pyspark_lance.compact(spark, uri)
+    assert isinstance(report, pyspark_lance.CompactionReport)
+    assert not report.failures
+
+    clone = str(folder / "clone.lance")
+    pyspark_lance.deep_clone(spark, uri, clone)
+    assert rows(clone) == rows()
+
+    parquet = str(folder / "parquet")
+    frame.write.parquet(parquet)
+    converted = pyspark_lance.convert(parquet, str(folder / "converted.lance"), partition_expr="day", spark=spark)
+    assert isinstance(converted, pyspark_lance.ConvertResult)
+    assert converted.rows == 100
+    pyspark_lance.to_parquet(str(folder / "converted.lance"), str(folder / "back"), partition_by=["day"], spark=spark)
+    assert spark.read.parquet(str(folder / "back")).count() == 100
+
+    stream = spark.readStream.format("lance").load(uri).select("id", "day")
+    query = stream.writeStream.format("lance").option("checkpointLocation", str(folder / "checkpoint"))
+    query.trigger(availableNow=True).start(str(folder / "copy.lance")).awaitTermination()
+    assert rows(str(folder / "copy.lance")) == rows()
+
+    other = frame.withColumnRenamed("s", "other")
+    assert "SchemaError: merge: " in error_of(lambda: pyspark_lance.merge(other, uri, on="id"))
+    large = spark.sql("select 3000000000L as id, 3000000000L as day, 's' as s, 1 as new")
+    assert "InvalidInputError: column 'day': the value 3000000000" in error_of(lambda: pyspark_lance.write(large, uri))
+    assert "lance-dagster[spark]" in error_of(lambda: pyspark_lance.local_session("local[2]"))
+    print(json.dumps(dir(pyspark_lance)))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
