@@ -100,14 +100,14 @@ def spark_gone(error: BaseException, session: object) -> SparkGoneError | None:
     """
     gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
     process = getattr(gateway, "proc", None)
-    dead = process is not None and process.poll() is not None
+    code = None if process is None else process.poll()
     lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
     # Other errors come from Spark itself, and may have any text of a user's function in them.
     said = type(error).__name__ in ("Py4JError", "SparkConnectGrpcException") and _GONE.search(str(error))
-    if not (dead or lost or said):
+    if not (code is not None or lost or said):
         return None
     cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-    how = f", with exit code {process.returncode}" if dead else ""
+    how = "" if code is None else f", with exit code {code}"
     return SparkGoneError(
         f"Spark went away while its job ran{how}: {cause}. Start a new session and do it again; Spark's log says why"
     )
