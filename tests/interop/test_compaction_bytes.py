@@ -36,15 +36,16 @@ def rewritten(dataset, **options):
     )
 
 
-def test_files_of_limited_size_are_not_rewritten_again(tmp_path):
-    table = wide(100, 20_000)
-    batches = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=5))
-    dataset = lance_core.write_dataset(batches, tmp_path / "t", max_bytes_per_file=400_000)
-    assert len(dataset.get_fragments()) > 3
-    dataset.optimize.compact_files(max_bytes_per_file=400_000)
+@pytest.mark.parametrize(("count", "most"), [(18, 400_000), (11, 400_000), (25, 400_000)])
+def test_files_of_limited_size_are_not_rewritten_again(tmp_path, count, most):
+    """Such as four of 18 rows: their 1.4 MB would be four files again."""
+    for i in range(4):
+        lance_core.write_dataset(wide(count, 20_000), tmp_path / "t", mode="append" if i else "create")
+    dataset = lance_core.dataset(tmp_path / "t")
+    first = rewritten(dataset, max_bytes_per_file=most)
+    assert (first > 0) == (count == 11)
     version = dataset.version
-    for _ in range(2):
-        dataset.optimize.compact_files(max_bytes_per_file=400_000)
+    assert rewritten(dataset, max_bytes_per_file=most) == 0
     assert dataset.version == version
 
 

@@ -86,6 +86,6 @@ def test_what_others_changed_is_no_equal(lake, compacts):
         lake.table("nyc/flights").optimize.compact_files()
     lake.table("nyc/flights").cleanup_old_versions(timedelta(0))
     message = load(lake, flights, fails=True)
-    assert "input rows" in message
+    assert "input 'rows'" in message
     assert 'read="latest"' in message
     assert lance_core.dataset(lake.uri("nyc/flights")).count_rows() == 3
