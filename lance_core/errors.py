@@ -13,6 +13,7 @@
     |-- AlreadyExistsError (FileExistsError)    something is there already
     |   `-- DatasetExistsError
     |-- CorruptFileError (OSError)              bytes do not follow the format: names the file
+    |   `-- TornFileError                       ... the file of a tag or branch is empty or cut short
     |-- StoreError (OSError)                    the storage failed
     |   `-- OutcomeUnknownError                 ... and it is not known whether a write took effect
     `-- CommitConflictError (OSError)           another writer came first; `.retryable` tells what to do
@@ -55,6 +56,7 @@ __all__ = [
     "SchemaError",
     "StoreError",
     "SupersededError",
+    "TornFileError",
     "UndecidedWriteError",
     "UnsupportedError",
     "VersionNotFoundError",
@@ -141,6 +143,12 @@ class CorruptFileError(LanceError, OSError):
     """A file does not follow the format."""
 
     code = "corrupt-file"
+
+
+class TornFileError(CorruptFileError):
+    """The file of a tag or a branch is empty or cut short: it can be deleted, and says nothing."""
+
+    code = "torn-file"
 
 
 class StoreError(LanceError, OSError):

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from lance_core.errors import CorruptFileError, InvalidInputError
+from lance_core.errors import CorruptFileError, InvalidInputError, TornFileError
 
 __all__ = [
     "MAIN",
@@ -313,8 +313,10 @@ def _load(
     try:
         content = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{kind} file: not JSON") from error
-    missing = [key for key in required if key not in content] if isinstance(content, dict) else list(required)
+        raise TornFileError(f"{kind} file: not JSON") from error
+    if not isinstance(content, dict):
+        raise TornFileError(f"{kind} file: not a JSON object; lacks {', '.join(required)}")
+    missing = [key for key in required if key not in content]
     if missing:
         raise CorruptFileError(f"{kind} file: lacks {', '.join(missing)}")
     result: dict[str, Any] = content

@@ -10,7 +10,13 @@ from typing import Final
 import numpy as np
 
 from lance_core.commit import identity_of, latest_version, load_manifest, refuse_another, refuse_gone
-from lance_core.errors import CorruptFileError, InvalidInputError, ObjectNotFoundError, VersionNotFoundError
+from lance_core.errors import (
+    CorruptFileError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    TornFileError,
+    VersionNotFoundError,
+)
 from lance_core.store import ObjectStore
 from lance_core.table.manifest import Manifest
 from lance_core.table.paths import (
@@ -176,7 +182,11 @@ def find_tag(root: ObjectStore, tag: str) -> TagRef | None:
 
 
 def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
-    """Read all tags by name; those whose files are torn are left out, and what is wrong with each is returned, too."""
+    """Read all tags by name; those whose files are torn are left out, and what is wrong with each is returned, too.
+
+    Raises:
+        CorruptFileError: The file of one is whole, and says what cannot be.
+    """
     found: dict[str, TagRef] = {}
     torn = []
     for meta in root.list(TAGS_PREFIX):
@@ -185,7 +195,7 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
             continue
         try:
             tag = find_tag(root, name)
-        except CorruptFileError as error:
+        except TornFileError as error:
             torn.append(str(error))
         else:
             if tag is not None:  # nobody has deleted it since it was listed
@@ -194,7 +204,11 @@ def read_tags(root: ObjectStore) -> tuple[dict[str, TagRef], list[str]]:
 
 
 def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, str]]:
-    """Read the references of all branches by name; of those whose files are torn what is wrong with each."""
+    """Read the references of all branches by name; of those whose files are torn what is wrong with each.
+
+    Raises:
+        CorruptFileError: The file of one is whole, and says what cannot be.
+    """
     found: dict[str, BranchRef] = {}
     torn = {}
     for meta in root.list(BRANCHES_PREFIX):
@@ -205,7 +219,7 @@ def read_branches(root: ObjectStore) -> tuple[dict[str, BranchRef], dict[str, st
             found[name] = _read_branch(root, name)
         except ObjectNotFoundError:
             continue  # deleted since it was listed
-        except CorruptFileError as error:
+        except TornFileError as error:
             torn[name] = str(error)
     return found, torn
 
@@ -223,7 +237,7 @@ def refuse_torn(messages: Iterable[str]) -> None:
         CorruptFileError: The file of one is torn.
     """
     for message in messages:
-        raise CorruptFileError(message)
+        raise TornFileError(message)
 
 
 def _read_branch(root: ObjectStore, branch: str) -> BranchRef:
@@ -235,7 +249,7 @@ def _read_branch(root: ObjectStore, branch: str) -> BranchRef:
 
 
 def _torn(root: ObjectStore, key: str, remedy: str, error: CorruptFileError) -> CorruptFileError:
-    return CorruptFileError(f"{root.root}/{key}: {error}. A writer was cut short there, or a disk; {remedy}")
+    return type(error)(f"{root.root}/{key}: {error}. {remedy}")
 
 
 def load_branch(root: ObjectStore, branch: str) -> BranchRef:
