@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import lance_core
-from lance_core.errors import EarlierTryError, SupersededError
+from lance_core.errors import EarlierTryError, InvalidInputError, SupersededError
 
 __all__ = ["EXTRAS_KEY", "AttemptProperties", "attempt_properties"]
 
@@ -38,6 +38,7 @@ class AttemptProperties(dict[str, str]):
         is_retry: bool,
         since: datetime | None,
         succeeded: Sequence[str],
+        branch: str | None = None,
     ) -> None:
         super().__init__(properties)
         self.token = token
@@ -45,6 +46,7 @@ class AttemptProperties(dict[str, str]):
         self.is_retry = is_retry
         self.since = since
         self.succeeded = frozenset(succeeded)
+        self.branch = branch
 
     def write_try_for(self, dataset: lance_core.LanceDataset | None, mode: str) -> lance_core.WriteTry:
         """The attempt as a commit takes it.
@@ -56,7 +58,14 @@ class AttemptProperties(dict[str, str]):
         Raises:
             SupersededError: a later attempt has committed already.
             EarlierTryError: versions in which an earlier attempt of an append may have added rows were cleaned up.
+            InvalidInputError: the run is on a branch, and this is not it.
         """
+        if self.branch is not None and (dataset is None or dataset.branch != self.branch):
+            where = "a table that is not there yet" if dataset is None else dataset.uri
+            raise InvalidInputError(
+                f"the run is on branch {self.branch!r}, and {where} is not that branch: write to what "
+                "LanceTableResource.uri gives the asset on Dagster's side"
+            )
         own = lance_core.WriteTry(token=(_TOKEN_KEY, self.token), number=self.number)
         if dataset is None or not self.is_retry:
             return own
@@ -107,4 +116,5 @@ def attempt_properties(properties: Mapping[str, str], extras: Mapping[str, Any],
         is_retry=attempt > 0 or bool(extras.get("is_retry")),
         since=datetime.fromisoformat(since) if isinstance(since, str) else None,
         succeeded=[str(one) for one in extras.get("succeeded", ())],
+        branch=extras.get("branch"),
     )

@@ -112,7 +112,8 @@ class LanceTableResource(dg.ConfigurableResource["LanceTableResource"]):
         running = running_run()
         if running is None:
             raise dg.DagsterInvariantViolationError("pipes_extras is called in the body of an asset or op")
-        return {"lance_dagster": attempt_facts(*running)}
+        branch = branch_of_run(self._root_of_step().branching, running[1])
+        return {"lance_dagster": {**attempt_facts(*running), "branch": branch}}
 
     def open(
         self,

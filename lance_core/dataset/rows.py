@@ -42,6 +42,11 @@ class ChangingVerbs(Handle):
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
         """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
+        if hasattr(options.get("transaction_properties"), "write_try_for"):
+            from lance_core.dataset import writing  # noqa: PLC0415 - it makes handles, whose class is made of this one
+
+            self.move_to(writing.write_dataset(data, self, mode=mode, **options).source.manifest)
+            return
         schema, storage_options, commit_lock = (
             options.pop(name, None) for name in ("schema", "storage_options", "commit_lock")
         )

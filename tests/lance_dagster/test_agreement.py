@@ -285,6 +285,19 @@ def undone_promotion(story):
     assert len(story.events()) == before
 
 
+def undone_on_a_branch(story):
+    story.write(1, "a")
+    story.write(2, "a", tags=ON)
+    story.write(3, "a", tags=ON)
+    story.undo(story.runs[-1])
+    event = story.events()[-1]
+    assert event.metadata["lance/branch"].value == "trial"
+    head = story.lake.table(story.name).checkout_version(("trial", None))
+    assert event.metadata["dagster/row_count"].value == head.count_rows() == (3 if story.mode == "append" else 2)
+    story.agrees()
+    story.promote()
+
+
 def rejected_undo(story):
     story.write(1, "a")
     before = len(story.events())
@@ -310,6 +323,7 @@ STORIES = [
     undone_after_others,
     undone_in_a_dry_run,
     undone_promotion,
+    undone_on_a_branch,
     rejected_undo,
     materialized_again_after_an_undo,
     promoted,

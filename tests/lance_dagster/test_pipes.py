@@ -4,9 +4,14 @@ import json
 import sys
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
+import lance_core
+from lance_core.errors import InvalidInputError, SupersededError
 from lance_dagster import BranchPolicy, LanceTableResource, build_lance_drift_check
+from lance_dagster.attempts import attempt_properties
+from pyspark_lance.writer import _attempt as pyspark_attempt
 from tests import processes
 from tests.lance_dagster.lake import errors
 
@@ -114,6 +119,40 @@ def test_a_retried_write_adds_its_rows_once(lake, tmp_path, mode):
         assert len(lake.rows("nyc/flights")) == 4
 
 
+def test_a_re_execution_replaces_what_the_failed_run_added(lake, tmp_path):
+    asset = retried(lake, tmp_path)
+    failed = lake.run(asset, resources=PIPES, fails=True)
+    assert len(lake.rows("nyc/flights")) == 2
+    chain = {"dagster/root_run_id": failed.run_id, "dagster/parent_run_id": failed.run_id}
+    lake.run(asset, resources=PIPES, tags=chain)
+    assert len(lake.rows("nyc/flights")) == 2
+    lake.run(asset, resources=PIPES, tags=chain)  # of a chain that has succeeded: it adds
+    assert len(lake.rows("nyc/flights")) == 4
+    table = lance_core.dataset(lake.uri("nyc/flights"))
+    properties = table.read_transaction(table.version).transaction_properties
+    assert properties["dagster.root_run_id"] == failed.run_id
+
+
+def test_writes_of_spark_ask_for_the_attempt(tmp_path):
+    given = {"dagster.run_id": "r1", "dagster.asset_key": "a"}
+    first, second = (attempt_properties(given, {}, attempt) for attempt in (0, 1))
+    uri = str(tmp_path / "t.lance")
+    assert pyspark_attempt(uri, "append", first, None).number == (0, 0)
+    table = lance_core.write_dataset(pa.table({"n": [1]}), uri, mode="append", transaction_properties=first)
+    lance_core.write_dataset(pa.table({"n": [9]}), uri, mode="append")
+    attempt = pyspark_attempt(uri, "append", second, None)
+    assert (attempt.number, attempt.earlier) == ((0, 1), (table.version,))
+    lance_core.write_dataset(pa.table({"n": [2]}), uri, mode="append", transaction_properties=second)
+    late = attempt_properties(given, {"is_retry": True}, 0)
+    with pytest.raises(SupersededError, match="by a later attempt of this write"):
+        lance_core.write_dataset(pa.table({"n": [3]}), uri, mode="append", transaction_properties=late)
+    assert sorted(lance_core.dataset(uri).to_table()["n"].to_pylist()) == [2, 9]
+    assert pyspark_attempt(uri, "append", {"x": "y"}, None) is None
+    table = lance_core.dataset(uri)
+    table.insert(pa.table({"n": [4]}), transaction_properties=attempt_properties(given, {}, 2))
+    assert (table.version, sorted(table.to_table()["n"].to_pylist())) == (4, [4, 9])
+
+
 def test_a_run_on_a_branch_leads_to_the_branch(lake, tmp_path):
     (tmp_path / "died").touch()
     policy = BranchPolicy.from_tag("lance/branch")
@@ -125,6 +164,10 @@ def test_a_run_on_a_branch_leads_to_the_branch(lake, tmp_path):
     (event,) = done.asset_materializations_for_node("nyc__flights")
     assert (event.metadata["lance/branch"].value, event.metadata["lance/published"].value) == ("trial", False)
     assert lake.table("nyc/flights").branches.promote("trial").version == 2
+    main = lance_core.dataset(lake.uri("nyc/flights"))
+    astray = attempt_properties({"dagster.run_id": "r"}, {"branch": "trial"}, 0)
+    with pytest.raises(InvalidInputError, match="the run is on branch 'trial'"):
+        lance_core.write_dataset(pa.table({"n": [1]}), main.uri, mode="append", transaction_properties=astray)
     none = retried(lake, tmp_path, tables=LanceTableResource(root_uri=f"{lake.root}/new", branching=policy))
     assert "a branch needs a table to begin with" in errors(
         lake.run(none, resources=PIPES, tags={"lance/branch": "trial"}, fails=True)
