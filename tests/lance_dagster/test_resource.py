@@ -37,37 +37,37 @@ def test_it_opens_what_the_io_manager_wrote(filled):
     assert lance.open(["deep", "nyc", "flights"]).count_rows() == 6
     assert lance.open(dg.AssetKey(["deep", "nyc", "flights"])).count_rows() == 6
     assert lance.open(flights).count_rows() == 6
-    assert lance.open("nyc/flights").count_rows() == 6
+    assert lance.open("deep/nyc/flights").count_rows() == 6
     assert lance.open(planes).count_rows() == 1
     assert lance.open("other/renamed").count_rows() == 1
     assert lance.uri(planes) == f"{filled.root}/other/renamed.lance"
-    assert lance.uri("nyc/flights") == filled.uri("nyc/flights")
-    assert lance.tables() == ["nyc/flights", "other/renamed"]
+    assert lance.uri("deep/nyc/flights") == filled.uri("deep/nyc/flights")
+    assert lance.tables() == ["deep/nyc/flights", "other/renamed"]
 
 
 def test_the_schema_is_that_of_keys_and_not_of_names(lake):
     lance = resource(lake, schema="all")
     assert lance.uri(["nyc", "flights"]) == f"{lake.root}/all/flights.lance"
-    assert lance.uri("nyc/flights") == f"{lake.root}/nyc/flights.lance"
+    assert lance.uri("deep/nyc/flights") == f"{lake.root}/deep/nyc/flights.lance"
     assert lance.uri("flights") == f"{lake.root}/all/flights.lance"
     assert lake.manager(schema="all").table_root.locate("flights").uri == lance.uri("flights")
 
 
 def test_versions_tags_branches_and_times(filled):
     lance = resource(filled)
-    table = lance.open("nyc/flights")
+    table = lance.open("deep/nyc/flights")
     table.tags.create("first", 1)
     branch = table.create_branch("trial/one", 1)
     branch.insert(pa.table({"n": [7]}))
-    assert lance.open("nyc/flights", version=1).count_rows() == 3
-    assert lance.open("nyc/flights", tag="first").version == 1
-    assert lance.open("nyc/flights", branch="trial/one").count_rows() == 4
-    first_on_branch = lance.open("nyc/flights", branch="trial/one").version_refs()[0]["version"]
-    assert lance.open("nyc/flights", branch="trial/one", version=first_on_branch).count_rows() == 3
-    first = lance.open("nyc/flights", version=1).timestamp
-    assert lance.open("nyc/flights", as_of=first).version == 1
-    assert lance.open("nyc/flights", as_of=first.replace(tzinfo=None).isoformat()).version == 1
-    assert lance.open("nyc/flights", branch="trial/one", as_of=datetime.now(UTC)).count_rows() == 4
+    assert lance.open("deep/nyc/flights", version=1).count_rows() == 3
+    assert lance.open("deep/nyc/flights", tag="first").version == 1
+    assert lance.open("deep/nyc/flights", branch="trial/one").count_rows() == 4
+    first_on_branch = lance.open("deep/nyc/flights", branch="trial/one").version_refs()[0]["version"]
+    assert lance.open("deep/nyc/flights", branch="trial/one", version=first_on_branch).count_rows() == 3
+    first = lance.open("deep/nyc/flights", version=1).timestamp
+    assert lance.open("deep/nyc/flights", as_of=first).version == 1
+    assert lance.open("deep/nyc/flights", as_of=first.replace(tzinfo=None).isoformat()).version == 1
+    assert lance.open("deep/nyc/flights", branch="trial/one", as_of=datetime.now(UTC)).count_rows() == 4
 
 
 def test_what_is_not_there_is_an_error(filled):
@@ -75,13 +75,13 @@ def test_what_is_not_there_is_an_error(filled):
     with pytest.raises(DatasetNotFoundError, match="nothing"):
         lance.open("nyc/nothing")
     with pytest.raises(VersionNotFoundError):
-        lance.open("nyc/flights", version=99)
+        lance.open("deep/nyc/flights", version=99)
     with pytest.raises(VersionNotFoundError):
-        lance.open("nyc/flights", branch="none")
+        lance.open("deep/nyc/flights", branch="none")
     with pytest.raises(ValueError, match="version and tag exclude each other"):
-        lance.open("nyc/flights", version=1, tag="first")
+        lance.open("deep/nyc/flights", version=1, tag="first")
     with pytest.raises(ValueError, match="tag and branch exclude each other"):
-        lance.open("nyc/flights", branch="b", tag="first")
+        lance.open("deep/nyc/flights", branch="b", tag="first")
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="folder name"):
         lance.uri("../secret")
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="schema/table"):
@@ -93,7 +93,7 @@ def test_in_an_asset(filled):
 
     @dg.asset
     def reader(lance: LanceTableResource) -> None:
-        seen.append(lance.open("nyc/flights").count_rows())
+        seen.append(lance.open("deep/nyc/flights").count_rows())
 
     dg.materialize([reader], resources={"lance": resource(filled)}, instance=filled.instance)
     assert seen == [6]
