@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 import pyarrow.compute as pc
 
+from lance_core.errors import InvalidInputError
 from lance_core.verbs.files.fragment_writer import ReaderLike
 from lance_core.verbs.rows.delete import delete_rows, truncate
 from lance_core.verbs.rows.merge_insert import MergeInsertBuilder
@@ -43,10 +44,10 @@ class ChangingVerbs(Handle):
     def insert(self, data: ReaderLike, *, mode: str = "append", **options: Any) -> None:
         """Write rows; arguments as `write_dataset`. The handle moves to the version that was made."""
         if hasattr(options.get("transaction_properties"), "write_try_for"):
-            from lance_core.dataset import writing  # noqa: PLC0415 - it makes handles, whose class is made of this one
-
-            self.move_to(writing.write_dataset(data, self, mode=mode, **options).source.manifest)
-            return
+            raise InvalidInputError(
+                "these transaction properties belong to a write that may be attempted several times: give them to "
+                "lance_core.write_dataset(data, dataset, mode=...), which replaces what an earlier attempt has written"
+            )
         schema, storage_options, commit_lock = (
             options.pop(name, None) for name in ("schema", "storage_options", "commit_lock")
         )

@@ -149,7 +149,10 @@ def test_writes_of_spark_ask_for_the_attempt(tmp_path):
     assert sorted(lance_core.dataset(uri).to_table()["n"].to_pylist()) == [2, 9]
     assert pyspark_attempt(uri, "append", {"x": "y"}, None) is None
     table = lance_core.dataset(uri)
-    table.insert(pa.table({"n": [4]}), transaction_properties=attempt_properties(given, {}, 2))
+    third = attempt_properties(given, {}, 2)
+    with pytest.raises(InvalidInputError, match=r"give them to lance_core\.write_dataset"):
+        table.insert(pa.table({"n": [4]}), transaction_properties=third)
+    table = lance_core.write_dataset(pa.table({"n": [4]}), table, mode="append", transaction_properties=third)
     assert (table.version, sorted(table.to_table()["n"].to_pylist())) == (4, [4, 9])
 
 
