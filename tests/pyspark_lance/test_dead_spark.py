@@ -19,7 +19,7 @@ from pyspark_lance.failures import SparkGoneError
 
 uri = sys.argv[1]
 spark = pyspark_lance.local_session("local[2]", config={"spark.ui.enabled": "false"})
-java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+java = spark.sparkContext._gateway.proc.pid  # the script has become Java
 pyspark_lance.write(spark.range(10), uri)
 started = Path(uri + "-started")
 
