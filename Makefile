@@ -99,6 +99,16 @@ test-ceph: setup ## Run the tests with Ceph's S3 gateway, from the system's pack
 	  { echo "$$program is missing; on Debian: apt-get install ceph-mon ceph-osd ceph-common radosgw"; exit 1; }; done
 	$(RUN)/pytest -m ceph
 
+HISTORY := .venv-history
+
+.PHONY: test-history
+test-history: setup ## Run the tests with tables of each minor release of pylance from 0.20 on
+	@for release in $$(cat tests/history/releases.txt); do test -e $(HISTORY)/$$release/done || { \
+	  $(UV) venv --quiet --clear --python .venv/bin/python $(HISTORY)/$$release && \
+	  VIRTUAL_ENV=$(HISTORY)/$$release $(UV) pip install --quiet "pylance==$$release" pyarrow "numpy<2.3" && \
+	  touch $(HISTORY)/$$release/done; } || exit 1; done
+	$(RUN)/pytest -m history tests/history
+
 LOWEST := .venv-lowest
 
 LOWEST_SQLGLOT := 30.0.0
