@@ -168,7 +168,5 @@ def with_remedy(error: LanceError, uri: str, *, whole: bool) -> LanceError:
     )
 
 
-_OF_SPARK: Final = re.compile(
-    r"(column '(.+?)': .+); cast it, or overwrite the whole table with schema_mode=.*", re.DOTALL
-)
+_OF_SPARK: Final = re.compile(r"(column '(.+?)': .+); cast it, or replace the whole table with mode=.*", re.DOTALL)
 """What `pyspark_lance.write` says of a column of another type; its remedy is not one of partitioned assets."""
