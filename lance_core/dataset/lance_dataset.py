@@ -9,6 +9,7 @@ from typing import Any
 
 from lance_core.arguments import checked, checked_methods
 from lance_core.commit import load_manifest
+from lance_core.dataset.arrow_interface import ArrowInterface
 from lance_core.dataset.columns import EvolvingVerbs
 from lance_core.dataset.commits import CommittingVerbs
 from lance_core.dataset.configuration import ConfiguringVerbs
@@ -41,11 +42,13 @@ class LanceDataset(
     InspectingVerbs,
     CommittingVerbs,
     MaintainingVerbs,
+    ArrowInterface,
 ):
     """A handle on one version of a dataset.
 
     Reads always see that version; `checkout_latest` moves the handle, and so do the methods that change the dataset. A
-    handle can be pickled.
+    handle can be pickled. It is a `pyarrow.dataset.Dataset` to engines that scan those (`isinstance` says so), and they
+    push columns and filters down.
     """
 
 

@@ -122,8 +122,8 @@ class ReadingVerbs(Handle):
     def to_arrow_dataset(self) -> Dataset:
         """This version as a `pyarrow.dataset.Dataset`.
 
-        Engines that scan such datasets (DuckDB, `polars.scan_pyarrow_dataset`) read only the columns that they need and
-        push filters down. From a LanceDataset itself they read a stream of all columns.
+        A handle is one itself to engines that scan them (DuckDB, `polars.scan_pyarrow_dataset`); this one also has
+        Arrow's `filter` and hints of scans, and is one in each process.
         """
         from lance_core.verbs.scan.arrow_dataset import ArrowDataset  # noqa: PLC0415 - it imports pandas
 

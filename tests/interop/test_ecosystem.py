@@ -1,6 +1,7 @@
 """DuckDB, Polars and pandas scan a dataset as it is, and push columns and filters down where they can."""
 
 import pickle
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +10,7 @@ import pytest
 import lance_core
 from lance_core.errors import UnsupportedError
 from lance_core.verbs.scan.scanner import LanceScanner
+from tests import processes
 
 
 @pytest.fixture
@@ -65,6 +67,49 @@ def test_pandas_and_arrow(dataset):
     assert pa.table(dataset).num_rows == 1000
     assert pa.RecordBatchReader.from_stream(dataset).read_all().num_rows == 1000
     assert pa.table(dataset.scanner(columns=["id"])).column_names == ["id"]
+
+
+def test_a_handle_is_an_arrow_dataset(dataset, scans):
+    import duckdb
+    import polars as pl
+
+    for handle in (dataset, pickle.loads(pickle.dumps(dataset)), dataset.checkout_version(1)):
+        assert isinstance(handle, pa.dataset.Dataset)
+        assert isinstance(handle, lance_core.LanceDataset)
+        assert handle.schema == dataset.schema
+        assert repr(handle) == repr(dataset)
+        scans.clear()
+        assert duckdb.sql("SELECT sum(id) FROM handle WHERE name = 'n3' AND id > 10").fetchall() == [(71487,)]
+        (names, filter_), *_ = scans
+        assert set(names) <= {"id", "name"}
+        assert "n3" in filter_
+        assert duckdb.from_arrow(handle).filter("id < 3").project("id").fetchall() == [(0,), (1,), (2,)]
+        scans.clear()
+        assert pl.scan_pyarrow_dataset(handle).filter(pl.col("id") > 990).select("id").collect().shape == (9, 1)
+        assert all("v" not in names and "990" in filter_ for names, filter_ in scans)
+    for name, arguments in (
+        ("filter", (pc.field("id") > 1,)), ("join", (dataset, "id")), ("join_asof", (dataset, "id", "id", 1)),
+        ("replace_schema", (dataset.schema,)), ("sort_by", ("id",)),
+    ):  # fmt: skip
+        with pytest.raises(NotImplementedError, match=name):
+            getattr(dataset, name)(*arguments)
+    with pytest.raises(NotImplementedError, match="partition_expression"):
+        _ = dataset.partition_expression
+
+
+def test_a_handle_opened_before_arrows_datasets_are_imported(tmp_path):
+    program = """if True:
+        import pickle, sys
+        import pyarrow as pa
+        import lance_core
+        handle = lance_core.write_dataset(pa.table({"id": [1, 2, 3]}), sys.argv[1])
+        assert "pyarrow.dataset" not in sys.modules
+        import pyarrow.dataset, duckdb
+        assert isinstance(handle, pyarrow.dataset.Dataset)
+        assert duckdb.sql("SELECT sum(id) FROM handle WHERE id > 1").fetchall() == [(5,)]
+        assert isinstance(pickle.loads(pickle.dumps(handle)), lance_core.LanceDataset)
+    """
+    processes.run([sys.executable, "-c", program, str(tmp_path / "t.lance")], check=True)
 
 
 def test_the_arrow_interface(dataset):

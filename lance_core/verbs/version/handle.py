@@ -67,7 +67,8 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as URI and version; the other process reads the manifest itself."""
-        return _reopen, (type(self), self._uri, self.version, self._options, self._scan_defaults)
+        own = getattr(type(self), "plain_class", None) or type(self)
+        return _reopen, (own, self._uri, self.version, self._options, self._scan_defaults)
 
     @property
     def uri(self) -> str:
