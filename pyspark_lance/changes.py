@@ -22,6 +22,7 @@ from lance_core.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     EarlierTryLandedError,
+    HistoryGapError,
     InvalidInputError,
     LanceError,
     RetryableConflictError,
@@ -343,7 +344,7 @@ def _retrying(
             return replace(worked_out.run(), attempts=tries)
         except EarlierTryLandedError:
             raise
-        except RetryableConflictError as error:
+        except (RetryableConflictError, HistoryGapError) as error:
             if tries > options.conflict_retries:
                 raise RetryableConflictError(
                     f"{dataset.uri}: others changed the same rows in each of {tries} attempts; the last: {error}"

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset
-from lance_core.errors import InvalidInputError, LanceError, RetryableConflictError, StoreError
+from lance_core.errors import HistoryGapError, InvalidInputError, LanceError, RetryableConflictError, StoreError
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.change_job import gone_rows, inserted_keys
 from pyspark_lance.change_task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
@@ -197,9 +197,9 @@ class KeyMergeJob:
                     properties=options.transaction_properties,
                     message=options.commit_message,
                     once=options.once,
-                    looked_until=self.write.base_version,
+                    looked_until=self.write.base_version if options.once is not None else None,
                 )
-            except RetryableConflictError as error:
+            except (RetryableConflictError, HistoryGapError) as error:
                 if tries >= _ATTEMPTS or self.stable:
                     raise RetryableConflictError(
                         f"{self.write.uri}: others changed the same rows in each of {tries} attempts; the last: {error}"

@@ -19,7 +19,13 @@ import pyarrow as pa
 
 import lance_core
 from lance_core import FragmentMetadata, LanceDataset, WriteResult
-from lance_core.errors import EarlierTryLandedError, InvalidInputError, RetryableConflictError, SchemaError
+from lance_core.errors import (
+    EarlierTryLandedError,
+    HistoryGapError,
+    InvalidInputError,
+    RetryableConflictError,
+    SchemaError,
+)
 from pyspark_lance.keys import check_keys_of
 from pyspark_lance.row_rules import RowRules
 from pyspark_lance.update_commit import commit_update, rows_where
@@ -87,9 +93,9 @@ def replace_rows(
                 message=options.commit_message,
                 once=options.once,
                 write_try=write,
-                looked_until=began,
+                looked_until=began if write is not None or options.once is not None else None,
             )
-        except RetryableConflictError as error:
+        except (RetryableConflictError, HistoryGapError) as error:
             if isinstance(error, EarlierTryLandedError) and write is not None:
                 write = replace(write, earlier=(*write.earlier, error.version))
             if tries >= _ATTEMPTS:
