@@ -62,6 +62,8 @@ def cast_in_job(frame: DataFrame, given: pa.Schema, table: pa.Schema) -> DataFra
         if kind == field.type or not (_is_plain(kind) and _is_plain(field.type)):
             continue
         if not can_cast(kind, field.type):
+            if frame.isEmpty():
+                continue  # no rows, no values: the table's type stands
             raise CastRejectedError(field.name, kind, field.type)
         target = _spark_type(field.type)
         if target is not None and target != frame.schema[field.name].dataType.simpleString():

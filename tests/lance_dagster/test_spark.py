@@ -280,7 +280,7 @@ def test_rows_of_another_day_are_told_with_asset_table_values_and_way_out(run, l
     for part in (
         "asset events, table ",
         "are outside of the run's 1 partitions ('2024-01-01')",
-        "day = datetime.date(2024, 1, 2)",
+        "day = 2024-01-02",
         'Filter them out, or set out_of_partition (metadata lance/out_of_partition) to "allow"',
     ):
         assert part in said

@@ -157,7 +157,7 @@ class TestPartitions:
         result = lake.run(daily(frame((date(2), 20), (date(3), 30))), partition="2024-01-02", fails=True)
         assert "1 rows are outside of the run's 1 partitions" in errors(result)
         assert "datetime" not in errors(result), "a date is printed as one"
-        assert errors(result).count("asset analytics/events") == 1
+        assert max(line.count("asset analytics/events") for line in errors(result).splitlines()) == 1
         assert "day = 2024-01-03" in errors(result)
         assert lake.rows("analytics/events") == [(date(1), 1), (date(2), 2), (date(3), 3)]
         assert lake.table("analytics/events").version == 1

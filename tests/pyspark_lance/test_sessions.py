@@ -157,7 +157,7 @@ def test_without_rows(spark, uri, lance):
         ("select id, cast(id as string) as x from range(3)", SchemaError, "column 'x': the DataFrame has string"),
         ("select id from range(3)", SchemaError, r"lacks the columns \['x'\]"),
         ("select id, id as x, id as y from range(3)", SchemaError, r"has the columns \['y'\]"),
-        ("select id, id as x, id as X from range(3)", SchemaError, r"has the columns \['X'\]"),
+        ("select id, id as x, id as X from range(3)", SchemaError, "columns 'x' and 'X' are both column 'x'"),
         ("select id, id as x, id as x from range(3)", SchemaError, "'x' occurs twice"),
         ("select id, make_ym_interval(1, 1) as x from range(3)", UnsupportedError, "column 'x'"),
     ],
@@ -239,7 +239,7 @@ def test_a_row_outside_of_the_slices_changes_nothing(spark, uri, lance):
     pyspark_lance.write(spark.sql(DAYS.format(4, 400)), uri, slices=by_day(*range(4)))
     before = files(uri)
     new = spark.sql(DAYS.format(3, 30))
-    with pytest.raises(InvalidInputError, match=r"none of the 2 slices.*day = datetime.date\(2013, 1, 3\)"):
+    with pytest.raises(InvalidInputError, match=r"none of the 2 slices.*day = 2013-01-03"):
         pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1))
     assert (files(uri), lance.dataset(uri).version) == (before, 1)
     result = pyspark_lance.write(new, uri, mode="replace", slices=by_day(0, 1), outside="allow")
@@ -502,7 +502,7 @@ def test_the_data_source_refuses_what_does_not_fit_and_changes_nothing(spark, ur
     before = files(uri)
     for sql, message in (
         ("select cast(id as string) as id from range(3)", "column 'id': the DataFrame has string"),
-        ("select id, id as ID from range(3)", r"\['ID'\], which the table lacks|COLUMN_ALREADY_EXISTS"),
+        ("select id, id as ID from range(3)", "columns 'id' and 'ID' are both column 'id'|COLUMN_ALREADY_EXISTS"),
     ):
         with pytest.raises(Exception, match=message):
             spark.sql(sql).write.format("lance").mode("append").save(uri)
