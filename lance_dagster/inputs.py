@@ -34,7 +34,8 @@ from lance_dagster.history import undo_after
 from lance_dagster.location import TableLocation
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.recorded_versions import equal_version, recorded_version
-from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of, plain_metadata
+from lance_dagster.settings import INPUT_PINS, TableSettings, check_input, moment_of
+from lance_dagster.settings_keys import plain_metadata
 from lance_dagster.tables import branch_for_reading
 
 __all__ = ["MissingInputError", "read_requests", "wanted_columns", "wanted_rows"]

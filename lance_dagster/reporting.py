@@ -26,7 +26,7 @@ from lance_dagster.history import data_version_of
 from lance_dagster.location import TableLocation
 from lance_dagster.metadata import column_schema, lineage_metadata
 from lance_dagster.partitions import plan_partitions
-from lance_dagster.settings import plain_metadata
+from lance_dagster.settings_keys import plain_metadata
 from lance_dagster.tables import TableRef
 
 __all__ = [

@@ -64,7 +64,6 @@ __all__ = [
     "check_input",
     "moment_of",
     "partition_columns",
-    "plain_metadata",
 ]
 
 WriteMode = Literal["overwrite", "append", "merge", "error", "create_only"]

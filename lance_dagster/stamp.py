@@ -19,7 +19,8 @@ from lance_dagster.io_manager import LanceIOManager
 from lance_dagster.location import SHARED_KEY, is_shared, locate_table
 from lance_dagster.partition_expr import partition_column
 from lance_dagster.policy import LanceMaintenancePolicy, policy_of
-from lance_dagster.settings import check_input, plain_metadata
+from lance_dagster.settings import check_input
+from lance_dagster.settings_keys import plain_metadata
 
 __all__ = ["stamp_lance_metadata"]
 

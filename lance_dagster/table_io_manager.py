@@ -69,8 +69,8 @@ from lance_dagster.ownership import (
 from lance_dagster.partitions import PartitionPlan, plan_partitions
 from lance_dagster.plan_lineage import has_plan, plan_lineage, remember_frame
 from lance_dagster.read_inputs import input_properties, remember_input
-from lance_dagster.settings import OutputSettings, TableSettings, plain_metadata
-from lance_dagster.settings_keys import PREFIX
+from lance_dagster.settings import OutputSettings, TableSettings
+from lance_dagster.settings_keys import PREFIX, plain_metadata
 from lance_dagster.tables import TableRoot
 
 __all__ = ["LanceTableIOManager"]

@@ -129,7 +129,7 @@ def trimmed(indices: Sequence[IndexMetadata]) -> tuple[IndexMetadata, ...]:
 
 
 def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails) -> BitMap | None:
-    """The fragments of an index's bitmap, and those that their rows were in before; None if it has no bitmap."""
+    """The fragments that rows of an index were, are or came to be in; None if it has no bitmap."""
     found = index.covered_fragments()
     if found is None:
         return None
@@ -137,6 +137,10 @@ def _origins(index: IndexMetadata, details: table_pb2.FragmentReuseIndexDetails)
         for group in version.groups:
             if any(fragment.id in found for fragment in group.new_fragments):
                 found |= BitMap(fragment.id for fragment in group.old_fragments)
+    for version in details.inline.versions:  # a bitmap that was not renamed names the first ones alone
+        for group in version.groups:
+            if any(fragment.id in found for fragment in group.old_fragments):
+                found |= BitMap(fragment.id for fragment in group.new_fragments)
     return found
 
 

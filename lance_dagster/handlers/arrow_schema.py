@@ -21,7 +21,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_dagster.handlers.base import CommitMode
 from lance_dagster.handlers.exact_cast import CastRejectedError, can_cast, cast_exactly
-from lance_dagster.settings import plain_metadata
+from lance_dagster.settings_keys import plain_metadata
 from pyspark_lance import SchemaMode
 
 __all__ = ["fit_batch", "known_schema", "target_schema", "widened", "with_known_types", "with_vectors"]

@@ -22,7 +22,7 @@ NASTY = {
     "carriage": "all is well\rFORGED     ",
     "backspace": "bad\x08\x08\x08ok ",
     "delete": "a\x7fb",
-    "bidi": "\u202egnp.exe\u2066x\u2069\u200e\u061c",
+    "bidi": "\u202egnp-exe\u2066x\u2069\u200e\u061c",
     "nul": "a\x00b",
     "tab": "a\tb",
     "separator": "a\u2028b",

@@ -142,7 +142,7 @@ def test_an_index_covers_what_it_covered(tmp_path, verb, stable):
 
 
 def test_moves_are_forgotten_once_no_index_needs_them(tmp_path):
-    uri = make(tmp_path / "t.lance", ["IVF_FLAT", "BTREE"])
+    uri = make(tmp_path / "t.lance", ["IVF_FLAT", "BTREE"], fragments=8)
     compact_half(uri)
     compact(uri)
     assert lance_core.dataset(uri).stats.index_stats("__lance_frag_reuse")["num_versions"] == 2

@@ -257,4 +257,6 @@ def test_fields_are_described_as_by_pylance(tmp_path):
         library.write_dataset(schema.empty_table(), tmp_path / library.__name__)
     theirs, ours = (list(latest_message(tmp_path / library.__name__).fields) for library in (lance, lance_core))
     for their, our in zip(theirs, ours, strict=True):
+        if our.HasField("dictionary") and not their.HasField("dictionary"):
+            our.ClearField("dictionary")  # which pylance up to 0.30 needs to read the column
         assert our == their, their.name

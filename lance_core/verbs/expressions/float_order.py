@@ -125,7 +125,9 @@ def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
             f"the expression is nested too deep: {root.levels} levels where {_MOST_LEVELS} are the most; "
             "chains of AND and OR may be of any length, and is_in takes any number of values"
         )
-    return assembled(root.node, writer.columns) if writer.changed else pc.Expression._deserialize(buffer)  # noqa: SLF001
+    if writer.changed:
+        return assembled(root.node, writer.columns)
+    return pc.Expression._deserialize(buffer)  # noqa: SLF001 - Arrow has no public way
 
 
 def _linked(call: _Call, end: Entry) -> _Part:

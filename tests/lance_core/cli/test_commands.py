@@ -359,7 +359,9 @@ def test_on_s3(s3, table):
     given = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
     assert ask("info", uri, *given)["rows"] == 30
     assert ask("compact", uri, *given)["fragments_removed"] == 3
-    assert ask("cleanup", uri, *given, "--retain-versions", 1)["old_versions"] == 4
+    young = ask("cleanup", uri, *given, "--retain-versions", 1)
+    assert young["old_versions"] == 0, "on object storage a slow writer may need young versions"
+    assert ask("cleanup", uri, *given, "--retain-versions", 1, "--delete-unverified")["old_versions"] == 4
     assert ask("verify", uri, *given, "--all") == []
     assert lance.dataset(uri, storage_options=dict(options)).count_rows() == 30
 

@@ -75,7 +75,7 @@ class Life:
         compact(self.dataset(), options)
 
     def clean(self):
-        self.dataset().cleanup_old_versions(retain_versions=5)
+        self.dataset().cleanup_old_versions(retain_versions=5, delete_unverified=bool(self.options))
 
     def rows(self):
         return sorted((day, i) for day, ids in self.days.items() for i in ids)
@@ -117,7 +117,7 @@ def live(uri, options, rounds, seed):
     # Five versions, each with a manifest, a transaction and at most a deletion file per fragment.
     assert most_files < 150, most_files
     compact(life.dataset())
-    life.dataset().cleanup_old_versions(retain_versions=1)
+    life.dataset().cleanup_old_versions(retain_versions=1, delete_unverified=bool(options))
     life.check()
     names = [meta.key.partition("/")[0] for meta in open_store(uri, options).list("") if "hint" not in meta.key]
     assert names.count("_versions") == 1

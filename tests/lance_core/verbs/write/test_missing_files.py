@@ -1,7 +1,6 @@
 """Fragments whose files a cleanup has removed are not committed."""
 
 import json
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import lance_core
 from lance_core.errors import NotFoundError
 from lance_core.verbs.files import presence
+from tests import processes
 
 ROWS = pa.table({"p": [1, 2], "v": [1, 2]})
 
@@ -77,9 +77,7 @@ def test_files_of_this_process_cost_no_request_on_object_storage(s3, monkeypatch
         "pa.table({'p': [3, 4], 'v': [3, 4]}), sys.argv[1], storage_options=json.loads(sys.argv[2]))\n"
         "print(json.dumps([one.to_json() for one in made]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, uri, json.dumps(options)], capture_output=True, text=True, check=True
-    )
+    done = processes.run([sys.executable, "-c", code, uri, json.dumps(options)], check=True)
     theirs = [lance_core.FragmentMetadata.from_json(json.dumps(one)) for one in json.loads(done.stdout)]
     lance_core.commit_fragments(uri, theirs, ROWS.schema, storage_options=options)
     assert len(asked) == 1
