@@ -51,7 +51,9 @@ VECTOR_WIDTH: Final = "arrow.fixed-size-list.size"
 _MOST_LEVELS: Final = 62
 """Levels of nested types: Arrow's messages have 64, and Spark puts a struct around the columns."""
 
-_RESERVED: Final = frozenset({"_rowid", "_rowaddr", "_rowoffset"})
+_RESERVED: Final = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
 
 
 def handed_over(schema: StructType) -> pa.Schema:

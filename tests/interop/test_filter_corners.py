@@ -75,3 +75,34 @@ def test_the_least_integer_has_no_absolute_value(tmp_path: Path) -> None:
         made.delete("abs(i) < 0")
     with pytest.raises((ValueError, OSError), match="overflow"):
         lance.dataset(made.uri).to_table(filter="abs(i) < 0")
+
+
+_MOMENTS = ["1969-12-31 23:59:58.5", "1969-12-31 23:59:59.999999", "2019-12-31 23:59:59", "2019-12-31 23:59:59.123456"]
+
+
+@pytest.mark.parametrize("index", [None, "BTREE", "ZONEMAP"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_a_timestamp_literal_takes_the_coarser_unit_of_its_column(tmp_path: Path, unit: str, index: str | None) -> None:
+    stored = pa.array(_MOMENTS).cast(pa.timestamp("ns")).cast(pa.timestamp(unit), safe=False)
+    made = lance_core.write_dataset(pa.table({"t": stored}), tmp_path / "t")
+    if index is not None:
+        made.create_scalar_index("t", index)
+    theirs = lance.dataset(str(tmp_path / "t"))
+    for text in [*_MOMENTS, "2019-12-31 23:59:59.123456789", "1969-12-31 23:59:58.4999999"]:
+        for operator in ("=", "<>", "<", "<=", ">", ">="):
+            condition = f"t {operator} timestamp '{text}'"
+            assert made.to_table(filter=condition) == theirs.to_table(filter=condition), condition
+
+
+def test_a_literal_of_nanoseconds_is_exact_beside_nanoseconds(tmp_path: Path) -> None:
+    """pylance cuts the literal to microseconds, and finds no row by `=`."""
+    exact = pa.array([1_577_836_799_123_456_789, 1_577_836_799_123_456_000], pa.timestamp("ns"))
+    made = lance_core.write_dataset(pa.table({"t": exact}), tmp_path / "t")
+    assert made.count_rows("t = timestamp '2019-12-31 23:59:59.123456789'") == 1
+    assert made.count_rows("t < timestamp '2019-12-31 23:59:59.123456789'") == 1
+
+
+def test_a_value_that_a_function_cannot_take_is_an_error_that_names_it(tmp_path: Path) -> None:
+    made = lance_core.write_dataset(pa.table({"i": [65, -1]}), tmp_path / "t")
+    with pytest.raises(InvalidInputError, match="the function chr cannot be evaluated"):
+        made.count_rows("chr(i) = 'A'")

@@ -18,6 +18,7 @@ from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.relabel import relabel
 from lance_core.errors import SchemaError
 from lance_core.schema import JSON, Field, Schema, field_to_arrow, is_json_type, schema_from_arrow, schema_to_arrow
+from lance_core.verbs.scan.row_columns import ROW_COLUMNS
 
 __all__ = ["check_column_name", "check_metadata", "check_new_columns", "conform", "fit", "is_alike"]
 
@@ -86,10 +87,15 @@ def check_column_name(name: str) -> None:
     """Make sure that a new column can have a name: other tools cannot read a column of some names.
 
     Raises:
-        SchemaError: It is empty, or has a dot or a back-tick.
+        SchemaError: It is empty, that of a row column, or has a dot or a back-tick.
     """
     if not name:
         raise SchemaError("a column has an empty name")
+    if name in ROW_COLUMNS:
+        raise SchemaError(
+            f"the column name {name!r} is reserved for a row column, which every dataset has without storing it: "
+            f"leave the column out, or rename it, for example to {name.lstrip('_')!r}"
+        )
     for sign, what in ((".", "a dot, which stands between a struct and its field"), ("`", "a back-tick")):
         if sign in name:
             raise SchemaError(

@@ -63,6 +63,8 @@ _LIST: Final = re.compile(
     r"(?:(?P<large>Large)?List|FixedSizeList(?=\(\d))\((?:(?P<size>(?<=SizeList\()\d{1,9})\s*[,x]\s*)?(?P<inner>.+)\)",
     re.IGNORECASE,
 )
+_NANOSECONDS: Final = re.compile(r":\d\d\.\d{7,9}(?!\d)")
+"""Seconds with more digits than microseconds have."""
 _SIZED_BINARY: Final = re.compile(r"FixedSizeBinary\((\d{1,9})\)", re.IGNORECASE)
 
 
@@ -169,6 +171,8 @@ def _replaced(value: Typed, pattern: str, replacement: str) -> Typed:
 
 
 def _cast_literal(value: Typed, kind: pa.DataType, *, strict: bool) -> Typed:
+    if kind == pa.timestamp("us") and isinstance(value.value, str) and _NANOSECONDS.search(value.value):
+        kind = pa.timestamp("ns")
     try:
         return literal(value.value, kind)
     except InvalidInputError:

@@ -138,16 +138,31 @@ def compare(operator: str, left: Typed, right: Typed, *, narrow_floats: bool = F
 
 
 def _of_one_unit(left: Typed, right: Typed) -> tuple[Typed, Typed]:
-    """Two columns of times in the coarser of their units, as pylance compares them; all else as it is."""
+    """Two times in the coarser of their units, as pylance compares them; all else as it is.
+
+    A literal takes the unit of the column where that is the coarser one, and never makes a column's unit coarser.
+    """
     sides = (left, right)
-    if any(side.is_literal or not pa.types.is_timestamp(side.type) for side in sides) or left.type == right.type:
+    if not all(pa.types.is_timestamp(side.type) for side in sides) or left.type == right.type:
         return sides
+    if left.is_literal or right.is_literal:
+        return _literal_in_unit(left, right), _literal_in_unit(right, left)
     unit = left.type.unit if unit_type(left.type, right.type) == right.type.unit else right.type.unit
     one, other = (
         Typed(side.expression.cast(pa.timestamp(unit, side.type.tz), safe=False), pa.timestamp(unit, side.type.tz))
         for side in sides
     )
     return one, other
+
+
+def _literal_in_unit(side: Typed, other: Typed) -> Typed:
+    """A literal in the unit of the column beside it where that is coarser: what is finer is cut off."""
+    if not side.is_literal or side.is_null or other.is_literal or unit_type(side.type, other.type) == other.type.unit:
+        return side
+    value, kind = side.value, pa.timestamp(other.type.unit, side.type.tz)
+    if side.type.unit == "ns":  # the digits after those of microseconds are cut off, before 1970 too
+        value = pa.scalar(value.value // 1000, pa.timestamp("us", side.type.tz))
+    return literal(value.cast(kind, safe=False), kind)
 
 
 def same(left: Typed, right: Typed) -> Typed:

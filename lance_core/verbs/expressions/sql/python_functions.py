@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.errors import InvalidInputError, LanceError
 from lance_core.verbs.expressions.sql.implementations import IMPLEMENTATIONS
 from lance_core.verbs.expressions.sql.typed import Typed, call
 
@@ -43,19 +44,25 @@ def register(names: Iterable[str]) -> None:
         *types, kind = (f.type for f in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded))))
         arguments = {f"x{position}": one for position, one in enumerate(types)}
         documentation = {"summary": function, "description": function}
-        pc.register_scalar_function(_adapted(IMPLEMENTATIONS[function], kind), name, documentation, arguments, kind)
+        pc.register_scalar_function(_adapted(function, kind), name, documentation, arguments, kind)
         _registered.add(name)
 
 
-def _adapted(function: Callable[..., Any], kind: pa.DataType) -> Callable[..., pa.Array]:
+def _adapted(name: str, kind: pa.DataType) -> Callable[..., pa.Array]:
     """Arrow's calling convention: a context first; scalars and arrays mixed."""
+    function = IMPLEMENTATIONS[name]
 
     def adapted(context: Any, *arguments: Any) -> pa.Array:
         arrays = [
             pa.repeat(argument, context.batch_length) if isinstance(argument, pa.Scalar) else argument
             for argument in arguments
         ]
-        result = function(kind, *arrays)
+        try:
+            result = function(kind, *arrays)
+        except (LanceError, pa.ArrowException):
+            raise
+        except (ValueError, ArithmeticError) as error:
+            raise InvalidInputError(f"the function {name} cannot be evaluated: {error}") from error
         return result if isinstance(result, pa.Array) else pa.array(result, kind)
 
     return adapted
