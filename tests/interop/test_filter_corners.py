@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
+from decimal import Decimal
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import lance_core
@@ -89,8 +93,8 @@ def test_a_timestamp_literal_takes_the_coarser_unit_of_its_column(tmp_path: Path
         made.create_scalar_index("t", index)
     theirs = lance.dataset(str(tmp_path / "t"))
     for text in [*_MOMENTS, "2019-12-31 23:59:59.123456789", "1969-12-31 23:59:58.4999999"]:
-        for operator in ("=", "<>", "<", "<=", ">", ">="):
-            condition = f"t {operator} timestamp '{text}'"
+        for sign in ("=", "<>", "<", "<=", ">", ">="):
+            condition = f"t {sign} timestamp '{text}'"
             assert made.to_table(filter=condition) == theirs.to_table(filter=condition), condition
 
 
@@ -106,3 +110,76 @@ def test_a_value_that_a_function_cannot_take_is_an_error_that_names_it(tmp_path:
     made = lance_core.write_dataset(pa.table({"i": [65, -1]}), tmp_path / "t")
     with pytest.raises(InvalidInputError, match="the function chr cannot be evaluated"):
         made.count_rows("chr(i) = 'A'")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_days_of_the_first_and_the_last_timestamps(tmp_path: Path, unit: str) -> None:
+    """The day before the first timestamp of a unit would begin out of its range."""
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    far = min(2**63 - 1, 8_000_000_000_000 * per_second)
+    moments = pa.array([-far, -1, 0, far], pa.timestamp(unit))
+    made = lance_core.write_dataset(pa.table({"t": moments, "i": range(4)}), tmp_path / "t")
+    theirs = lance.dataset(str(tmp_path / "t"))
+    for condition in ("cast(t as date) > date '2000-01-01'", "cast(t as date) = date '1969-12-31'", "t > now()"):
+        assert made.to_table(filter=condition) == theirs.to_table(filter=condition), condition
+
+
+def test_a_timestamp_beyond_all_dates_is_no_date(tmp_path: Path) -> None:
+    made = lance_core.write_dataset(pa.table({"t": pa.array([2**62], pa.timestamp("s"))}), tmp_path / "t")
+    with pytest.raises(InvalidInputError, match="out of bounds"):
+        made.count_rows("cast(t as date) > date '2000-01-01'")
+    assert made.count_rows("t > timestamp '2000-01-01 00:00:00'") == 1
+
+
+_UNSIGNED = [2**63 + 1, 0, None, 2**64 - 1, 2**63, 5]
+_SIGNED = [-1, 0, None, 2**63 - 1, -(2**63), 5]
+_DECIMALS = [None if one is None else Decimal(one) for one in ("1.5", "2.5", None, "-3", "0.01", "99")]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_arrow_expressions_over_numbers_of_different_types(tmp_path: Path, indexed: bool) -> None:
+    """Python's integers, exact at every size, say what each comparison finds."""
+    columns = {
+        "u": pa.array(_UNSIGNED, pa.uint64()),
+        "i": pa.array(_SIGNED, pa.int64()),
+        "d": pa.array(_DECIMALS, pa.decimal128(6, 2)),
+    }
+    made = lance_core.write_dataset(pa.table(columns), tmp_path / "t")
+    if indexed:
+        for name in columns:
+            made.create_scalar_index(name, "BTREE")
+    values = {name: column.to_pylist() for name, column in columns.items()}
+    numbers = [-1, 0, 5, 99, 2**63 - 1, pa.scalar(2**63, pa.uint64()), pa.scalar(2**64 - 1, pa.uint64())]
+    others = [(pc.scalar(one), [one.as_py() if isinstance(one, pa.Scalar) else one] * 6) for one in numbers]
+    others += [(pc.field(name), values[name]) for name in columns]
+    for name, column in values.items():
+        for other, right in others:
+            for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+                expected = [
+                    x is not None and y is not None and compare(x, y) for x, y in zip(column, right, strict=True)
+                ]
+                condition = compare(pc.field(name), other)
+                found = made.to_table(filter=condition).num_rows
+                assert found == sum(expected), condition
+        assert made.count_rows(pc.field(name).isin([-1, 5, 99])) == sum(x in (-1, 5, 99) for x in column)
+
+
+def test_functions_and_arithmetic_of_half_floats(tmp_path: Path) -> None:
+    halves = pa.array(np.array([1.5, -2.25, 0.0, np.nan], np.float16))
+    made = lance_core.write_dataset(pa.table({"h": halves, "g": pa.array(np.ones(4, np.float16))}), tmp_path / "t")
+    theirs = lance.dataset(str(tmp_path / "t"))
+    for value in (
+        "trunc(h)",
+        "round(h)",
+        "sqrt(h)",
+        "exp(h)",
+        "sin(h)",
+        "signum(h)",
+        "h + g",
+        "h - g",
+        "h * g",
+        "h / 2",
+    ):
+        ours, reference = (one.to_table(columns={"x": value})["x"] for one in (made, theirs))
+        assert ours.type == reference.type, value
+        np.testing.assert_allclose(ours.to_numpy(), reference.to_numpy(), rtol=1e-12, err_msg=value)

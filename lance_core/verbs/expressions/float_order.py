@@ -1,6 +1,7 @@
 """Arrow expressions with the order of floats that SQL has here: NaN equals NaN and is above every number.
 
-Arrow's kernels follow IEEE 754, where each comparison with NaN is false. A comparison of floats in a user's expression
+Arrow's kernels follow IEEE 754, where each comparison with NaN is false; and they fail where an unsigned integer of 64
+bits or a decimal meets an integer of another type that it does not fit into. Such a comparison in a user's expression
 is replaced by what the SQL compiler makes of it; all else stays as it was written. Trees of any depth are rewritten
 without recursion.
 """
@@ -86,7 +87,7 @@ def with_float_order(expression: pc.Expression, schema: pa.Schema) -> pc.Express
     buffer = buffer_of(expression, in_deep_thread)
     data = memoryview(buffer).tobytes()
     compares = b"is_in" in data or any(name in data for name in _OPERATORS)
-    if buffer.size <= _FLAT and not (compares and _may_be_floats(data, schema)):
+    if buffer.size <= _FLAT and not (compares and (_may_be_floats(data, schema) or _has_wide_literals(buffer))):
         return expression
     return _known(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
 
@@ -97,23 +98,32 @@ def _known(data: bytes, schema: pa.Schema) -> pc.Expression:
 
 
 def _may_be_floats(data: bytes, schema: pa.Schema) -> bool:
-    """Whether a column of floats is named, or anything but columns is computed with."""
-    columns = [one.name for one in schema if _has_floats(one.type)]
+    """Whether a column of such numbers is named, or anything but columns is computed with."""
+    columns = [one.name for one in schema if _has_such_numbers(one.type)]
     if any(name.encode() in data for name in columns):
         return True
     return any(mark in data for mark in (b"cast", b"divide", b"nan", b"sqrt", b"ln", b"log", b"power", b"lance."))
 
 
-def _has_floats(kind: pa.DataType) -> bool:
+def _has_wide_literals(buffer: pa.Buffer) -> bool:
+    return any(_is_wide(column.type) for column in entries_of(buffer).columns)
+
+
+def _has_such_numbers(kind: pa.DataType) -> bool:
     left = [kind]
     while left:
         one = left.pop()
-        if pa.types.is_floating(one):
+        if pa.types.is_floating(one) or _is_wide(one):
             return True
         if pa.types.is_dictionary(one):
             left.append(one.value_type)
         left.extend(one.field(place).type for place in range(one.num_fields))
     return False
+
+
+def _is_wide(kind: pa.DataType) -> bool:
+    """Whether values may not fit into any signed integer."""
+    return bool(pa.types.is_uint64(kind) or pa.types.is_decimal(kind))
 
 
 def _rewritten(buffer: pa.Buffer, schema: pa.Schema) -> pc.Expression:
@@ -215,12 +225,14 @@ class _Writer:
         return found[0]
 
     def _compared(self, operator: str, sides: list[_Part]) -> _Part | None:
-        """The comparison of floats; None if these are none."""
-        from lance_core.verbs.expressions.sql.compare import compare_floats  # noqa: PLC0415 - it imports the SQL parser
+        """The comparison of floats, or of wide and other integers; None if these are none."""
+        from lance_core.verbs.expressions.sql.compare import compare, compare_floats  # noqa: PLC0415 - the SQL parser
         from lance_core.verbs.expressions.sql.typed import MISSING, Typed, is_number  # noqa: PLC0415 - the same
 
         kinds = [self._kind(side) for side in sides]
-        if not all(map(is_number, kinds)) or not any(map(pa.types.is_floating, kinds)):
+        floats = any(map(pa.types.is_floating, kinds))
+        wide = kinds[0] != kinds[1] and any(map(_is_wide, kinds)) and any(map(pa.types.is_integer, kinds))
+        if not all(map(is_number, kinds)) or not (floats or wide):
             return None
         typed = [
             Typed(pc.field(name), kind, MISSING if side.value is None else side.value.as_py())
@@ -228,18 +240,17 @@ class _Writer:
         ]
         if any(one.is_null for one in typed):
             return None
-        return self._of_template(compare_floats(operator, *typed).expression, sides)
+        return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
     def _looked_up(self, side: _Part, options: Any) -> _Part | None:
-        """`is_in` of a float, with both zeros where one is asked for; None if it is none."""
-        from lance_core.verbs.expressions.sql.compare import float_set  # noqa: PLC0415 - it imports the SQL parser
+        """`is_in` of a float, with both zeros, or of numbers of two types; None if Arrow's own kernel says the same."""
+        from lance_core.verbs.expressions.sql.compare import float_set, number_set  # noqa: PLC0415 - the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - the same
 
-        kind = self._kind(side)
-        if not pa.types.is_floating(kind):
-            return None
+        kind, values = self._kind(side), options["value_set"].values
+        made = float_set if pa.types.is_floating(kind) else number_set
         skips_nulls = options["null_matching_behavior"].as_py() != 0
-        found = float_set(Typed(pc.field(_SIDES[0]), kind), options["value_set"].values, skip_nulls=skips_nulls)
+        found = made(Typed(pc.field(_SIDES[0]), kind), values, skip_nulls=skips_nulls)
         return None if found is None else self._of_template(found.expression, [side])
 
     def _of_template(self, template: pc.Expression, sides: list[_Part]) -> _Part:

@@ -65,6 +65,10 @@ def arithmetic(operator: str, left: Typed, right: Typed, *, guard: Guard | None 
     left, right = _meet(left, right, root=root)
     if pa.types.is_decimal(left.type):
         return _decimals(operator, left, right, guard)
+    if pa.types.is_float16(left.type):
+        # Arrow has no kernels for these. One operation in float32, rounded, is exact.
+        wide = arithmetic(operator, left.to(pa.float32()), right.to(pa.float32()), guard=guard)
+        return Typed(wide.expression.cast(left.type, safe=False), left.type)
     if operator == "%":
         return _remainder(left, right, guard)
     if operator == "/" and pa.types.is_integer(left.type):

@@ -245,6 +245,7 @@ def _to_time(value: Typed, kind: pa.DataType) -> Typed:
             local: Any = call("local_timestamp", [value], pa.timestamp(own.unit))
             return Typed(local.expression.cast(kind, safe=False), kind)
     if pa.types.is_timestamp(own) and pa.types.is_date(kind):
-        day = call("floor_temporal", [value], own, pc.RoundTemporalOptions(unit="day"))
-        return Typed(day.expression.cast(kind), kind)
+        if own.unit in ("s", "ms"):  # microseconds bound the years to those that a date can have
+            value = value.to(pa.timestamp("us", own.tz))
+        return Typed(value.expression.cast(pa.date32()).cast(kind), kind)
     return value.to(kind)

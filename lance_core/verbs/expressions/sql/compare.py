@@ -41,6 +41,7 @@ __all__ = [
     "joined",
     "meet",
     "negated",
+    "number_set",
     "same",
 ]
 
@@ -267,6 +268,17 @@ def float_set(value: Typed, values: pa.Array, *, skip_nulls: bool) -> Typed | No
     if zeros:
         values = pa.concat_arrays([values, pa.array([0.0, -0.0], value.type)])
     return call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=skip_nulls))
+
+
+def number_set(value: Typed, values: pa.Array, *, skip_nulls: bool) -> Typed | None:
+    """Whether an integer or a decimal is one of some integers of another type; None if it is none, or of the same."""
+    exact = pa.types.is_integer(value.type) or pa.types.is_decimal(value.type)
+    if not exact or not pa.types.is_integer(values.type) or values.type == value.type:
+        return None
+    known = values.to_pylist()
+    kept = [one for one in known if fits(one, value.type) or one is None]  # no value is equal to the others
+    found = pa.array([None if one is None else literal(one, value.type).value for one in kept], value.type)
+    return call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=found, skip_nulls=skip_nulls))
 
 
 def _wide(values: pa.Array) -> pa.Array:

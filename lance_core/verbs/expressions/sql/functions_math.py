@@ -1,4 +1,4 @@
-"""Functions of numbers. Integers and decimals become float64 where a result is no integer; a float32 stays one."""
+"""Functions of numbers. Where a result is no integer, all types become float64, except for float32, which stays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _number(value: Typed) -> Typed:
 
 def _float(value: Typed) -> Typed:
     value = _number(value)
-    if pa.types.is_floating(value.type):
+    if pa.types.is_floating(value.type) and not pa.types.is_float16(value.type):
         return value
     return Typed(value.expression.cast(pa.float64(), safe=False), pa.float64())
 
