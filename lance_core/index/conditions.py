@@ -137,6 +137,8 @@ Test: TypeAlias = Compare | IsIn | IsNull | IsNan | StartsWith | Contains
 
 Condition: TypeAlias = Test | Constant | Unknown | Not | All | AnyOf | Choice
 
+_MATCH: Final = 0
+"""Arrow's `null_matching_behavior` by which a null in the set matches nulls."""
 _SMALL: Final = 4096
 """Bytes of an expression up to which its tree is kept for the next time."""
 
@@ -293,7 +295,8 @@ def _about(name: str, field: _Field, options: dict[str, Any]) -> _Node:
     if name == "is_in" and "value_set" in options:
         values = options["value_set"].values
         found = IsIn(path, values.drop_null())
-        return AnyOf((found, IsNull(path))) if values.null_count else found
+        matches_null = values.null_count and options["null_matching_behavior"].as_py() == _MATCH
+        return AnyOf((found, IsNull(path))) if matches_null else found
     if name in ("starts_with", "match_like") and not options["ignore_case"].as_py():
         return _beginning(name, path, options["pattern"].as_py())
     return Unknown()

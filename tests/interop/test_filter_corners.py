@@ -183,3 +183,28 @@ def test_functions_and_arithmetic_of_half_floats(tmp_path: Path) -> None:
         ours, reference = (one.to_table(columns={"x": value})["x"] for one in (made, theirs))
         assert ours.type == reference.type, value
         np.testing.assert_allclose(ours.to_numpy(), reference.to_numpy(), rtol=1e-12, err_msg=value)
+
+
+@pytest.mark.parametrize("index", [None, "BTREE", "BITMAP"])
+def test_is_in_of_arrow_is_the_in_of_sql(tmp_path: Path, index: str | None) -> None:
+    columns = {
+        "i": pa.array([1, 2, None, 3]),
+        "s": pa.array(["a", "b", None, "c"]),
+        "f": pa.array([1.0, float("nan"), None, 0.0]),
+        "b": pa.array([True, False, None, True]),
+    }
+    made = lance_core.write_dataset(pa.table({"id": range(4), **columns}), tmp_path / "t")
+    if index is not None:
+        for name in ("i", "s"):
+            made.create_scalar_index(name, index)
+    theirs = lance.dataset(str(tmp_path / "t"))
+    for name, column in columns.items():
+        first = column.slice(0, 1)
+        for values in (first, pa.concat_arrays([first, pa.nulls(1, column.type)]), pa.nulls(1, column.type), first[:0]):
+            for skip_nulls in (False, True):
+                found = pc.is_in(pc.field(name), values, skip_nulls=skip_nulls)
+                for condition in (found, ~found, found.is_null(), found | (pc.field("id") == 3)):
+                    ours, reference = (one.to_table(["id"], filter=condition) for one in (made, theirs))
+                    assert ours == reference, condition
+    made.delete(pc.field("i").isin([1, None]))
+    assert theirs.checkout_version(made.version).to_table()["id"].to_pylist() == [1, 2, 3]

@@ -15,7 +15,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.index.conditions import Compare, condition_of
 from lance_core.schema import Schema, exported_metadata, schema_to_arrow, storage_type
 from lance_core.verbs.expressions.deep import LARGE, Split, combined, leaves_of, split
-from lance_core.verbs.expressions.float_order import with_float_order
+from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.version.unsupported import refuse
 
 __all__ = [
@@ -55,7 +55,7 @@ def check_filter(filter_: object, schema: Schema | pa.Schema) -> pc.Expression |
     if filter_ is None:
         return None
     if isinstance(filter_, pc.Expression):
-        return with_float_order(filter_, stored_types(schema))
+        return with_sql_meaning(filter_, stored_types(schema))
     if isinstance(filter_, str):
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 

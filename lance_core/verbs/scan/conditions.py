@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from lance_core.errors import ArgumentTypeError, InvalidInputError
 from lance_core.schema import Schema, storage_type
 from lance_core.verbs.expressions.arrow import check_filter, columns_of, evaluated, stored_types
-from lance_core.verbs.expressions.float_order import with_float_order
+from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.projection import with_row_fields
 
 __all__ = ["evaluate", "predicate_text", "to_condition", "to_expression"]
@@ -37,7 +37,7 @@ def to_expression(value: str | pc.Expression, schema: pa.Schema, kind: pa.DataTy
     for name in columns_of(value):
         if name not in schema.names:
             raise InvalidInputError(f"{value}: no column {name!r}; the columns are {schema.names}")
-    return with_float_order(value, stored_types(schema))
+    return with_sql_meaning(value, stored_types(schema))
 
 
 def to_condition(value: str | pc.Expression, schema: Schema) -> pc.Expression:

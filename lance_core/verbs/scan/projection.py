@@ -31,7 +31,7 @@ from lance_core.schema import (
     split_path,
 )
 from lance_core.verbs.expressions.arrow import columns_of, evaluated, stored_types
-from lance_core.verbs.expressions.float_order import with_float_order
+from lance_core.verbs.expressions.sql_meaning import with_sql_meaning
 from lance_core.verbs.scan.row_columns import ROW_COLUMNS, row_field
 
 __all__ = ["Output", "Projection", "rows_without_columns", "with_row_fields", "with_types"]
@@ -121,7 +121,7 @@ class Projection:
                 read.setdefault(text)
                 continue
             if isinstance(text, pc.Expression):
-                expression = with_float_order(text, stored_types(known))
+                expression = with_sql_meaning(text, stored_types(known))
                 kind = _type_of(expression, known)
             else:
                 parsed = parse_column(text, known)

@@ -23,6 +23,7 @@ from lance_core.verbs.expressions.sql.typed import (
     call,
     common_type,
     fits,
+    is_number,
     is_text,
     literal,
     unit_type,
@@ -35,13 +36,12 @@ __all__ = [
     "compare",
     "compare_floats",
     "either",
-    "float_set",
+    "in_set",
     "is_in",
     "is_null",
     "joined",
     "meet",
     "negated",
-    "number_set",
     "same",
 ]
 
@@ -226,11 +226,7 @@ def is_in(value: Typed, candidates: Sequence[Typed], *, narrow_floats: bool = Fa
     values = pa.array(_with_both_zeros([candidate.value for _, candidate in pairs]), value.type)
     value = _widened(value)
     values = values.cast(value.type)
-    matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
-    unknown = literal(None, _BOOL)
-    if with_null:
-        return call("if_else", [matched, literal(True, _BOOL), unknown], _BOOL)
-    return call("if_else", [is_null(value), unknown, matched], _BOOL)
+    return _matched(value, values, with_null=with_null)
 
 
 def _with_both_zeros(values: Sequence[Any]) -> list[Any]:
@@ -258,27 +254,33 @@ def compare_floats(operator: str, left: Typed, right: Typed) -> Typed:
     return _floats(operator, _widened(one), _widened(other))
 
 
-def float_set(value: Typed, values: pa.Array, *, skip_nulls: bool) -> Typed | None:
-    """Whether a float is one of some values, as `pyarrow.compute.is_in`; None if Arrow's own kernel says the same."""
-    zeros = pa.types.is_floating(values.type) and bool(pc.any(pc.equal(_wide(values), 0.0)).as_py())
-    if not zeros and not pa.types.is_float16(value.type):
-        return None
-    value = _widened(value)
-    values = _wide(values).cast(value.type)
-    if zeros:
-        values = pa.concat_arrays([values, pa.array([0.0, -0.0], value.type)])
-    return call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=skip_nulls))
+def in_set(value: Typed, values: pa.Array) -> Typed:
+    """`value IN (values)`, of values of a type that Arrow's kernel compares the value with, or of any numbers."""
+    if not len(values):
+        return literal(False, _BOOL)
+    known = values.drop_null()
+    if pa.types.is_floating(value.type):
+        value, known = _widened(value), _with_both_zeros_of(_wide(known)).cast(_widened(value).type)
+    elif pa.types.is_integer(known.type) and known.type != value.type and is_number(value.type):
+        fitting = [one for one in known.to_pylist() if fits(one, value.type)]  # no value is equal to the others
+        known = pa.array([literal(one, value.type).value for one in fitting], value.type)
+    elif pa.types.is_null(known.type):
+        known = known.cast(value.type)
+    return _matched(value, known, with_null=bool(values.null_count))
 
 
-def number_set(value: Typed, values: pa.Array, *, skip_nulls: bool) -> Typed | None:
-    """Whether an integer or a decimal is one of some integers of another type; None if it is none, or of the same."""
-    exact = pa.types.is_integer(value.type) or pa.types.is_decimal(value.type)
-    if not exact or not pa.types.is_integer(values.type) or values.type == value.type:
-        return None
-    known = values.to_pylist()
-    kept = [one for one in known if fits(one, value.type) or one is None]  # no value is equal to the others
-    found = pa.array([None if one is None else literal(one, value.type).value for one in kept], value.type)
-    return call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=found, skip_nulls=skip_nulls))
+def _matched(value: Typed, values: pa.Array, *, with_null: bool) -> Typed:
+    """Whether the value is one of others, which are not null; null where that depends on a null."""
+    matched = call("is_in", [value], _BOOL, pc.SetLookupOptions(value_set=values, skip_nulls=True))
+    unknown = literal(None, _BOOL)
+    if with_null:
+        return call("if_else", [matched, literal(True, _BOOL), unknown], _BOOL)
+    return call("if_else", [is_null(value), unknown, matched], _BOOL)
+
+
+def _with_both_zeros_of(values: pa.Array) -> pa.Array:
+    zeros = pa.types.is_floating(values.type) and bool(pc.any(pc.equal(values, 0.0)).as_py())
+    return pa.concat_arrays([values, pa.array([0.0, -0.0], values.type)]) if zeros else values
 
 
 def _wide(values: pa.Array) -> pa.Array:

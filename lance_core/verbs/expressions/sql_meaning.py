@@ -1,9 +1,9 @@
-"""Arrow expressions with the order of floats that SQL has here: NaN equals NaN and is above every number.
+"""Arrow expressions with the meaning that SQL has here: NaN equals NaN and is above every number, IN is null for null.
 
 Arrow's kernels follow IEEE 754, where each comparison with NaN is false; and they fail where an unsigned integer of 64
-bits or a decimal meets an integer of another type that it does not fit into. Such a comparison in a user's expression
-is replaced by what the SQL compiler makes of it; all else stays as it was written. Trees of any depth are rewritten
-without recursion.
+bits or a decimal meets an integer of another type that it does not fit into. Such a comparison of a user's expression
+is replaced by what the SQL compiler makes of it, and so is `is_in`, which Arrow lets match null with null where SQL's
+`IN` is null; all else stays as it was written. Trees of any depth are rewritten without recursion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lance_core.errors import InvalidInputError
 from lance_core.verbs.expressions.deep import in_deep_thread
 from lance_core.verbs.expressions.serialized import Entry, Node, Pieces, assembled, buffer_of, entries_of
 
-__all__ = ["with_float_order"]
+__all__ = ["with_sql_meaning"]
 
 _SMALL: Final = 4096
 """Bytes of an expression up to which what it becomes is kept for the next time."""
@@ -74,8 +74,8 @@ class _Call:
     options: Entry | None = None
 
 
-def with_float_order(expression: pc.Expression, schema: pa.Schema) -> pc.Expression:
-    """The expression with SQL's order of floats.
+def with_sql_meaning(expression: pc.Expression, schema: pa.Schema) -> pc.Expression:
+    """The expression with SQL's comparisons.
 
     Args:
         expression: A condition or a value.
@@ -86,9 +86,10 @@ def with_float_order(expression: pc.Expression, schema: pa.Schema) -> pc.Express
     """
     buffer = buffer_of(expression, in_deep_thread)
     data = memoryview(buffer).tobytes()
-    compares = b"is_in" in data or any(name in data for name in _OPERATORS)
-    if buffer.size <= _FLAT and not (compares and (_may_be_floats(data, schema) or _has_wide_literals(buffer))):
-        return expression
+    if buffer.size <= _FLAT and b"is_in" not in data:
+        compares = any(name in data for name in _OPERATORS)
+        if not (compares and (_may_be_floats(data, schema) or _has_wide_literals(buffer))):
+            return expression
     return _known(data, schema) if buffer.size <= _SMALL else _rewritten(buffer, schema)
 
 
@@ -243,15 +244,16 @@ class _Writer:
         return self._of_template((compare_floats if floats else compare)(operator, *typed).expression, sides)
 
     def _looked_up(self, side: _Part, options: Any) -> _Part | None:
-        """`is_in` of a float, with both zeros, or of numbers of two types; None if Arrow's own kernel says the same."""
-        from lance_core.verbs.expressions.sql.compare import float_set, number_set  # noqa: PLC0415 - the SQL parser
+        """SQL's `IN`, which is null where a null decides; None if the expression does not fit the columns."""
+        from lance_core.verbs.expressions.sql.compare import in_set  # noqa: PLC0415 - it imports the SQL parser
         from lance_core.verbs.expressions.sql.typed import Typed  # noqa: PLC0415 - the same
 
-        kind, values = self._kind(side), options["value_set"].values
-        made = float_set if pa.types.is_floating(kind) else number_set
-        skips_nulls = options["null_matching_behavior"].as_py() != 0
-        found = made(Typed(pc.field(_SIDES[0]), kind), values, skip_nulls=skips_nulls)
-        return None if found is None else self._of_template(found.expression, [side])
+        kind = self._kind(side)
+        if pa.types.is_null(kind):
+            return None
+        return self._of_template(
+            in_set(Typed(pc.field(_SIDES[0]), kind), options["value_set"].values).expression, [side]
+        )
 
     def _of_template(self, template: pc.Expression, sides: list[_Part]) -> _Part:
         """The template with the sides in place of the columns that stand for them."""
