@@ -12,12 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lance_dagster.policy import LanceMaintenancePolicy
-
 if TYPE_CHECKING:
     import lance_core
+    from lance_dagster.policy import LanceMaintenancePolicy  # the reports of Pipes measure without Dagster
 
-__all__ = ["TableHealth", "measure"]
+__all__ = ["TableHealth", "deleted_fraction", "measure"]
 
 DEFAULT_TARGET: Final = 1024 * 1024
 _SYSTEM: Final = "__lance_"
@@ -56,8 +55,7 @@ class TableHealth:
     @property
     def deleted_fraction(self) -> float:
         """Share of the rows in the files that is deleted."""
-        physical = self.rows + self.deleted_rows
-        return self.deleted_rows / physical if physical else 0.0
+        return _share(self.deleted_rows, self.rows)
 
     @property
     def unindexed_fraction(self) -> float | None:
@@ -108,6 +106,15 @@ class TableHealth:
                 f"index {name!r} misses {share:.1%} of the rows" for name, share in self.unindexed.items() if share
             ]
         return found
+
+
+def deleted_fraction(dataset: lance_core.LanceDataset) -> float:
+    """Share of the rows in the files of a version that is deleted."""
+    return _share(dataset.count_deleted_rows(), dataset.count_rows())
+
+
+def _share(deleted: int, live: int) -> float:
+    return deleted / (deleted + live) if deleted else 0.0
 
 
 def measure(

@@ -107,7 +107,9 @@ class LanceIOManager(dg.ConfigurableIOManagerFactory["LanceTableIOManager"]):
     max_bytes_per_file: int | None = Field(default=None, gt=0)
     data_storage_version: str | None = Field(default=None, description="Version of new data files.")
     table_config: dict[str, str] = Field(
-        default_factory=dict, description="Entries of the table's configuration to set; none is removed."
+        default_factory=dict,
+        description="Entries of the table's configuration to set; none is removed. Those that the table lacks come in "
+        "the commit that creates or overwrites it, else in a version of their own before the write.",
     )
     branching: BranchPolicy = Field(
         default_factory=BranchPolicy.off, description="Which runs write to a branch of their tables, beside main."

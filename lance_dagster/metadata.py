@@ -1,26 +1,13 @@
 """Metadata of materialisations; `stamp.py` has that of definitions.
 
-At most ten entries stand at the top of an event, in this order; what does not apply is left out:
-
-    what happened            lance/replaced_try  lance/deduplicated  lance/casts
-    rows, bytes              dagster/partition_row_count (in the event of a partition)  dagster/row_count
-                             lance/rows_written  dagster/size_bytes
-    the version              lance/version  lance/operation  lance/branch  lance/published
-    the table                lance/inputs  dagster/column_schema  dagster/uri  dagster/column_lineage  lance/table_log
-                             dagster/table_name
-
-All others are in `lance/commit`, as JSON, without the prefix:
-
-    rows_written  rows_inserted  rows_updated  rows_deleted  bytes_written  read_version  attempts  transaction_uuid
-    fragments  fragments_added  fragments_removed  small_fragments  deleted_fraction  base_version  open_branches
+Which entries stand at the top of an event is in `event_layout.py`.
 
 A run of more than 31 partitions has the long ones (schema, inputs, table log) in the event of its last partition only.
 
 An entry that the asset itself sets under one of these keys stays. The operation of a first write is called Create.
 
 All numbers come from the manifest of the commit and from the writers: nothing is scanned or counted. Unknown numbers,
-such as the rows that an earlier try wrote, are left out rather than guessed. Numbers are numbers, so that
-Dagster plots them and metadata bounds checks can read them.
+such as the rows that an earlier try wrote, are left out rather than guessed.
 """
 
 from __future__ import annotations
@@ -31,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from lance_dagster.column_lineage import column_lineage
+from lance_dagster.event_layout import COMMIT, columns_of, laid_out
 from lance_dagster.health import measure
 from lance_dagster.history import input_record
 from lance_dagster.location import TableLocation
@@ -43,7 +31,7 @@ if TYPE_CHECKING:
     import lance_core
 from lance_core.errors import NotFoundError
 
-__all__ = ["arranged", "column_schema", "event_metadata", "lineage_metadata", "partition_metadata"]
+__all__ = ["arranged", "column_schema", "event_metadata", "lineage_metadata", "of_partition", "partition_metadata"]
 
 _MOST_PAGES: Final = 31
 """A run of more partitions than this does not repeat the long entries for each."""
@@ -51,38 +39,6 @@ _MOST_PAGES: Final = 31
 _LONG: Final = frozenset(
     {"lance/table_log", "lance/branches", "lance/inputs", "dagster/column_schema", "dagster/column_lineage"}
 )
-
-_MOST_AT_TOP: Final = 10
-
-_TOP: Final = (
-    "lance/replaced_try",
-    "lance/deduplicated",
-    "lance/casts",
-    "dagster/partition_row_count",
-    "dagster/row_count",
-    "lance/rows_written",
-    "dagster/size_bytes",
-    "lance/version",
-    "lance/operation",
-    "lance/branch",
-    "lance/published",
-    "lance/inputs",
-    "dagster/column_schema",
-    "dagster/uri",
-    "dagster/column_lineage",
-    "lance/table_log",
-    "dagster/table_name",
-)
-"""The entries that may stand at the top of an event, in order."""
-
-_FIRST_TO_GO: Final = (
-    "dagster/table_name",
-    "lance/rows_written",
-    "lance/published",
-    "lance/replaced_try",
-    "lance/casts",
-)
-"""Those that go into `lance/commit` where there are more than fit, the first one first."""
 
 
 def event_metadata(written: lance_core.WriteResult, location: TableLocation) -> dict[str, Any]:
@@ -143,7 +99,6 @@ def lineage_metadata(
     dataset: lance_core.LanceDataset,
     where: str,
     *,
-    events: int = 1,
     consumers: Mapping[str, int | None] | None = None,
     ui_url: str = "",
     derived: dg.TableColumnLineage | None = None,
@@ -155,18 +110,17 @@ def lineage_metadata(
         definition: The asset's definition metadata.
         dataset: The table at the version that was written.
         where: The asset, for messages.
-        events: So many events are going to repeat them; the page of the table is left out if they are many.
         consumers: Assets that read the table, and the version that each read last.
         ui_url: Start of the links to runs.
         derived: The lineage of columns, unless the asset says it.
         branches: The page of the branches, for the page of the table.
     """
     versions = recent(dataset)
-    page = table_log(dataset, versions, consumers, ui_url, branches) if events <= _MOST_PAGES else None
+    page = table_log(dataset, versions, consumers, ui_url, branches)
     inputs = [input_record(one) for one in versions[0].inputs] if versions else []
     known: dict[str, Any] = {
         "lance/inputs": dg.MetadataValue.json(inputs) if inputs else None,
-        "lance/table_log": None if page is None else dg.MetadataValue.md(page),
+        "lance/table_log": dg.MetadataValue.md(page),
         "dagster/column_lineage": column_lineage(definition, where=where) or derived,
     }
     return {key: value for key, value in known.items() if value is not None}
@@ -186,27 +140,37 @@ def partition_metadata(
         return {}
     # Other rows of the partition may have been there before an append or a merge, and nothing is counted for an event.
     is_all = written.operation != "Append" and written.rows_inserted is None
-    short = {key: value for key, value in entries.items() if key not in _LONG}
     found = {}
     for key in keys:
-        own = dict(entries if len(keys) <= _MOST_PAGES or key == keys[-1] else short)
+        own: dict[str, Any] = {}
         if key in written.slice_rows:
             own["lance/rows_written"] = written.slice_rows[key]
             if is_all:
                 own["dagster/partition_row_count"] = written.slice_rows[key]
-        found[key] = arranged(own)
+        found[key] = of_partition(entries, own, key, keys)
     return found
+
+
+def of_partition(
+    entries: Mapping[str, Any], own: Mapping[str, Any], key: str | None, keys: Sequence[str | None]
+) -> dict[str, Any]:
+    """The entries of one of several events, as it shows them.
+
+    Args:
+        entries: Those of all events.
+        own: Those of this event.
+        key: Its partition.
+        keys: The partitions, in the order of their events.
+    """
+    is_short = len(keys) > _MOST_PAGES and key != keys[-1]
+    return arranged({name: value for name, value in entries.items() if not (is_short and name in _LONG)} | dict(own))
 
 
 def arranged(entries: Mapping[str, Any]) -> dict[str, Any]:
     """The entries as an event shows them: at most ten at the top, the others together in `lance/commit`."""
-    top = [key for key in _TOP if key in entries]
-    for key in _FIRST_TO_GO:
-        if len(top) > _MOST_AT_TOP and key in top:
-            top.remove(key)
-    rest = {key.rpartition("/")[2]: _plain(value) for key, value in entries.items() if key not in top}
-    shown = {key: entries[key] for key in top}
-    return {**shown, "lance/commit": dg.MetadataValue.json(rest)} if rest else shown
+    shown, rest = laid_out(entries)
+    others = {key: _plain(value) for key, value in rest.items()}
+    return {**shown, COMMIT: dg.MetadataValue.json(others)} if others else shown
 
 
 def _plain(value: Any) -> Any:
@@ -218,24 +182,8 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
-                name=field.name,
-                type=str(field.type),
-                constraints=dg.TableColumnConstraints(nullable=field.nullable),
-                tags=_tags(field.metadata),
+                name=name, type=kind, constraints=dg.TableColumnConstraints(nullable=nullable), tags=dict(tags)
             )
-            for field in schema
+            for name, kind, nullable, tags in columns_of(schema)
         ]
     )
-
-
-def _tags(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    """Field metadata that is short text and legal as tags; Arrow's and Spark's own entries stay out."""
-    tags = {}
-    for key, value in (metadata or {}).items():
-        try:
-            name, text = key.decode(), value.decode()
-        except UnicodeDecodeError:
-            continue
-        if len(name) <= 63 and len(text) <= 63 and not name.startswith(("ARROW:", "SPARK::", "PARQUET:")):
-            tags[name] = text
-    return tags

@@ -4,11 +4,11 @@
         table = pyspark_lance.write(df, uri, transaction_properties=commit_properties(pipes)).dataset
         report_commit(pipes, table)
 
-The commit then identifies its run like those of `LanceIOManager`, and the materialization has the version, rows and
-history. The properties belong to one write, as often as it is attempted: `lance_core.write_dataset` and
-`pyspark_lance.write` replace what an earlier attempt of the step has committed. With the extras of
-`LanceTableResource.pipes_extras()` on Dagster's side that holds for re-executions of the run as well. The process needs
-`dagster-pipes` and no Dagster (`pip install 'lance-dagster[pipes]'`).
+The commit then identifies its run like those of `LanceIOManager`, and the materialization has the same entries. The
+properties belong to one write, as often as it is attempted: `lance_core.write_dataset` and `pyspark_lance.write`
+replace what an earlier attempt of the step has committed. With the extras of `LanceTableResource.pipes_extras()` on
+Dagster's side that holds for re-executions of the run as well. The process needs `dagster-pipes` and no Dagster
+(`pip install 'lance-dagster[pipes]'`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 import lance_core
 from lance_core.errors import InvalidInputError
 from lance_dagster.attempts import EXTRAS_KEY, AttemptProperties, attempt_properties
-from lance_dagster.history import data_version_of
+from lance_dagster.event_layout import COMMIT, columns_of, laid_out
+from lance_dagster.health import deleted_fraction
+from lance_dagster.history import data_version_of, input_record, read_history
 from lance_dagster.read_inputs import INPUT_PREFIX, input_entry
-from lance_dagster.table_log import history_page, recent
+from lance_dagster.table_log import recent, table_log
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -85,24 +87,47 @@ def report_commit(
     Raises:
         InvalidInputError: the session is for several assets, and none was named.
     """
-    live, deleted = dataset.count_rows(), dataset.count_deleted_rows()
-    versions = recent(dataset)
-    entries: dict[str, Any] = {
-        "dagster/row_count": live,
-        "dagster/size_bytes": dataset.total_bytes,
-        "dagster/uri": dataset.uri,
-        "lance/version": dataset.version,
-        **({} if dataset.branch is None else {"lance/branch": dataset.branch, "lance/published": False}),
-        "lance/operation": versions[0].operation or "" if versions else "",
-        "lance/fragments": len(dataset.fragment_ids()),
-        "lance/deleted_fraction": deleted / (live + deleted) if deleted else 0.0,
-        "lance/history": {"raw_value": history_page(versions, ui_url), "type": "md"},
-    }
+    entries = {**_entries(dataset, ui_url), **(metadata or {})}
     context.report_asset_materialization(
-        metadata={**entries, **(metadata or {})},
+        metadata=entries,
         data_version=data_version_of(dataset),
         asset_key=_asset(context, asset_key),
     )
+
+
+def _entries(dataset: lance_core.LanceDataset, ui_url: str) -> dict[str, Any]:
+    """The entries of the event, as those of `LanceIOManager`."""
+    versions, newest = recent(dataset), next(read_history(dataset), None)
+    created = newest is not None and newest.operation == "Overwrite" and newest.version == 1
+    inputs = [input_record(one) for one in newest.inputs] if newest is not None else []
+    columns = [
+        {"name": name, "type": kind, "constraints": {"nullable": nullable}, "tags": dict(tags)}
+        for name, kind, nullable, tags in columns_of(dataset.schema)
+    ]
+    known: dict[str, Any] = {
+        "dagster/row_count": dataset.count_rows(),
+        "lance/rows_written": newest.rows_added if newest is not None else None,
+        "lance/rows_deleted": (newest.rows_removed or None) if newest is not None else None,
+        "dagster/size_bytes": dataset.total_bytes,
+        "lance/deleted_fraction": deleted_fraction(dataset),
+        "lance/version": dataset.version,
+        "lance/operation": "Create" if created else newest.operation if newest is not None else None,
+        "lance/branch": dataset.branch,
+        "lance/published": None if dataset.branch is None else False,
+        "lance/inputs": _typed("json", inputs) if inputs else None,
+        "dagster/column_schema": _typed("table_schema", {"columns": columns}),
+        "dagster/uri": dataset.uri,
+        "lance/table_log": _typed("md", table_log(dataset, versions, ui_url=ui_url)),
+        "lance/fragments": len(dataset.fragment_ids()),
+    }
+    shown, rest = laid_out({key: value for key, value in known.items() if value is not None})
+    rest = {key: value["raw_value"] if isinstance(value, dict) else value for key, value in rest.items()}
+    return {**shown, COMMIT: _typed("json", rest)}
+
+
+def _typed(kind: str, value: Any) -> dict[str, Any]:
+    """A metadata value of another type than its Python value says."""
+    return {"raw_value": value, "type": kind}
 
 
 def _asset(context: PipesContext, asset_key: str | None) -> str | None:

@@ -225,7 +225,7 @@ def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]
         "lance/rows_deleted": whole.rows_removed if whole is not None else None,
         "lance/tag": made.tag if made is not None else None,
         "lance/left_behind": ", ".join(published.left_behind) or None,
-        "lance/deduplicated": not published.is_new,
+        "lance/deduplicated": None if published.is_new else True,
     }
 
 

@@ -22,9 +22,10 @@ from lance_core.errors import LanceError
 from lance_dagster._context import downstream_keys_of, plan_materializations
 from lance_dagster.branching import BRANCH_TAG, MAIN
 from lance_dagster.consumers import consumers
+from lance_dagster.health import deleted_fraction
 from lance_dagster.history import data_version_of
 from lance_dagster.location import TableLocation
-from lance_dagster.metadata import column_schema, lineage_metadata
+from lance_dagster.metadata import column_schema, lineage_metadata, of_partition
 from lance_dagster.partitions import plan_partitions
 from lance_dagster.settings_keys import plain_metadata
 from lance_dagster.tables import TableRef
@@ -194,6 +195,7 @@ def materializations(
     entries = {
         "dagster/row_count": dataset.count_rows(),
         "dagster/size_bytes": dataset.total_bytes,
+        "lance/deleted_fraction": deleted_fraction(dataset),
         "dagster/column_schema": column_schema(dataset.schema),
         "dagster/table_name": location.name,
         "dagster/uri": location.uri,
@@ -207,19 +209,19 @@ def materializations(
         ref.metadata or {},
         dataset,
         f"asset {ref.name}",
-        events=len(report.partitions),
         consumers=readers,
         ui_url=report.ui_url,
     )
     tags = {"dagster/data_version": data_version_of(dataset)}
-    keys: list[str | None] = [*report.partitions]
-    for partition in keys or [None]:
+    keys: list[str | None] = [*report.partitions] or [None]
+    for partition in keys:
         own: dict[str, Any] = {}
         counted = report.rows.get(partition) if partition is not None else None
         if counted is not None:
             own = {"dagster/partition_row_count": counted.rows}
             own |= {} if counted.written is None else {"lance/rows_written": counted.written}
-        yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=own | entries | own, tags=tags)
+        shown = of_partition(entries, own, partition, keys)
+        yield dg.AssetMaterialization(asset_key=ref.key, partition=partition, metadata=shown, tags=tags)
 
 
 def record(

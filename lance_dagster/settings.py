@@ -177,7 +177,8 @@ class TableSettings:
         max_rows_per_file: Rows of a data file; None for lance_core's default.
         max_bytes_per_file: Bytes of a data file; None for lance_core's default.
         data_storage_version: Version of new data files; None for the table's own, or lance_core's default.
-        table_config: Entries of the table's configuration to set with each write; none is ever removed.
+        table_config: Entries of the table's configuration to set with each write; none is ever removed. Those that the
+            table lacks are set in a version of their own before an append, a merge or a replacement of partitions.
         branching: Which runs write to a branch.
         index_partitions: Whether zone maps on the partition columns are made and refreshed.
         max_unindexed_fragments: How many fragments may lie outside of them.

@@ -52,7 +52,6 @@ EVENT_KEYS: Final = frozenset(
         "fragments",
         "fragments_added",
         "fragments_removed",
-        "history",
         "inputs",
         "operation",
         "replaced_try",

@@ -88,7 +88,9 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
             committed are replaced, and the write fails if a later try has committed.
         read_version: The version that the write is based on; None for the latest, 0 if there was no table.
         identity: `LanceDataset.identity` of that version: a table that was made again since it was read is no base.
-        table_config: Configuration of the table to set in the same commit.
+        table_config: Configuration of the table to set, unless it has these values already: in the same commit if
+            that creates or overwrites the table; else in a version of its own before it, as the transactions of
+            appends and replacements have no place for it.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
         max_rows_per_file: Rows after which a task begins another file.

@@ -296,7 +296,9 @@ def commit_fragments(
             dataset given.
         data_storage_version: Version of the files; for a dataset that is created.
         enable_stable_row_ids: Give rows ids that survive compaction; for a dataset that is created.
-        table_config: Table configuration to set, unless it has these values already.
+        table_config: Table configuration to set, unless it has these values already: in the same commit if that
+            creates or overwrites the dataset; else in a version of its own before it, as the transactions of appends
+            and replacements have no place for it.
         add_columns: Add the columns that the dataset lacks, in the same version; they are null in its rows.
             The fragments were written with `LanceDataset.lance_schema_with`.
         max_retries: How often a commit that loses a race is rebased and put again.

@@ -206,11 +206,18 @@ def _merge(value: DataFrame, request: WriteRequest) -> WriteResult | None:
 
 
 def _refuse_twice(value: DataFrame, key: Sequence[str]) -> None:
-    """Refuse a source that has a key twice, as `check_keys` does; no more than one key comes here."""
+    """Refuse a source that has a key twice, as `check_keys` does; no more than one key comes here.
+
+    Keys are equal as in the merges of `pyspark_lance`: a NaN equals a NaN, a null equals nothing.
+    """
     from pyspark.sql import functions
 
     check_keys(pa.schema([(name, pa.int8()) for name in value.columns]).empty_table(), key)
-    counted = value.select(*key).dropna().groupBy(*key).agg(functions.count("*").alias("__lance_count"))
+    keys = [functions.col("`" + name.replace("`", "``") + "`") for name in key]
+    whole = value.select(*keys)
+    for one in keys:
+        whole = whole.where(one.isNotNull())  # `dropna` drops NaN as well
+    counted = whole.groupBy(*keys).agg(functions.count("*").alias("__lance_count"))
     twice = counted.where("__lance_count > 1").drop("__lance_count").limit(1).toArrow()
     check_keys(pa.concat_tables([twice, twice]), key)
 

@@ -62,7 +62,16 @@ def test_the_commit_and_the_event_know_each_other(lake, partition):
     (event,) = result.asset_materializations_for_node("nyc__flights")
     values = {key: entry.value for key, entry in event.metadata.items()}
     assert (values["dagster/row_count"], values["lance/version"], values["mine"]) == (2, 1, 7)
-    assert f"/runs/{result.run_id}" in values["lance/history"]
+    assert f"/runs/{result.run_id}" in values["lance/table_log"].partition("### Versions")[2]
+    assert (values["lance/operation"], values["lance/rows_written"], values["lance/deleted_fraction"]) == (
+        "Create",
+        2,
+        0,
+    )
+    assert [one["asset"] for one in values["lance/inputs"]] == ["raw/n"]
+    columns = values["dagster/column_schema"].columns
+    assert [(one.name, one.type, one.constraints.nullable) for one in columns] == [("n", "int64", True)]
+    assert len(set(values) - {"mine", "lance/commit"}) == 10
     assert event.tags["dagster/data_version"].endswith(":main:1")
 
 

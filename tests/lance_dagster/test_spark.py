@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame  # noqa: TID253 -- annotations of assets
 from pyspark.sql import functions as F  # noqa: N812, TID253 -- the same
 
 import lance_core
+from lance_core.errors import InvalidInputError
+from lance_dagster.handlers.spark import _refuse_twice
 from tests.lance_dagster.lake import errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -126,6 +128,16 @@ def test_a_retried_merge_into_a_table_of_its_own_looks_at_its_keys(run, lake, sp
     tries = [event for event in result.all_events if event.is_step_up_for_retry]
     assert "several rows with the key {'k': 2}" in str(tries[1].event_specific_data.error)
     assert lake.rows("merged") == [(3, "f")]
+
+
+@pytest.mark.parametrize("key", ["double('nan')", "struct(double('nan') as x).x", "0.0d"])
+def test_keys_are_equal_there_as_in_merges(spark, key):
+    rows = spark.sql(f"select {key} as `a.k`, v from values (1), (2) as t(v)")
+    if key == "0.0d":
+        rows = rows.withColumn("a.k", F.when(rows.v == 1, -0.0).otherwise(0.0))
+    with pytest.raises(InvalidInputError, match=r"several rows with the key {'a.k': (nan|-?0.0)}"):
+        _refuse_twice(rows, ["a.k"])
+    _refuse_twice(rows.withColumn("a.k", F.lit(None).cast("double")), ["a.k"])
 
 
 def test_merges_in_one_commit(run, lake, spark):

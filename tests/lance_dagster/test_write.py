@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import lance_core
-from lance_dagster import BranchPolicy
-from tests.lance_dagster.lake import errors
+from lance_dagster import BranchPolicy, build_branch_jobs
+from tests.lance_dagster.lake import QUIET, errors
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
@@ -401,6 +401,7 @@ class TestSchema:
         assert "the value [1.0] cannot be stored" in errors(result)
 
 
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # Dagster warns of its own bounds checks
 class TestEvents:
     def test_what_an_event_says(self, lake):
         lake.run(daily(of_days), span=("2024-01-01", "2024-01-03"))
@@ -424,7 +425,7 @@ class TestEvents:
             "dagster/partition_row_count": 2,
             "lance/rows_written": 2,
             "dagster/size_bytes": size,
-            "dagster/table_name": "analytics.events",
+            "lance/deleted_fraction": 0.0,
             "dagster/uri": lake.uri("analytics/events"),
             "lance/version": 2,
             "lance/operation": "Update",
@@ -437,7 +438,7 @@ class TestEvents:
             "fragments_added": 1,
             "fragments_removed": 1,
             "small_fragments": 3,
-            "deleted_fraction": 0.0,
+            "table_name": "analytics.events",
             "attempts": 1,
         }
 
@@ -449,6 +450,48 @@ class TestEvents:
                 (event,) = result.asset_materializations_for_node("analytics__events")
                 assert len(event.metadata) <= 11
                 assert "lance/commit" in event.metadata
+
+    def test_dagsters_bounds_checks_find_their_numbers_in_any_event(self, lake):
+        """Also where more than ten entries apply: an event on a branch, with inputs and lineage, and its promotion."""
+        on_branch = {"branching": BranchPolicy.from_tag(), "tags": {"lance/branch": "trial"}}
+
+        @dg.asset(metadata={"lance/write_mode": "append"})
+        def raw() -> pa.Table:
+            return frame((date(1), 1), (date(1), 2))
+
+        lineage = {"n": [dg.TableColumnDep(asset_key=raw.key, column_name="n")]}
+
+        @dg.asset(
+            partitions_def=DAYS,
+            metadata={"partition_expr": "day", "lance/column_lineage": dg.TableColumnLineage(lineage)},
+        )
+        def clean(raw: pa.Table) -> pa.Table:
+            return raw.slice(0, 1)
+
+        def check(**bounds):
+            checks = [
+                one
+                for key in ("lance/deleted_fraction", "lance/rows_written", "dagster/size_bytes")
+                for one in dg.build_metadata_bounds_checks(assets=[raw], metadata_key=key, **bounds)
+            ]
+            return [one.passed for one in lake.run(raw, *checks).get_asset_check_evaluations()]
+
+        assert all(check(min_value=0))
+        lake.table("raw").delete("n = 2")
+        assert check(max_value=0.2) == [False, False, False]
+        numbers = {"lance/deleted_fraction", "dagster/row_count", "dagster/size_bytes", "lance/version"}
+        lake.run(raw, clean, partition="2024-01-01", **on_branch)
+        promote, _ = build_branch_jobs([clean])
+        job = dg.Definitions(assets=[raw, clean], jobs=[promote], resources={"io_manager": lake.manager()})
+        told = job.resolve_job_def("lance_promote").execute_in_process(
+            instance=lake.instance, tags={"lance/branch": "trial"}, run_config=QUIET
+        )
+        written = lake.run(raw, clean, partition="2024-01-01", select=[clean], **on_branch)
+        for result, node in ((told, "lance_promote_op"), (written, "clean")):
+            (event,) = (one.materialization for one in result.events_for_node(node) if one.is_step_materialization)
+            assert len(event.metadata) <= 11
+            assert {"dagster/partition_row_count", *numbers} < set(event.metadata)
+        assert {"lance/branch", "lance/inputs", "dagster/column_lineage", "lance/table_log"} < set(event.metadata)
 
     def test_a_long_run_stores_the_long_entries_once(self, lake):
         days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-10")

@@ -140,6 +140,15 @@ def test_modes_create_when_there_is_nothing(tmp_path):
     assert replaced.operation == "Overwrite"
 
 
+@pytest.mark.parametrize(("mode", "versions"), [("overwrite", 1), ("append", 2)])
+def test_configuration_comes_in_the_commit_that_has_a_place_for_it(table, mode, versions):
+    data, before = rows("a", 1), lance_core.dataset(table.uri).version
+    fragments = write_fragments(data, table.uri)
+    commit_fragments(table.uri, fragments, data.schema, mode=mode, table_config={"k": "v"})
+    assert lance.dataset(table.uri).config() == {"k": "v"}
+    assert lance_core.dataset(table.uri).version == before + versions
+
+
 def test_configuration_is_added_and_never_removed(table):
     lance.dataset(table.uri).update_config({"owner": "me"})
     replace(table.uri, "a", 1, table_config={"k": "v"}, dataset=lance_core.dataset(table.uri))
