@@ -169,9 +169,12 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
     if rejected:
         context.log.warning("branch %s is promoted because the run forces it, although %s", branch, reasons)
     done, failed = 0, []
+    made: dict[str, Published | None] = {}  # by table: several assets may share one
     for ref, main in found:
         try:
-            published = publishing.publish(main, branch, tag=True, properties=_properties(context))
+            if main.root_uri not in made:
+                made[main.root_uri] = publishing.publish(main, branch, tag=True, properties=_properties(context))
+            published = made[main.root_uri]
         except LanceError as error:
             context.log.exception("%s was not promoted", ref.name)
             failed.append(f"{ref.name}: {error}")

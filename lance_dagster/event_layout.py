@@ -81,7 +81,7 @@ def laid_out(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     """The entries at the top of an event, in order; and the others, by their names without prefix."""
     top = [key for key in _TOP if key in entries]
     is_said_twice = entries.get("lance/rows_written") == entries.get("dagster/partition_row_count")
-    for key in (*_FIRST_TO_GO[:2], "lance/rows_written", *_FIRST_TO_GO) if is_said_twice else _FIRST_TO_GO:
+    for key in (*_FIRST_TO_GO[:3], "lance/rows_written", *_FIRST_TO_GO) if is_said_twice else _FIRST_TO_GO:
         if len(top) > _MOST_AT_TOP and key in top:
             top.remove(key)
     rest = {key.rpartition("/")[2]: value for key, value in entries.items() if key not in top}

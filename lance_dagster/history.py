@@ -130,6 +130,11 @@ class TableVersion:
         return self.properties.get("dagster.asset_key")
 
     @property
+    def assets(self) -> list[str]:
+        """The assets that it was made for; several for the promotion of a branch that several wrote to."""
+        return several(self.asset)
+
+    @property
     def message(self) -> str | None:
         """The commit message."""
         return self.properties.get(_MESSAGE_KEY)

@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     import lance_core
 from lance_core.errors import NotFoundError
 
-__all__ = ["arranged", "column_schema", "event_metadata", "lineage_metadata", "of_partition", "partition_metadata"]
+__all__ = [
+    "arranged",
+    "column_schema",
+    "event_metadata",
+    "lineage_metadata",
+    "of_partition",
+    "of_several",
+    "partition_metadata",
+]
 
 _MOST_PAGES: Final = 31
 """A run of more partitions than this does not repeat the long entries for each."""
@@ -126,8 +134,18 @@ def lineage_metadata(
     return {key: value for key, value in known.items() if value is not None}
 
 
+def of_several(entries: Mapping[str, Any], written: lance_core.WriteResult, keys: Sequence[str]) -> dict[str, Any]:
+    """The entries of a write as the events of several partitions may show them: its rows are none of each.
+
+    A merge does not count by partition; `lance/commit`, about the commit as a whole, has the number.
+    """
+    if len(keys) <= 1 or written.slice_rows or "lance/rows_written" not in entries:
+        return dict(entries)
+    return {f"{COMMIT}/rows_written" if key == "lance/rows_written" else key: entries[key] for key in entries}
+
+
 def partition_metadata(
-    written: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str]
+    written: lance_core.WriteResult, entries: Mapping[str, Any], keys: Sequence[str], *, adds: bool
 ) -> dict[str, dict[str, Any]]:
     """The entries of each partition's own event; none where all events may be the same.
 
@@ -135,11 +153,12 @@ def partition_metadata(
         written: The result of the write.
         entries: Those of the whole write.
         keys: The partitions, in the order of their events.
+        adds: Whether the write leaves the rows that a partition has.
     """
     if not written.slice_rows and len(keys) <= _MOST_PAGES:
         return {}
     # Other rows of the partition may have been there before an append or a merge, and nothing is counted for an event.
-    is_all = written.operation != "Append" and written.rows_inserted is None
+    is_all = written.operation == "Overwrite" or not adds
     found = {}
     for key in keys:
         own: dict[str, Any] = {}

@@ -18,6 +18,7 @@ import dagster as dg
 import lance_core
 from lance_core.errors import NotFoundError, VersionNotFoundError
 from lance_dagster.history import several
+from lance_dagster.location import is_shared
 from lance_dagster.reporting import (
     Report,
     known_versions,
@@ -77,6 +78,15 @@ class Published:
     def left_behind(self) -> Sequence[str]:
         """Changes besides rows, which stay on the branch: configuration, metadata, indices."""
         return self.promotion.left_behind if self.promotion is not None else ()
+
+    @property
+    def assets(self) -> list[str]:
+        """The assets that wrote to the branch; none if its commits name none."""
+        return several(self.properties.get("dagster.asset_key"))
+
+    def is_of(self, ref: TableRef) -> bool:
+        """Whether an asset wrote to the branch, as far as that is known; several assets may share a table."""
+        return not self.assets or ref.name in self.assets or not is_shared(ref.metadata or {}, f"asset {ref.name}")
 
     @property
     def is_new(self) -> bool:
@@ -180,6 +190,8 @@ def promotion_events(
         partitions: The partitions to report; None for those that the commit names.
         entries: More metadata.
     """
+    if not published.is_of(ref):
+        return []
     wanted = _wanted(context.instance, ref, published) if partitions is None else sorted(partitions)
     known = known_versions(context.instance, ref.key, wanted)
     latest = published.dataset.checkout_version((None, None))
@@ -206,15 +218,19 @@ def promotion_events(
 
 
 def _wanted(instance: dg.DagsterInstance, ref: TableRef, published: Published) -> list[str]:
-    """The partitions that the branch filled; from the events of its runs where its commits do not name them all."""
-    if published.partitions or ref.partitions_def is None:
+    """The partitions that the asset filled on the branch.
+
+    Those of its runs' events where its commits do not name them all, or are of several assets.
+    """
+    if (published.partitions and len(published.assets) <= 1) or ref.partitions_def is None:
         return list(published.partitions)
     return partitions_of_runs(instance, ref.key, several(published.properties.get("dagster.run_id")))
 
 
 def _promotion_metadata(published: Published, partitions: int) -> dict[str, Any]:
     made = published.promotion if published.is_new else None
-    whole = made if partitions <= 1 else None  # of several partitions each has its own numbers
+    # Of several partitions each has its own numbers, and those of several assets are not known.
+    whole = made if partitions <= 1 and len(published.assets) <= 1 else None
     return {
         "lance/operation": "Update",
         "lance/published": True,

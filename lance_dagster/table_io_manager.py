@@ -58,7 +58,7 @@ from lance_dagster.handlers.merging import may_insert
 from lance_dagster.history import data_version
 from lance_dagster.inputs import MissingInputError, read_requests
 from lance_dagster.location import TableLocation, locate_table
-from lance_dagster.metadata import arranged, event_metadata, lineage_metadata, partition_metadata
+from lance_dagster.metadata import arranged, event_metadata, lineage_metadata, of_several, partition_metadata
 from lance_dagster.op_outputs import load_op_output, store_op_output
 from lance_dagster.ownership import (
     check_old_place,
@@ -191,7 +191,8 @@ class LanceTableIOManager(dg.IOManager):
             branches=None if page is None else page.value,
         )
         keys = list(context.asset_partition_keys) if output.keys is not None else []
-        add_metadata(context, arranged(entries), partition_metadata(outcome, entries, keys))
+        entries, adds = of_several(entries, outcome, keys), output.settings.write_mode in ("append", "merge")
+        add_metadata(context, arranged(entries), partition_metadata(outcome, entries, keys, adds=adds))
 
     def _derived(self, output: _Output, obj: Any) -> dg.TableColumnLineage | None:
         """Where the columns come from by the plan of the frame; nothing is known if it cannot be read."""

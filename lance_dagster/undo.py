@@ -70,6 +70,11 @@ class Undo:
         named = {one.asset for one in self.made}
         return named.pop() if len(named) == 1 else None
 
+    @property
+    def assets(self) -> list[str]:
+        """The assets that they were made for; none if they name none."""
+        return sorted({name for one in self.made for name in one.assets})
+
     def commit(self) -> int:
         """Commit; returns the new version.
 

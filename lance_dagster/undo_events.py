@@ -31,7 +31,9 @@ def undo_events(
     context: dg.OpExecutionContext | None = None,
     ui_url: str = "",
 ) -> list[dg.AssetMaterialization]:
-    """The events of an undo that was made just now, one per partition that the run had written.
+    """The events of an undo that was made just now, one per partition that the run had written for the asset.
+
+    An undo on a branch is reported where Dagster's newest event is about that branch.
 
     Args:
         instance: Where events are recorded.
@@ -44,7 +46,13 @@ def undo_events(
     """
     dataset = plan.dataset.checkout_version((plan.dataset.branch, version))
     partitions = _partitions(instance, ref, plan.made)
-    if dataset.branch is None and _is_overtaken(instance, ref, partitions, version):
+    known = known_versions(instance, ref.key, partitions)
+    if dataset.branch is not None:
+        due = [one for one, told in known.items() if told.branch == dataset.branch]
+        if not due:
+            return []
+        partitions = [one for one in due if one is not None]
+    elif any((told.version or 0) > version for told in known.values()):
         dataset = dataset.checkout_version((None, None))
     return _events(ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url)
 
@@ -81,17 +89,17 @@ def earlier_undo_events(
     return _events(ref, location, dataset, names, run_id, [one.version for one in made], context, ui_url)
 
 
-def _is_overtaken(instance: dg.DagsterInstance, ref: TableRef, partitions: Sequence[str], version: int) -> bool:
-    known = known_versions(instance, ref.key, partitions)
-    return any((told.version or 0) > version for told in known.values())
-
-
 def _partitions(instance: dg.DagsterInstance, ref: TableRef, made: Sequence[TableVersion]) -> list[str]:
-    """The partitions that versions have written, by their own word, else as Dagster recorded them of their runs."""
+    """The partitions that versions have written, by their own word, else as Dagster recorded them of their runs.
+
+    Only those of the asset: of a version that was made for several of them Dagster's records tell them apart.
+    """
+    made = [one for one in made if ref.name in one.assets] or list(made)
     named = [one.partitions for one in made]
+    is_mixed = any(len(one.assets) > 1 for one in made)
     if all(keys is None for keys in named):
         return []
-    if all(isinstance(keys, list) for keys in named):
+    if all(isinstance(keys, list) for keys in named) and not is_mixed:
         return sorted({str(key) for keys in named if isinstance(keys, list) for key in keys})
     runs = {run for one in made for run in (*one.writers, one.committed_by) if run is not None}
     return partitions_of_runs(instance, ref.key, sorted(runs))

@@ -21,6 +21,7 @@ from lance_dagster.tables import TableLike, TableRef, known_ref, table_refs, tab
 
 if TYPE_CHECKING:
     import lance_core
+    from lance_dagster.history import TableVersion
     from lance_dagster.undo import Undo
 
 __all__ = ["DRY_RUN_TAG", "UNDO_TAG", "UndoConfig", "build_undo_job"]
@@ -50,11 +51,22 @@ class UndoConfig(dg.Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """What is to be done about one branch of a table: an undo, or the report of one that was made before."""
+    """What is to be done about one branch of a table: an undo, or the report of one that was made before.
 
-    ref: TableRef
+    Attributes:
+        refs: The assets to report; several may share a table.
+        plan: The undo; None if it was made before.
+        done: The newest version of the branch where it was made before.
+    """
+
+    refs: Sequence[TableRef]
     plan: "Undo | None"
     done: "lance_core.LanceDataset | None" = None
+
+    @property
+    def names(self) -> str:
+        """The assets, for messages."""
+        return ", ".join(ref.name for ref in self.refs)
 
 
 def build_undo_job(
@@ -107,7 +119,7 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
     for one in planned:
         if one.plan is not None:
             dataset = one.plan.dataset
-            where = f"{one.ref.name}, {dataset.branch or 'main'}"
+            where = f"{one.names}, {dataset.branch or 'main'}"
             versions = ", ".join(map(str, one.plan.versions))
             context.log.info(
                 "%s: version %s of run %s: %s, %d rows become %d",
@@ -147,21 +159,24 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
     Raises:
         Failure: the change to one of them cannot be undone; nothing was changed anywhere.
     """
-    from lance_dagster.lineage import open_branches  # noqa: PLC0415 - code locations load without lance_core
+    from lance_dagster.lineage import open_branches, versions_of_run  # noqa: PLC0415 - as above
     from lance_dagster.undo import AlreadyUndoneError, CannotUndoError, plan_undo  # noqa: PLC0415 - as above
 
     planned: list[_Planned] = []
     rejected: list[str] = []
+    tables: dict[str, tuple[Any, list[TableRef]]] = {}
     for ref, main in found:
+        tables.setdefault(main.root_uri, (main, []))[1].append(ref)
+    for main, refs in tables.values():
         for branch in open_branches(main):
             try:
                 plan = plan_undo(branch, run_id)
             except AlreadyUndoneError:
-                planned.append(_Planned(ref=ref, plan=None, done=branch))
+                planned.append(_Planned(refs=_told(refs, versions_of_run(branch, run_id)), plan=None, done=branch))
             except CannotUndoError as error:
-                rejected.append(f"{ref.name}: {error}")
+                rejected.append(f"{', '.join(ref.name for ref in refs)}: {error}")
             else:
-                planned += [] if plan is None else [_Planned(ref=ref, plan=plan)]
+                planned += [] if plan is None else [_Planned(refs=_told(refs, plan.made), plan=plan)]
     if rejected:
         raise dg.Failure(f"nothing was undone: {'; '.join(rejected)}")
     if not planned:
@@ -169,19 +184,27 @@ def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Plann
     yield from planned
 
 
+def _told(refs: Sequence[TableRef], made: "Sequence[TableVersion]") -> list[TableRef]:
+    """The assets of a table that versions were made for; all of them if the versions name none of them."""
+    named = {name for one in made for name in one.assets}
+    return [ref for ref in refs if ref.name in named] or list(refs)
+
+
 def _report(context: dg.OpExecutionContext, root: Any, one: _Planned, run_id: str) -> None:
     from lance_dagster.reporting import record  # noqa: PLC0415 - code locations load without lance_core
     from lance_dagster.undo_events import earlier_undo_events, undo_events  # noqa: PLC0415 - as above
 
-    location = root.locate(one.ref)
-    if one.plan is not None:
-        undone = one.plan.commit()
-        context.log.info("%s: run %s is undone in version %d", one.ref.name, run_id, undone)
-        events = undo_events(context.instance, one.ref, location, one.plan, undone, context=context, ui_url=root.ui_url)
+    undone = None if one.plan is None else one.plan.commit()
+    if undone is None:
+        context.log.info("%s: run %s was undone before", one.names, run_id)
     else:
-        assert one.done is not None
-        context.log.info("%s: run %s was undone before", one.ref.name, run_id)
-        events = earlier_undo_events(
-            context.instance, one.ref, location, one.done, run_id, context=context, ui_url=root.ui_url
-        )
-    record(context, events)
+        context.log.info("%s: run %s is undone in version %d", one.names, run_id, undone)
+    shown: dict[str, Any] = {"context": context, "ui_url": root.ui_url}
+    for ref in one.refs:
+        location = root.locate(ref)
+        if one.plan is not None and undone is not None:
+            events = undo_events(context.instance, ref, location, one.plan, undone, **shown)
+        else:
+            assert one.done is not None
+            events = earlier_undo_events(context.instance, ref, location, one.done, run_id, **shown)
+        record(context, events)

@@ -42,9 +42,9 @@ def report_undo(instance: dg.DagsterInstance, root: str, plan: Undo, version: in
     """Report what a table holds after an undo that was made just now; nothing if its commits name no asset."""
     from lance_dagster.undo_events import undo_events  # noqa: PLC0415 - imports Dagster
 
-    if plan.asset is not None:
+    for asset in plan.assets:
         location = _location(root, plan.dataset)
-        _report(instance, undo_events(instance, _ref(plan.asset), location, plan, version))
+        _report(instance, undo_events(instance, _ref(asset), location, plan, version))
 
 
 def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_core.LanceDataset, run_id: str) -> None:
@@ -52,9 +52,7 @@ def report_earlier_undo(instance: dg.DagsterInstance, root: str, branch: lance_c
     from lance_dagster.lineage import versions_of_run  # noqa: PLC0415 - as above
     from lance_dagster.undo_events import earlier_undo_events  # noqa: PLC0415 - imports Dagster
 
-    named = {one.asset for one in versions_of_run(branch, run_id)}
-    asset = named.pop() if len(named) == 1 else None
-    if asset is not None:
+    for asset in sorted({name for one in versions_of_run(branch, run_id) for name in one.assets}):
         _report(instance, earlier_undo_events(instance, _ref(asset), _location(root, branch), branch, run_id))
 
 

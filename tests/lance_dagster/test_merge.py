@@ -209,3 +209,16 @@ def test_a_table_that_another_run_makes_meanwhile_is_merged_into(lake):
 
     lake.run(merging(lambda _: pa.RecordBatchReader.from_batches(SCHEMA, batches())))
     assert lake.rows("t") == [(ONE, 2, "B"), (TWO, 3, "c"), (TWO, 4, "D")]
+
+
+def test_events_of_several_partitions_do_not_repeat_the_rows_of_all(lake):
+    value = frame((ONE, 1, "a"), (ONE, 2, "b"), (TWO, 3, "c"))
+    said = []
+    for _ in range(2):
+        result = lake.run(merging(value, partitions=DAYS, merge_on=["day", "k"]), span=("2024-01-01", "2024-01-02"))
+        events = result.asset_materializations_for_node("t")
+        said.append(
+            [one.metadata["lance/rows_written"].value for one in events if "lance/rows_written" in one.metadata]
+        )
+    assert said == [[2, 1], []]
+    assert {one.metadata["lance/commit"].value["rows_written"] for one in events} == {3}

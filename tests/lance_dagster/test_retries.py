@@ -599,3 +599,20 @@ class TestTwoAtOnce:
 
         for _ in range(3):
             own.run(nothing)
+
+
+def test_a_retried_append_counts_no_rows_of_a_partition_that_it_did_not_write(lake):
+    parts = dg.StaticPartitionsDefinition(["x"])
+    metadata = {"partition_expr": "part", "lance/write_mode": "append"}
+
+    @dg.asset(name="t", partitions_def=parts, metadata=metadata, retry_policy=dg.RetryPolicy(max_retries=1))
+    def t(context):
+        yield dg.Output(pa.table({"part": ["x"] * 4}))
+        if "fail" in context.run.tags and not context.retry_number:
+            raise RuntimeError("after the write")
+
+    for tags in ({}, {"fail": "once"}):
+        event = lake.run(t, partition="x", tags=tags).asset_materializations_for_node("t")[-1]
+        assert event.metadata["lance/rows_written"].value == 4
+        assert ("dagster/partition_row_count" in event.metadata) is not bool(tags)
+    assert lake.table("t").count_rows() == 8

@@ -1,0 +1,93 @@
+"""Several assets in one table: promotion and undo report the asset that wrote, and branches never hide main."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lance_dagster import BranchPolicy, build_branch_jobs, build_undo_job
+from tests.lance_dagster.lake import QUIET, errors
+
+SHARED = {"table": "shared", "lance/write_mode": "append", "lance/shared_table": True}
+PARTS = dg.StaticPartitionsDefinition(["x", "y"])
+
+
+def sharing(partitioned):
+    options = {"metadata": SHARED | {"partition_expr": "part"}, "partitions_def": PARTS} if partitioned else {}
+
+    def make(name, rows):
+        @dg.asset(**{"name": name, "metadata": SHARED} | options)
+        def one(context) -> pa.Table:
+            part = context.partition_key if partitioned else "none"
+            return pa.table({"who": [name] * rows, "part": [part] * rows})
+
+        return one
+
+    return [make("s1", 1), make("s2", 3)]
+
+
+@pytest.fixture
+def launch(lake):
+    """Run an asset or a job of a code location; gives the run and its materializations by asset and partition."""
+
+    def launch(assets, what, **options):
+        jobs = [*build_branch_jobs(assets), build_undo_job(assets)]
+        manager = lake.manager(branching=BranchPolicy.from_tag())
+        defs = dg.Definitions(assets, jobs=jobs, resources={"io_manager": manager})
+        if what.startswith("lance_"):
+            job = defs.resolve_job_def(what)
+        else:
+            job = defs.resolve_implicit_global_asset_job_def()
+            options["asset_selection"] = [dg.AssetKey(what)]
+        result = job.execute_in_process(instance=lake.instance, run_config=QUIET, raise_on_error=False, **options)
+        assert result.success, errors(result)
+        told = [event.materialization for event in result.all_events if event.is_step_materialization]
+        values = {
+            (one.asset_key.to_user_string(), one.partition): {key: entry.value for key, entry in one.metadata.items()}
+            for one in told
+        }
+        return result, values
+
+    return launch
+
+
+@pytest.mark.parametrize("partition", [None, "y"])
+def test_promotion_and_undo_report_the_asset_that_wrote(lake, launch, partition):
+    assets = sharing(partition is not None)
+    other, on = {"partition_key": "x" if partition else None}, {"partition_key": partition}
+    launch(assets, "s1", **other)
+    run, _ = launch(assets, "s2", tags={"lance/branch": "b"}, **on)
+    _, told = launch(assets, "lance_promote", tags={"lance/branch": "b"})
+    assert {key: one["lance/rows_written"] for key, one in told.items()} == {("s2", partition): 3}
+    assert launch(assets, "lance_promote", tags={"lance/branch": "b"})[1] == {}
+    launch(assets, "s1", **other)
+    _, told = launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})
+    assert {key: (one["dagster/row_count"], one["lance/version"]) for key, one in told.items()} == {
+        ("s2", partition): (2, 4)
+    }
+    assert {one["lance/undid_run"] for one in told.values()} == {run.run_id}
+    assert lake.table("shared").count_rows() == 2
+    assert launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})[1] == {}
+
+
+def test_a_branch_that_both_have_written_to(lake, launch):
+    assets = sharing(partitioned=True)
+    launch(assets, "s1", partition_key="x")
+    for name, part in (("s1", "x"), ("s2", "y")):
+        launch(assets, name, partition_key=part, tags={"lance/branch": "b"})
+    _, told = launch(assets, "lance_promote", tags={"lance/branch": "b"})
+    assert {key: one["dagster/partition_row_count"] for key, one in told.items()} == {("s1", "x"): 2, ("s2", "y"): 3}
+
+
+def test_the_undo_of_a_promoted_run_reports_main_as_the_newest(lake, launch):
+    @dg.asset(metadata={"lance/write_mode": "append"})
+    def a() -> pa.Table:
+        return pa.table({"n": [1, 2]})
+
+    launch([a], "a")
+    run, _ = launch([a], "a", tags={"lance/branch": "b"})
+    launch([a], "a")
+    launch([a], "lance_promote", tags={"lance/branch": "b"})
+    launch([a], "lance_undo", tags={"lance/undo_run": run.run_id})
+    event = lake.instance.get_latest_materialization_event(a.key).asset_materialization
+    assert event.metadata["dagster/row_count"].value == lake.table("a").count_rows() == 4
+    assert "lance/branch" not in event.metadata
