@@ -88,14 +88,16 @@ def read_requests(
     try:
         dataset = _open(context, location, settings, metadata, where)
     except DatasetNotFoundError as error:
-        if keys != [] and not is_own_upstream(context):
+        if (keys != [] and not is_own_upstream(context)) or loading.optional:
             raise MissingInputError(str(error)) from error
         return None
     schema = dataset.schema
-    if keys and metadata.get("lance/missing") != "empty":
-        _check_written(
-            context, dataset, _partition_filter(context, keys, upstream.get("partition_expr"), schema), where
-        )
+    if metadata.get("lance/missing") != "empty":
+        if keys == [] and loading.optional:
+            raise MissingInputError(f"{where}: no partition goes with that of this run")
+        if keys:
+            rows = _partition_filter(context, keys, upstream.get("partition_expr"), schema)
+            _check_written(context, dataset, rows, where, optional=loading.optional)
     own = wanted_rows(metadata.get("lance/filter"), dataset, where)
 
     def request(wanted: Sequence[str] | None) -> ReadRequest:
@@ -116,25 +118,47 @@ class MissingInputError(DatasetNotFoundError):
 
 
 def _check_written(
-    context: dg.InputContext, dataset: lance_core.LanceDataset, rows: pc.Expression | None, where: str
+    context: dg.InputContext,
+    dataset: lance_core.LanceDataset,
+    rows: pc.Expression | None,
+    where: str,
+    *,
+    optional: bool,
 ) -> None:
     """Make sure that one of the partitions of an input was written at some time, by Dagster or by others.
+
+    Of an asset that others write, or that loads its own earlier partitions, only an optional input must have some.
+    Partitions that are missing beside others are named in the log.
 
     Raises:
         MissingInputError: none was.
     """
     instance = instance_of(context)
-    if instance is None or is_own_upstream(context) or is_external(context):
+    if instance is None or ((is_own_upstream(context) or is_external(context)) and not optional):
         return
     keys = sorted(context.asset_partition_keys)
     wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=keys)
-    if instance.fetch_materializations(wanted, limit=1).records or dataset.count_rows(filter=rows):
-        return
-    listed = ", ".join(map(repr, keys[:_KEYS_SHOWN])) + (" ..." if len(keys) > _KEYS_SHOWN else "")
-    raise MissingInputError(
-        f"{where}: partition {listed} was never materialized, and {dataset.uri} has no row of it; materialize it "
-        "first, annotate the input as Optional to get None, or give it the metadata lance/missing: empty"
-    )
+    if not instance.fetch_materializations(wanted, limit=1).records and not dataset.count_rows(filter=rows):
+        raise MissingInputError(
+            f"{where}: partition {_listed(keys)} was never materialized, and {dataset.uri} has no row of it; "
+            "materialize it first, annotate the input as Optional to get None, or give it the metadata lance/missing: "
+            "empty"
+        )
+    if len(keys) > 1 and not is_external(context):
+        never = sorted(set(keys) - instance.get_materialized_partitions(context.asset_key))
+        if never:
+            context.log.warning(
+                "%s: %d of %d partitions were never materialized (%s); what the table has is loaded. The metadata "
+                "lance/missing: empty of the input says that this is meant",
+                where,
+                len(never),
+                len(keys),
+                _listed(never),
+            )
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return ", ".join(map(repr, keys[:_KEYS_SHOWN])) + (" ..." if len(keys) > _KEYS_SHOWN else "")
 
 
 def _open(

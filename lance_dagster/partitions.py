@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 import pyarrow as pa
@@ -47,6 +47,12 @@ class PartitionPlan:
 
     keys: tuple[str, ...]
     slices: lance_core.Slices
+
+
+_NO_TYPES: Final = (
+    "a frame without rows may not say of what types its columns are: give the asset the metadata "
+    '"lance/schema": {{"{}": "string", ...}}'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +213,7 @@ def _key_value(dimension: _Dimension, key: str) -> str | int | date:
             raise SchemaError(
                 f"partition column {dimension.column!r} of type {kind} does not go with "
                 f"{type(dimension.definition).__name__} (dimension: {dimension.name})"
+                + (f"; {_NO_TYPES.format(dimension.column)}" if kind in (pa.null(), pa.float64()) else "")
             )
     except ValueError as error:
         if isinstance(error, SchemaError):

@@ -46,8 +46,9 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
     "lance/version": "a version's number",
     "lance/tag": "a tag",
     "lance/as_of": "a time, or its ISO form; without a zone it is in UTC",
-    "lance/missing": "what a table, or partitions, that were never written are: `error`, the default, or `empty`, no "
-    "rows. An input that is annotated as Optional is None",
+    "lance/missing": "what a table, or partitions none of which was ever written, are: `error`, the default, or "
+    "`empty`, no rows. An input that is annotated as Optional is None. Where some of the partitions were written, "
+    "their rows are loaded, and the log names the others unless this is `empty`",
 }
 """Definition metadata of an input, with the meaning of each key."""
 

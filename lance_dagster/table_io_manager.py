@@ -6,7 +6,7 @@ load_input      asset -> location -> version  -> slices + filter + columns -> ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +52,7 @@ from lance_dagster.handlers import (
     handler_for_load,
     handler_for_value,
 )
-from lance_dagster.handlers.arrow_schema import known_schema
+from lance_dagster.handlers.arrow_schema import known_schema, with_known_types
 from lance_dagster.handlers.base import CommitMode, WriteRequest
 from lance_dagster.handlers.merging import may_insert
 from lance_dagster.history import data_version
@@ -373,7 +373,8 @@ class LanceTableIOManager(dg.IOManager):
     def _write(self, output: _Output, handler: LanceTypeHandler, obj: Any) -> lance_core.WriteResult | None:
         frame = handler.arrow_schema(obj)
         alone = _is_alone(output, frame)
-        plan = self._partitions(output, frame if output.existing is None or alone else output.existing.schema)
+        kept = None if alone else output.existing
+        plan = self._partitions(output, _new_columns(output, frame, obj) if kept is None else kept.schema)
         mode = "overwrite" if alone else _commit_mode(output, plan)
         settings = output.settings
         if mode in ("append", "merge") and settings.on_earlier_try == "replace":
@@ -454,6 +455,12 @@ def _is_alone(output: _Output, frame: pa.Schema) -> bool:
     others = set(range(tries.versions[0] + 1, existing.version + 1)) - set(tries.found)
     made = (existing.read_transaction(version) for version in others)
     return all(one is not None and one.operation.name in _NEUTRAL for one in made)
+
+
+def _new_columns(output: _Output, frame: pa.Schema, obj: Any) -> pa.Schema:
+    """The columns of a new table, as far as the frame or the metadata `lance/schema` tells their types."""
+    known = known_schema(output.metadata, type_metadata(output.context), output.where)
+    return with_known_types(frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
 
 
 _NEUTRAL = ("UpdateConfig", "ReserveFragments", "Rewrite", "CreateIndex")

@@ -284,3 +284,22 @@ def test_a_number_is_the_same_number_or_rejected(source):
         elif not isinstance(given, float):
             fits = pa.types.is_floating(target) and int(np.dtype(target.to_pandas_dtype()).type(given)) == given
             assert not fits, f"{given} of {source} is a number of {target}"
+
+
+def test_a_first_partition_without_rows_or_types(lake):
+    pandas = pytest.importorskip("pandas")
+    days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-03")
+    rows = {"2024-01-01": {"day": [], "n": []}, "2024-01-02": {"day": ["2024-01-02"], "n": [2]}}
+
+    def make(**metadata):
+        @dg.asset(name="t", partitions_def=days, metadata={"partition_expr": "day", **metadata})
+        def t(context):
+            return pandas.DataFrame(rows[context.partition_key])
+
+        return t
+
+    message = errors(lake.run(make(), partition="2024-01-01", fails=True))
+    assert 'give the asset the metadata "lance/schema": {"day": "string", ...}' in message
+    for day in rows:
+        lake.run(make(**{"lance/schema": {"day": "string", "n": "int64"}}), partition=day)
+    assert lake.rows("t") == [("2024-01-02", 2)]

@@ -118,6 +118,36 @@ class TestMissing:
         assert "partition '2024-01-03' was never materialized" in message
         assert "annotate the input as Optional to get None, or give it the metadata lance/missing: empty" in message
 
+    @pytest.mark.parametrize("metadata", [{}, {"lance/missing": "empty"}])
+    def test_partitions_that_are_missing_beside_others_are_named(self, lake, metadata):
+        seen = []
+
+        @dg.asset(ins={"daily": dg.AssetIn(metadata=metadata)})
+        def taken(daily: pa.Table) -> None:
+            seen.append(daily.num_rows)
+
+        lake.run(daily, partition="2024-01-02")
+        run = lake.run(daily, taken, select=[taken])
+        assert seen == [1]
+        log = "\n".join(one.user_message for one in lake.instance.all_logs(run.run_id))
+        named = "2 of 3 partitions were never materialized ('2024-01-01', '2024-01-03')" in log
+        assert named is not bool(metadata)
+
+    def test_an_asset_that_loads_its_own_day_before(self, lake):
+        before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+        seen = []
+
+        @dg.asset(
+            partitions_def=DAYS, metadata={"partition_expr": "day"}, ins={"me": dg.AssetIn(partition_mapping=before)}
+        )
+        def me(context, me: pa.Table | None) -> pa.Table:
+            seen.append(me if me is None else me["n"].to_pylist())
+            return pa.table({"day": [context.partition_key], "n": [1]})
+
+        for day in ("2024-01-01", "2024-01-01", "2024-01-03", "2024-01-02"):
+            lake.run(me, partition=day)
+        assert seen == [None, None, None, [1]]
+
     def test_what_the_message_says(self, lake):
         lake.run(daily, partition="2024-01-01")
         for taken, wanted in (
