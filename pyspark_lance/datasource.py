@@ -126,7 +126,13 @@ class LanceDataSource(DataSource):
         self._version = dataset.version
         text = self._options.text("filter")
         condition = None if text is None else dataset.parse_filter(text)
-        return plan_read(dataset, schema, filter=condition, storage_options=self._options.storage)
+        return plan_read(
+            dataset,
+            schema,
+            filter=condition,
+            storage_options=self._options.storage,
+            blob_handling=self._options.blob_handling,
+        )
 
 
 class _Partition(InputPartition):

@@ -36,6 +36,7 @@ __all__ = [
     "FragmentSize",
     "Piece",
     "ReadPlan",
+    "checked_blob_handling",
     "cut",
     "estimated_bytes",
     "first_rows",
@@ -44,6 +45,9 @@ __all__ = [
     "table_schema",
 ]
 
+AS_STORED: Final = "as_stored"
+"""Blobs come with their payloads, to be written back."""
+_BLOB_HANDLINGS: Final = ("blobs_descriptions", "all_binary", "all_descriptions")
 _TASK_ROWS: Final = 1 << 22
 _TASK_BYTES: Final = 256 << 20
 _LEAST_ROWS: Final = 1 << 16
@@ -91,6 +95,7 @@ class ReadPlan:
         expected: Arrow schema of the batches that Spark wants.
         filter: Condition on the rows; None for all of them.
         storage_options: Credentials and options of the storage.
+        blob_handling: How blobs are read.
     """
 
     uri: str
@@ -100,11 +105,12 @@ class ReadPlan:
     expected: pa.Schema
     filter: pc.Expression | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    blob_handling: str = AS_STORED
 
     def open(self) -> LanceDataset:
         """The version that is read."""
         options = None if self.storage_options is None else tuple(sorted(self.storage_options.items()))
-        return _dataset(self.uri, self.version, self.written_at, options)
+        return _dataset(self.uri, self.version, self.written_at, options, self.blob_handling)
 
     def read(self, pieces: Iterable[Piece], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some pieces as batches of `expected`, so many at most. Runs in a task."""
@@ -150,12 +156,24 @@ class ReadPlan:
         return iter(scanner.to_batches())
 
 
+def checked_blob_handling(given: str | None) -> str:
+    """How blobs are read for a user, as descriptions unless something else is asked for.
+
+    Raises:
+        InvalidInputError: There is no such way.
+    """
+    if given not in (None, *_BLOB_HANDLINGS):
+        raise InvalidInputError(f"blob_handling must be one of {', '.join(_BLOB_HANDLINGS)}, not {given!r}")
+    return given or _BLOB_HANDLINGS[0]
+
+
 def plan_read(
     dataset: LanceDataset,
     schema: StructType,
     *,
     filter: pc.Expression | None = None,  # noqa: A002 - the name that scanners give it
     storage_options: Mapping[str, str] | None = None,
+    blob_handling: str = AS_STORED,
 ) -> ReadPlan:
     """Decide how to read columns of a version.
 
@@ -164,6 +182,7 @@ def plan_read(
         schema: The columns, in Spark's types.
         filter: Condition on the rows.
         storage_options: Credentials and options of the storage.
+        blob_handling: How blobs are read, which the schema of `dataset` says too.
 
     Raises:
         SchemaError: The table has no such column, or it cannot be converted to Spark's type.
@@ -181,6 +200,7 @@ def plan_read(
         expected=expected,
         filter=filter,
         storage_options=storage_options,
+        blob_handling=blob_handling,
     )
 
 
@@ -381,6 +401,12 @@ def _dataset(
     version: int,
     written_at: str,  # noqa: ARG001 - a part of the key of the cache
     options: tuple[tuple[str, str], ...] | None,
+    blob_handling: str,
 ) -> LanceDataset:
     """The version, opened once per worker and not once per task."""
-    return lance_core.dataset(uri, version, storage_options=None if options is None else dict(options))
+    return lance_core.dataset(
+        uri,
+        version,
+        storage_options=None if options is None else dict(options),
+        default_scan_options={"blob_handling": blob_handling},
+    )

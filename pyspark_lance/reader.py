@@ -18,6 +18,7 @@ from pyspark_lance.parallelism import parallelism_of
 from pyspark_lance.read_plan import (
     Piece,
     ReadPlan,
+    checked_blob_handling,
     estimated_bytes,
     first_rows,
     plan_read,
@@ -52,6 +53,7 @@ def read(
     columns: Sequence[str] | None = None,
     filter: pc.Expression | str | None = None,  # noqa: A002 - the name that scanners give it
     storage_options: Mapping[str, str] | None = None,
+    blob_handling: str | None = None,
 ) -> DataFrame:
     """A lazy DataFrame over a Lance table, classic or Spark Connect as the session is.
 
@@ -70,6 +72,8 @@ def read(
         filter: SQL text, or an Arrow expression, over columns of the table, which need not be among `columns`.
         storage_options: Credentials and options of the storage, by object_store's names. They are sent to the
             executors.
+        blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs that tell size and place
+            of each, for which no payload is read; "all_binary" as binary.
 
     Returns:
         Every column can be null. Vectors are arrays with the metadata `arrow.fixed-size-list.size`, so that writing
@@ -84,15 +88,17 @@ def read(
     """
     if asof is not None:
         asof = moment(asof, zone=zone_named(spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"))
-    dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options)
+    blobs = checked_blob_handling(blob_handling)
+    scans = {"blob_handling": blobs}
+    dataset = lance_core.dataset(uri, version, asof=asof, storage_options=storage_options, default_scan_options=scans)
     schema = table_schema(dataset, columns, case_sensitive=case_sensitive(spark))
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
-    plan_read(dataset, schema, filter=filter, storage_options=storage_options)  # checks all that can be wrong
+    plan_read(dataset, schema, filter=filter, storage_options=storage_options, blob_handling=blobs)  # checks all
 
     def frame(scan: Scan) -> DataFrame:
         wanted = table_schema(dataset, scan.columns, case_sensitive=True)
-        plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options)
+        plan = plan_read(dataset, wanted, filter=scan.filter, storage_options=storage_options, blob_handling=blobs)
         return read_frame(spark, dataset, plan, wanted, limit=scan.limit)
 
     return thin(Scan(dataset=dataset, columns=tuple(schema.names), filter=filter, frame=frame))

@@ -8,6 +8,7 @@
     branch                            x     x      x  the branch that is read or written
     columns                           x            x  names with commas between: `_rowid`, `_rowaddr`, `point.x` as well
     filter                            x            x  SQL over columns of the table: only such rows are read
+    blobHandling                      x            x  blobs_descriptions, all_binary: how columns of blobs come
     parallelism                       x               tasks that run at once
     startingVersion                                r  first version whose rows are read; "latest" for none that is there
     maxVersionsPerTrigger                          r  versions of one micro-batch, at most
@@ -42,6 +43,7 @@ from lance_core import LanceDataset
 from lance_core.errors import DatasetNotFoundError, InvalidInputError
 from lance_core.times import moment, zone_named
 from pyspark_lance.landed_batches import DECISIONS
+from pyspark_lance.read_plan import checked_blob_handling
 from pyspark_lance.write_options import WriteOptions
 
 __all__ = ["SourceOptions"]
@@ -55,6 +57,8 @@ _READ: Final = (
     "timeZone",
     "columns",
     "filter",
+    "blobHandling",
+    "blob_handling",
     "parallelism",
 )
 _STREAM: Final = ("startingVersion", "maxVersionsPerTrigger", "ignoreChanges", "undecidedBatch", "checkpointLocation")
@@ -137,7 +141,7 @@ class SourceOptions:
             InvalidInputError: Several options say which version.
         """
         if version is not None:
-            return lance_core.dataset(self.uri, version, storage_options=self.storage)
+            return self._dataset(version)
         names = ("version", "versionAsOf", "tag", "asof", "timestampAsOf")
         chosen = [name for name in names if self.text(name) is not None]
         if len(chosen) > 1:
@@ -145,12 +149,12 @@ class SourceOptions:
         number = next((self.integer(name) for name in names[:2] if self.text(name) is not None), None)
         asof = self.text("asof") if self.text("timestampAsOf") is None else self._moment("timestampAsOf")
         wanted = self.text("tag") if number is None else number
-        return lance_core.dataset(self.uri, wanted, asof=asof, storage_options=self.storage)
+        return self._dataset(wanted, asof=asof)
 
     def open_or_none(self) -> LanceDataset | None:
         """The latest version; None if there is no table."""
         try:
-            return lance_core.dataset(self.uri, storage_options=self.storage)
+            return self._dataset(None)
         except DatasetNotFoundError:
             return None
 
@@ -200,6 +204,21 @@ class SourceOptions:
                 "spark.conf.get('spark.sql.session.timeZone')); pyspark_lance.read(..., asof=...) takes the session's"
             )
         return found
+
+    @property
+    def blob_handling(self) -> str:
+        """How columns of blobs come, by either name of the option."""
+        names = ("blobHandling", "blob_handling")
+        given = [text for name in names if (text := self.text(name)) is not None]
+        if len(given) > 1:
+            raise InvalidInputError(f"only one of the options {list(names)} can be given")
+        return checked_blob_handling(given[0] if given else None)
+
+    def _dataset(self, version: int | str | None, *, asof: dt.datetime | str | None = None) -> LanceDataset:
+        scans = {"blob_handling": self.blob_handling}
+        return lance_core.dataset(
+            self.uri, version, asof=asof, storage_options=self.storage, default_scan_options=scans
+        )
 
     @property
     def undecided_batch(self) -> str:

@@ -12,6 +12,7 @@ from lance_core.dataset.fragment_changes import FragmentChanges
 from lance_core.schema import resolve_extensions, schema_to_arrow
 from lance_core.table.fragment import Fragment
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
+from lance_core.verbs.scan.blob_view import AS_STORED
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, ScanOptions, scan_options
 from lance_core.verbs.scan.read_fragment import physical_rows
 from lance_core.verbs.scan.scanner import LanceScanner
@@ -103,8 +104,7 @@ class LanceFragment(FragmentChanges):
         **options: Unpack[ScanArguments],
     ) -> LanceScanner:
         """Prepare a scan of this fragment; arguments as `LanceDataset.scanner`, but for `fragments`."""
-        schema = self._source.manifest.schema
-        arguments = scan_options(schema, columns, filter, limit=limit, offset=offset, **options)
+        arguments = scan_options(self._source.manifest, columns, filter, limit=limit, offset=offset, **options)
         return LanceScanner(self._source, [self.record], arguments)
 
     def to_table(self, columns: Columns = None, filter: Filter = None, **options: Any) -> pa.Table:  # noqa: A002 - pylance's
@@ -115,9 +115,13 @@ class LanceFragment(FragmentChanges):
         """Yield its rows in batches; arguments as `scanner`."""
         return self.scanner(columns, filter, **options).to_batches()
 
-    def to_pandas(self, columns: Columns = None, **options: Any) -> Any:
-        """Its rows as a pandas frame; arguments as `scanner`."""
-        return self.to_table(columns, **options).to_pandas()
+    def to_pandas(self, columns: Columns = None, *, blob_mode: str = "lazy", **options: Any) -> Any:
+        """Its rows as a pandas frame; arguments as `scanner`, and `blob_mode` as `LanceScanner.to_pandas`."""
+        return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
+
+    def rows_to_write(self) -> pa.RecordBatchReader:
+        """Its rows as another table takes them: blobs with their payloads. Writers ask for it."""
+        return self.scanner(blob_handling=AS_STORED).to_reader()
 
     def count_rows(self, filter: Filter = None) -> int:  # noqa: A002 - pylance's name
         """Number of its rows; without a filter only metadata is read."""
@@ -134,9 +138,7 @@ class LanceFragment(FragmentChanges):
             columns: What to read, as for `take`.
             with_row_address: Add a column `_rowaddr`.
         """
-        options = scan_options(
-            self._source.manifest.schema, columns, flatten=False, with_row_address=with_row_address or None
-        )
+        options = scan_options(self._source.manifest, columns, flatten=False, with_row_address=with_row_address or None)
         return FragmentSession(self._source, self.record, options)
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
@@ -145,5 +147,5 @@ class LanceFragment(FragmentChanges):
         Raises:
             InvalidInputError: A position is out of range.
         """
-        options = scan_options(self._source.manifest.schema, columns, flatten=False)
+        options = scan_options(self._source.manifest, columns, flatten=False)
         return take_rows(self._source, [self.record], indices, options)

@@ -29,6 +29,7 @@ from lance_core.verbs.inspect.validation import validate_fragment
 from lance_core.verbs.records.data_files import described_file
 from lance_core.verbs.records.fragments import DataFile, FragmentMetadata
 from lance_core.verbs.rows.removal import bitmap_of, matching_rows, with_deletions
+from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import to_condition
 from lance_core.verbs.scan.read_fragment import live_count, physical_rows
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -162,8 +163,9 @@ class FragmentChanges:
         Returns:
             The fragment with a new deletion file; None if no row is left.
         """
-        expression = to_condition(predicate, self._source.manifest.schema)
-        return self._without(matching_rows(self._source, self.record, expression))
+        columns = described_columns(self._source.manifest)
+        expression = to_condition(predicate, columns or self._source.manifest.schema)
+        return self._without(matching_rows(self._source, self.record, expression, columns))
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
         """Delete rows by their physical offsets in the fragment.

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lance_core.dataset.fragment import LanceFragment
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.table.fragment import Fragment
+from lance_core.verbs.scan.blob_view import AS_STORED, scanned_columns
 from lance_core.verbs.scan.nearest import NearestScanner, Query
 from lance_core.verbs.scan.options import Columns, Filter, ScanArguments, scan_options
 from lance_core.verbs.scan.row_ids import take_ids
@@ -64,9 +65,7 @@ class ReadingVerbs(Handle):
         wanted = {**self._scan_defaults, **{name: value for name, value in given.items() if value is not None}}
         if wanted.get("nearest") is not None:
             return self._search(chosen, wanted)
-        arguments = scan_options(
-            self._manifest.schema, wanted.pop("columns", None), wanted.pop("filter", None), **wanted
-        )
+        arguments = scan_options(self._manifest, wanted.pop("columns", None), wanted.pop("filter", None), **wanted)
         return LanceScanner(self.source, chosen, arguments)
 
     def _search(self, fragments: Sequence[Fragment], wanted: dict[str, Any]) -> LanceScanner:
@@ -78,7 +77,7 @@ class ReadingVerbs(Handle):
         return NearestScanner(
             self.source,
             fragments,
-            scan_options(schema, columns, filter_, **wanted),
+            scan_options(self._manifest, columns, filter_, **wanted),
             query,
             prefilter=prefilter,
             with_distance=with_distance or columns is None,
@@ -115,9 +114,13 @@ class ReadingVerbs(Handle):
         """The rows as an Arrow reader; arguments as `scanner`."""
         return self.scanner(columns, **options).to_reader()
 
-    def to_pandas(self, columns: Columns = None, **options: Any) -> Any:
-        """All rows as a pandas frame; arguments as `scanner`."""
-        return self.to_table(columns, **options).to_pandas()
+    def to_pandas(self, columns: Columns = None, *, blob_mode: str = "lazy", **options: Any) -> Any:
+        """All rows as a pandas frame; arguments as `scanner`, and `blob_mode` as `LanceScanner.to_pandas`."""
+        return self.scanner(columns, **options).to_pandas(blob_mode=blob_mode)
+
+    def rows_to_write(self) -> pa.RecordBatchReader:
+        """All rows as another table takes them: blobs with their payloads. Writers ask for it."""
+        return self.scanner(blob_handling=AS_STORED).to_reader()
 
     def to_arrow_dataset(self) -> Dataset:
         """This version as a `pyarrow.dataset.Dataset`.
@@ -168,7 +171,8 @@ class ReadingVerbs(Handle):
         """
         from lance_core.verbs.expressions.sql import parse_filter  # noqa: PLC0415 - it imports the SQL parser
 
-        return parse_filter(text, self._manifest.schema)
+        handling = self._scan_defaults.get("blob_handling")
+        return parse_filter(text, scanned_columns(self._manifest, handling))
 
     def count_deleted_rows(self) -> int:
         """Rows that deletion files hide."""
@@ -188,7 +192,7 @@ class ReadingVerbs(Handle):
         Raises:
             InvalidInputError: A position lies outside the dataset.
         """
-        options = scan_options(self._manifest.schema, columns, flatten=False)
+        options = scan_options(self._manifest, columns, flatten=False)
         return take_rows(self.source, self._manifest.fragments, indices, options)
 
     def _take_rows(self, row_ids: Sequence[int] | pa.Array, columns: Columns = None) -> pa.Table:
@@ -201,7 +205,7 @@ class ReadingVerbs(Handle):
         Raises:
             InvalidInputError: There is no such row, or it is deleted.
         """
-        options = scan_options(self._manifest.schema, columns, flatten=False)
+        options = scan_options(self._manifest, columns, flatten=False)
         return take_ids(self.source, row_ids, options)
 
     def take_blobs(

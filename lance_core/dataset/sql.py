@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lance_core.arguments import checked_methods
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.verbs.scan.arrow_dataset import ArrowDataset, Readable
+from lance_core.verbs.scan.blob_view import check_blob_handling
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID, row_field
 from lance_core.verbs.scan.scanner import LanceScanner
 
@@ -33,6 +34,7 @@ class _Options:
     row_columns: tuple[str, ...] = ()
     batch_size: int = _ROWS
     batch_size_bytes: int | None = None
+    blob_handling: str | None = None
 
 
 class SqlQuery:
@@ -62,7 +64,7 @@ class SqlQuery:
         for setting in ("python_enable_replacements = false", "enable_external_access = false"):
             connection.execute(f"SET {setting}")
         connection.execute("SET lock_configuration = true")
-        connection.register(options.table_name, ArrowDataset(_WithRowColumns(options.dataset, options.row_columns)))
+        connection.register(options.table_name, ArrowDataset(_Scanned(options)))
         try:
             result = connection.sql(options.sql)
             if result is None:
@@ -110,12 +112,13 @@ class SqlQueryBuilder:
         return self._with_row_column(ROW_ADDRESS, with_row_addr)
 
     def blob_handling(self, blob_handling: str) -> SqlQueryBuilder:
-        """How columns of blobs come: only "all_binary", as bytes, is offered."""
-        if blob_handling != "all_binary":
-            raise UnsupportedError(
-                f"sql: not offered: blob_handling={blob_handling!r}; blobs come as bytes, all_binary"
-            )
-        return self
+        """How columns of blobs come: "all_binary", or as descriptions, which is the default.
+
+        Raises:
+            InvalidInputError: There is no such way.
+        """
+        check_blob_handling(blob_handling)
+        return self._with(blob_handling=blob_handling)
 
     def batch_size(self, batch_size: int) -> SqlQueryBuilder:
         """Most rows of a batch of the result."""
@@ -138,22 +141,32 @@ class SqlQueryBuilder:
         return self._with(row_columns=(*others, name) if wanted else tuple(others))
 
 
-class _WithRowColumns:
-    """A dataset with columns about rows beside its own."""
+class _Scanned:
+    """A dataset with columns about rows beside its own, and blobs as they are asked for."""
 
-    def __init__(self, dataset: Readable, names: tuple[str, ...]) -> None:
-        self._dataset = dataset
-        self._names = names
+    def __init__(self, options: _Options) -> None:
+        self._dataset = options.dataset
+        self._names = options.row_columns
+        self._blob_handling = options.blob_handling
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
-        return pa.schema([*self._dataset.schema, *map(row_field, self._names)])
+        own = self._dataset.scanner(None, None, batch_size=None, blob_handling=self._blob_handling).projected_schema
+        return pa.schema([*own, *map(row_field, self._names)])
 
-    def scanner(self, columns: Any, filter: pc.Expression | None, *, batch_size: int | None) -> LanceScanner:  # noqa: A002 - Arrow's name
+    def scanner(
+        self,
+        columns: Any,
+        filter: pc.Expression | None,  # noqa: A002 - Arrow's name
+        *,
+        batch_size: int | None,
+        blob_handling: str | None = None,
+    ) -> LanceScanner:
         """Prepare a scan."""
         wanted = self.schema.names if columns is None else columns
-        return self._dataset.scanner(wanted, filter, batch_size=batch_size)
+        handling = blob_handling or self._blob_handling
+        return self._dataset.scanner(wanted, filter, batch_size=batch_size, blob_handling=handling)
 
     def take(self, indices: Any, columns: Any) -> pa.Table:
         """Rows by position."""

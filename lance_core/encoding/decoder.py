@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance_core._proto.encodings_v2_1_pb2 import PageLayout
 from lance_core.encoding.assemble import assemble, take_rows
 from lance_core.encoding.page import PageInfo, Steps
-from lance_core.encoding.paths import is_blob_v2, items_per_row
+from lance_core.encoding.paths import is_blob_v2, is_blob_v2_payload, items_per_row
 from lance_core.encoding.repdef import Layer
 from lance_core.encoding.structural import blob, constant, fullzip, miniblock
 from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
@@ -61,6 +61,8 @@ def decode_pages(pages: Sequence[PageInfo], path: Sequence[Field], rows: RowRuns
     decoded = yield from _decode_layout(pages, layout, path[-1], wanted)
     if is_blob_v2(path[-1]) and [child.name for child in path[-1].children][:2] == ["data", "uri"]:
         return (yield from _blobs(path, decoded, rows))
+    if is_blob_v2_payload(path[-1]):
+        return (yield from _blobs(path, decoded, rows)).field(0)
     array = assemble(path, decoded)
     covered = decoded.covered
     if factor != 1:
@@ -75,7 +77,8 @@ def _blobs(path: Sequence[Field], decoded: DecodedRows, rows: RowRuns) -> Steps[
     if len(path) != 1:
         raise UnsupportedError("blobs inside other types")
     found = take_rows(assemble([blob.described(path[0])], decoded), decoded.covered, rows)
-    return (yield from blob.read_payloads(found, arrow_type_of(path[0])))
+    kind = arrow_type_of(path[0])
+    return (yield from blob.read_payloads(found, kind if pa.types.is_struct(kind) else pa.struct([("data", kind)])))
 
 
 def parse_layers(numbers: Sequence[int]) -> tuple[Layer, ...]:

@@ -24,6 +24,7 @@ __all__ = [
     "LIST_TYPES",
     "column_fields",
     "is_blob_v2",
+    "is_blob_v2_payload",
     "is_column",
     "is_packed",
     "items_per_row",
@@ -36,12 +37,12 @@ __all__ = [
 LIST_TYPES: Final = ("list", "list.struct", "large_list", "large_list.struct", "map")
 """Logical types that are a layer of lists."""
 
-_PACKED: Final = ("lance-encoding:packed", "packed")
+_PACKED: Final = ("lance-encoding:packed", "packed", "lance-encoding:blob")
 BLOB_V2_NAME: Final = "lance.blob.v2"
 
 
 def is_packed(field: Field) -> bool:
-    """Whether the field is a struct that is stored row by row in one column."""
+    """Whether the field is a struct that is stored row by row in one column; descriptions of blobs are."""
     if field.logical_type != "struct":
         return False
     if is_blob_v2(field):
@@ -53,6 +54,11 @@ def is_blob_v2(field: Field) -> bool:
     """Whether the field holds blobs of 2.2: payloads, or their descriptors."""
     names = (field.extension_name.encode(), field.metadata.get("ARROW:extension:name", b""))
     return field.logical_type == "struct" and BLOB_V2_NAME.encode() in names
+
+
+def is_blob_v2_payload(field: Field) -> bool:
+    """Whether the field is the payloads alone of blobs of 2.2."""
+    return field.logical_type == "large_binary" and field.extension_name == BLOB_V2_NAME
 
 
 def is_column(field: Field) -> bool:

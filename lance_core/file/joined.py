@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from lance_core.encoding.page import ByteRange, BytesLike, PageInfo
-from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural import blob
 from lance_core.errors import InvalidInputError
 from lance_core.file.metadata import ColumnList, ColumnPages, FileMetadata
@@ -35,9 +34,7 @@ def can_join(schema: Schema) -> bool:
     Blobs cannot, whose descriptors tell places in their own file, nor dictionaries, which would become one.
     """
     fields = [field for field, _ in schema.walk()]
-    return not any(
-        blob.is_blob(field) or is_blob_v2(field) or field.logical_type.startswith("dict:") for field in fields
-    )
+    return not any(blob.is_any_blob(field) or field.logical_type.startswith("dict:") for field in fields)
 
 
 def join(readers: Sequence[DataFileReader]) -> DataFileReader:

@@ -322,7 +322,7 @@ class DataFileWriter:
         elif self._version.has_levels:
             page = blob.encode(array, positions, large_chunks=self._limits.large_chunks)
         else:
-            page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions))
+            page = v2_0_encoder.encode_blobs(blob.descriptors(array, positions, null=1))
         self._file.add_encoded(plan.first_column, page)
 
     def _drain(self, most: int) -> None:

@@ -107,6 +107,11 @@ class ReadRequest:
     load_as: type | None
     filtered: bool = False
 
+    @property
+    def scan(self) -> dict[str, Any]:
+        """Arguments of `scanner`: frames hold the payloads of blobs, as the asset was given them."""
+        return {"columns": self.columns, "filter": self.filter, "blob_handling": "all_binary"}
+
 
 class LanceTypeHandler(ABC):
     """Writes and loads one kind of value.

@@ -27,7 +27,11 @@ class LanceDatasetHandler(LanceTypeHandler):
 
     def write(self, value: Any, request: WriteRequest) -> lance_core.WriteResult | None:
         """Write the rows of the version that the handle is on."""
-        return write_arrow(value.to_batches(), value.schema, request)
+        if isinstance(value, lance_core.LanceDataset):
+            reader = value.rows_to_write()
+        else:
+            reader = value.scanner(blob_handling="all_binary").to_reader()
+        return write_arrow(reader, reader.schema, request)
 
     def load(self, request: ReadRequest) -> Any:
         """A handle on the pinned version.

@@ -38,7 +38,7 @@ class PyArrowHandler(LanceTypeHandler):
     def load(self, request: ReadRequest) -> Any:
         """Load a table, or what the annotation names."""
         if request.load_as is not None and issubclass(request.load_as, pa.RecordBatchReader):
-            return request.dataset.scanner(columns=request.columns, filter=request.filter).to_reader()
+            return request.dataset.scanner(**request.scan).to_reader()
         return _as_wanted(read_table(request), request.load_as)
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:
@@ -119,4 +119,4 @@ def _relation(table: pa.Table) -> Any:
 
 def read_table(request: ReadRequest) -> pa.Table:
     """The rows and columns of a read request as one Arrow table."""
-    return request.dataset.to_table(columns=request.columns, filter=request.filter)
+    return request.dataset.to_table(**request.scan)

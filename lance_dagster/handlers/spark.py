@@ -112,6 +112,7 @@ class SparkHandler(LanceTypeHandler):
             columns=request.columns,
             filter=request.filter,
             storage_options=dict(request.table.storage_options) or None,
+            blob_handling="all_binary",
         )
 
     def empty(self, schema: pa.Schema, table: TableSettings, load_as: type | None) -> Any:

@@ -18,8 +18,7 @@ def rows(payloads=PAYLOADS):
 
 
 def by_us(uri):
-    values = lance_core.dataset(uri).to_table()["b"].to_pylist()
-    return [value["data"] if isinstance(value, dict) else value for value in values]
+    return lance_core.dataset(uri).to_table(blob_handling="all_binary")["b"].to_pylist()
 
 
 def by_pylance(uri, count):

@@ -4,7 +4,7 @@ Blobs of 2.0 and 2.1 (field metadata `lance-encoding:blob`):
 
     descriptor      u64 position in the file, u64 size; a packed struct of the inner layout
     empty           size 0, position 0
-    null            size 0, position = definition << 16 | repetition
+    null            size 0, position = definition << 16 | repetition; 1 in 2.0
 
 The descriptors themselves are never null; the layers of the blob layout say what the levels mean. Read as
 `large_binary` a blob is its payload, read as a struct it is its descriptor.
@@ -34,6 +34,7 @@ from lance_core.encoding.compression import encode_miniblock, encode_per_value
 from lance_core.encoding.compression.chunks import Counts
 from lance_core.encoding.datablock import DataBlock, FixedWidthBlock, PackedStructBlock, VariableBlock
 from lance_core.encoding.page import EncodedPage, Steps, as_bytes
+from lance_core.encoding.paths import is_blob_v2, is_blob_v2_payload
 from lance_core.encoding.repdef import Layer, Levels, count_lists, max_definition, wire_layers
 from lance_core.encoding.shred import null_mask
 from lance_core.encoding.structural import fullzip, miniblock
@@ -41,7 +42,7 @@ from lance_core.encoding.structural.decoded import DecodedRows, RowRuns
 from lance_core.errors import CorruptFileError, UnsupportedError
 from lance_core.schema import Field
 
-__all__ = ["DESCRIPTOR_V2", "decode", "described", "encode", "encode_v2", "is_blob", "read_payloads"]
+__all__ = ["DESCRIPTOR_V2", "decode", "described", "encode", "encode_v2", "is_any_blob", "is_blob", "read_payloads"]
 
 _MAX_FILE: Final = 2**63
 _METADATA_KEY: Final = "lance-encoding:blob"
@@ -57,12 +58,19 @@ def is_blob(field: Field) -> bool:
     return field.logical_type == "large_binary" and field.metadata.get(_METADATA_KEY, b"").lower() == b"true"
 
 
-def descriptors(array: pa.Array, positions: Sequence[int]) -> Counts:
+def is_any_blob(field: Field) -> bool:
+    """Whether the field is blobs of any version, in any of the forms in which they are read."""
+    is_described = field.logical_type == "struct" and _METADATA_KEY in field.metadata
+    return is_described or is_blob(field) or is_blob_v2(field) or is_blob_v2_payload(field)
+
+
+def descriptors(array: pa.Array, positions: Sequence[int], *, null: int = 1 << 16) -> Counts:
     """The descriptors of blobs: shape (blobs, 2).
 
     Args:
         array: The payloads.
         positions: Where in the file they were put; ignored for nulls and empty ones.
+        null: The position of a null: 1 in 2.0.
     """
     sizes = _sizes(array)
     table = np.zeros((len(array), 2), np.int64)
@@ -70,7 +78,7 @@ def descriptors(array: pa.Array, positions: Sequence[int]) -> Counts:
     table[:, 1] = sizes
     nulls = null_mask(array)
     if nulls is not None:
-        table[nulls] = (1 << 16, 0)
+        table[nulls] = (null, 0)
     return table
 
 
@@ -139,7 +147,7 @@ def described(field: Field) -> Field:
     """A field of blobs of 2.2 as its file describes it: the parts of its descriptors."""
     parts = zip(DESCRIPTOR_V2, DESCRIPTOR_V2_TYPES, strict=True)
     children = tuple(Field(name=name, logical_type=kind, nullable=False) for name, kind in parts)
-    return replace(field, children=children)
+    return replace(field, logical_type="struct", children=children)
 
 
 def decode(inner: Steps[DecodedRows], layers: tuple[Layer, ...], field: Field, rows: RowRuns) -> Steps[DecodedRows]:

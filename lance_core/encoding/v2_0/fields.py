@@ -182,10 +182,12 @@ def _list_array(field: Field, lengths: Any, valid: Any, items: pa.Array) -> pa.A
 def _read_blobs(column: PlainColumn, kind: pa.DataType, rows: RowRuns) -> Steps[pa.Array]:
     parts = yield from lock_step([decode_values(page, _BLOB_DESCRIPTOR, part) for page, part in column.pages_of(rows)])
     descriptors: Any = concatenate(parts)
-    if pa.types.is_struct(kind):
-        return descriptors.cast(kind)
     positions = descriptors.field(0).to_numpy()
     sizes = descriptors.field(1).to_numpy()
+    if pa.types.is_struct(kind):
+        null = (sizes == 0) & (positions != 0)
+        parts = [pa.array(np.where(null, 0, positions)), pa.array(sizes)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(null) if null.any() else None)
     if positions.size and int(np.maximum(positions, sizes).max()) >= 2**62:
         raise CorruptFileError("a blob lies beyond any file")
     present = sizes > 0

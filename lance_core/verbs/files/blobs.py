@@ -68,6 +68,12 @@ def check_blobs(schema: pa.Schema, version: FileVersion, *, binary: bool = False
                 f"leave out the metadata {_NAME}"
             )
         if not (field.type == pa.large_binary() or (binary and field.type in _BYTES)):
+            if pa.types.is_struct(field.type):
+                raise SchemaError(
+                    f"column {field.name!r} holds descriptions of blobs, {field.type}, which say where payloads lie in "
+                    "other files; scan with blob_handling='all_binary' (large_binary) to write the payloads, or leave "
+                    f"out the metadata {_NAME} to write the descriptions as they are"
+                )
             raise SchemaError(
                 f"column {field.name!r} with the metadata {_NAME} must be of type large_binary, not {field.type}; cast "
                 f"it, or leave out the metadata"

@@ -277,6 +277,8 @@ def to_batches(
     table = _from_python(data, schema)
     if table is not None:
         return table.schema, [table]
+    if hasattr(data, "rows_to_write"):
+        return to_batches(data.rows_to_write())
     if hasattr(data, "to_reader"):
         return to_batches(data.to_reader())
     if hasattr(data, "__arrow_c_stream__"):

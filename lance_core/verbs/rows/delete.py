@@ -11,6 +11,7 @@ from lance_core.table.manifest import Manifest
 from lance_core.table.operations import Delete
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.rows.removal import each_matching, remove_rows
+from lance_core.verbs.scan.blob_view import described_columns
 from lance_core.verbs.scan.conditions import predicate_text, to_condition
 from lance_core.verbs.version.retry import retrying
 from lance_core.verbs.version.source import Source
@@ -33,9 +34,10 @@ def delete_rows(
     """
 
     def attempt(base: Source) -> tuple[Manifest, int]:
-        expression = to_condition(predicate, base.manifest.schema)
+        columns = described_columns(base.manifest)
+        expression = to_condition(predicate, columns or base.manifest.schema)
         with staged(base) as files:
-            removal = remove_rows(base, each_matching(base, expression), files)
+            removal = remove_rows(base, each_matching(base, expression, columns), files)
             operation = Delete(
                 updated_fragments=removal.updated_fragments,
                 deleted_fragment_ids=removal.removed_fragment_ids,

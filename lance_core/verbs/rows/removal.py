@@ -138,9 +138,17 @@ def _with_rows(fragment: Fragment, found: BitMap | Future[BitMap]) -> Iterator[t
         yield fragment, rows
 
 
-def each_matching(source: Source, expression: pc.Expression) -> Iterator[tuple[Fragment, BitMap]]:
-    """The fragments with rows that are alive and for which the expression is true, and the offsets of these."""
-    return each_fragment(source, _where(expression), row_offsets)
+def each_matching(
+    source: Source, expression: pc.Expression, dataset: Schema | None = None
+) -> Iterator[tuple[Fragment, BitMap]]:
+    """The fragments with rows that are alive and for which the expression is true, and the offsets of these.
+
+    Args:
+        source: The version.
+        expression: The condition.
+        dataset: All columns as the condition sees them; None for as they are stored.
+    """
+    return each_fragment(source, _where(expression, dataset), row_offsets)
 
 
 def row_offsets(scan: FragmentScan) -> BitMap:
@@ -151,17 +159,19 @@ def row_offsets(scan: FragmentScan) -> BitMap:
     return found
 
 
-def _where(expression: pc.Expression) -> ScanOptions:
-    return ScanOptions(schema=Schema(fields=()), filter=expression)
+def _where(expression: pc.Expression, dataset: Schema | None = None) -> ScanOptions:
+    return ScanOptions(schema=Schema(fields=()), filter=expression, dataset=dataset)
 
 
-def matching_rows(source: Source, fragment: Fragment, expression: pc.Expression) -> BitMap:
-    """Offsets of the rows of a fragment that are alive and for which the expression is true."""
+def matching_rows(
+    source: Source, fragment: Fragment, expression: pc.Expression, dataset: Schema | None = None
+) -> BitMap:
+    """Offsets of the rows of a fragment that are alive and for which the expression is true; see `each_matching`."""
     columns = source.manifest.schema
     names = columns_of(expression)
-    if not names or not set(names) <= set(columns.names):
-        # Constants, and columns about rows such as `_rowid`.
-        return row_offsets(FragmentScan(source, fragment, _where(expression)))
+    if dataset is not None or not names or not set(names) <= set(columns.names):
+        # Constants, columns about rows such as `_rowid`, and those that the condition sees in another form.
+        return row_offsets(FragmentScan(source, fragment, _where(expression, dataset)))
     found = BitMap()
     for rows, offsets in live_rows(source, fragment, names):
         keep = matching(rows, expression).to_numpy(zero_copy_only=False)

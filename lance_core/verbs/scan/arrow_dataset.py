@@ -27,7 +27,14 @@ class Readable(Protocol):
         """The columns."""
         ...
 
-    def scanner(self, columns: Any, filter: pc.Expression | None, *, batch_size: int | None) -> LanceScanner:  # noqa: A002 - pylance's name
+    def scanner(
+        self,
+        columns: Any,
+        filter: pc.Expression | None,  # noqa: A002 - pylance's name
+        *,
+        batch_size: int | None,
+        blob_handling: str | None = None,
+    ) -> LanceScanner:
         """Prepare a scan."""
         ...
 
@@ -56,8 +63,8 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow is
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
-        return self._dataset.schema
+        """The columns as scans give them: blobs as descriptions."""
+        return self._dataset.scanner(None, None, batch_size=None).projected_schema
 
     @property
     def partition_expression(self) -> pc.Expression:

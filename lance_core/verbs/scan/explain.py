@@ -112,7 +112,7 @@ def scan_steps(
         step = _read(source, options, parts, options.schema, read_ahead=read_ahead, verbose=verbose)
         step = replace(step, facts=(*step.facts, *measured))
     else:
-        reads = filter_reads(source.manifest.schema, options, options.filter)
+        reads = filter_reads(options.dataset or source.manifest.schema, options, options.filter)
         below = _read(source, options, parts, reads.own, read_ahead=read_ahead, verbose=verbose)
         queries = tuple(_index_queries(source, options, selection)) if selection is not None else ()
         below = replace(below, facts=(*below.facts, *measured), inputs=(*queries, *below.inputs))

@@ -163,6 +163,11 @@ class FragmentScan:
         return physical_rows(self.source, self.fragment)
 
     @property
+    def columns(self) -> Schema:
+        """All columns of the dataset, as the filter sees them."""
+        return self.options.dataset or self.source.manifest.schema
+
+    @property
     def first_columns(self) -> Schema:
         """The columns that are read of all rows; others are read only where rows match.
 
@@ -172,7 +177,7 @@ class FragmentScan:
         expression = self.options.filter
         if expression is None:
             return self.options.schema
-        return filter_reads(self.source.manifest.schema, self.options, expression).own
+        return filter_reads(self.columns, self.options, expression).own
 
     def batches(self, part: range | None = None, *, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are alive and match, with the columns of the options and the row columns.
@@ -201,7 +206,7 @@ class FragmentScan:
         assert expression is not None, "without a filter all rows match"
         num_rows, live = self._rows()
         for possible in self._possible(expression, range(num_rows), live):
-            reads = filter_reads(self.source.manifest.schema, self.options, expression)
+            reads = filter_reads(self.columns, self.options, expression)
             for _, where, mask in self._found(expression, reads, possible, live, live)[0]:
                 if mask.true_count:
                     yield _where_true(where, mask)
@@ -244,7 +249,7 @@ class FragmentScan:
         options = self.options
         if not isinstance(rows, range) and len(rows) <= FEW_ROWS:
             options = replace(options, late_materialization=False)  # most of them match
-        reads = filter_reads(self.source.manifest.schema, options, expression)
+        reads = filter_reads(self.columns, options, expression)
         found, is_bare = self._found(expression, reads, rows, keep, live)
         if reads.late is not None:
             out_of = int(rows[-1]) - int(rows[0]) + 1 if len(rows) else 0

@@ -11,10 +11,11 @@ from typing import Any, Final, TypeAlias, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.encoding.paths import is_blob_v2
 from lance_core.errors import InvalidInputError, UnsupportedError
 from lance_core.schema import Schema
+from lance_core.table.manifest import Manifest
 from lance_core.verbs.expressions.arrow import check_filter
+from lance_core.verbs.scan.blob_view import is_description, scanned_columns
 from lance_core.verbs.scan.ordering import ColumnOrdering, to_orderings
 from lance_core.verbs.scan.projection import Projection, with_row_fields
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS, ROW_ID
@@ -29,10 +30,6 @@ Columns: TypeAlias = Sequence[str] | Mapping[str, str | pc.Expression] | None
 Filter: TypeAlias = str | pc.Expression | Mapping[str, Any] | None
 
 _BATCH_SIZE_VARIABLE: Final = "LANCE_DEFAULT_BATCH_SIZE"
-
-_BLOB_KEY: Final = "lance-encoding:blob"
-_AS_BYTES: Final = "all_binary"
-_BLOB_HANDLINGS: Final = ("all_binary", "all_descriptions", "blobs_descriptions")
 
 
 _OPTIONS: Final = (
@@ -88,7 +85,10 @@ class ScanArguments(TypedDict, total=False):
         prefilter: Whether the filter says what `nearest` searches, instead of what is kept of what it found.
         disable_scoring_autoprojection: True leaves the column `_distance` of `nearest` out if columns are named.
         fast_search: Only False is offered.
-        blob_handling: Taken where no column holds blobs; `all_binary` is what is done, but for blob arrays.
+        blob_handling: How columns of blobs come: "blobs_descriptions", the default, as structs that tell size and place
+            of each, for which no payload is read; "all_binary" as their bytes. "all_descriptions" is the first;
+            "as_stored" (not in pylance) gives payloads in the types of the table's schema, to be written elsewhere.
+            Filters and computed columns see them likewise.
         nearest: Search for the rows whose vectors are nearest to one: a mapping with `column`, `q`, `k` (10), `metric`
             ("l2", "cosine" or "dot") and `distance_range`. All vectors are looked at, whatever indices there are, so
             that the result is exact; keys about indices are taken without effect. Datasets only, not fragments.
@@ -148,6 +148,7 @@ class ScanOptions:
             matching rows first.
         fragment_readahead: How many small fragments are read side by side from a store that is far away.
         use_scalar_index: Whether indices may rule out rows that cannot match.
+        dataset: All columns of the dataset, as the filter and the order see them; None for as they are stored.
     """
 
     schema: Schema
@@ -167,6 +168,7 @@ class ScanOptions:
     late_materialization: bool | None = None
     fragment_readahead: int = 8
     use_scalar_index: bool = True
+    dataset: Schema | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid numbers, and options that exclude each other."""
@@ -201,6 +203,16 @@ class ScanOptions:
         return tuple(dict.fromkeys([*self.flagged, *projected, *self.more_row_columns]))
 
     @property
+    def described_blobs(self) -> dict[str, str]:
+        """The columns of the result that are descriptions of blobs, and the columns of the dataset they are of."""
+        outputs = self.projection.outputs if self.projection is not None else None
+        if outputs is None:
+            return {
+                name: name for name in self.result.result(()).names if is_description(self.result_schema.field(name))
+            }
+        return {out.field.name: out.path[0] for out in outputs if len(out.path) == 1 and is_description(out.field)}
+
+    @property
     def result(self) -> Projection:
         """The projection of the columns that are read."""
         return self.projection if self.projection is not None else Projection(schema=self.schema)
@@ -212,7 +224,7 @@ class ScanOptions:
 
 
 def scan_options(
-    schema: Schema,
+    manifest: Manifest,
     columns: Columns = None,
     filter_: Filter = None,
     *,
@@ -221,6 +233,7 @@ def scan_options(
     order_by: Sequence[ColumnOrdering | str] | str | None = None,
     late_materialization: bool | Collection[str] | None = None,
     flatten: bool = True,
+    blob_handling: str | None = None,
     **others: Any,
 ) -> ScanOptions:
     """Options from the arguments of the public verbs; see `LanceDataset.scanner` and `ScanArguments`.
@@ -230,6 +243,7 @@ def scan_options(
         SchemaError: A column does not exist.
         UnsupportedError: An argument is not offered.
     """
+    schema = scanned_columns(manifest, blob_handling)
     projection = Projection.of(schema, columns, flatten=flatten)
     orderings = to_orderings(order_by)
     for ordering in orderings:
@@ -244,7 +258,7 @@ def scan_options(
         late_materialization = True
     known = {name: others.pop(name) for name in _OPTIONS if others.get(name) is not None}
     known.setdefault("batch_size", _default_batch_size())
-    _check_others(schema, others)
+    _check_others(others)
     condition, conjuncts = (None, ()) if filter_ is None else _condition(filter_, schema)
     return ScanOptions(
         schema=projection.schema,
@@ -255,6 +269,7 @@ def scan_options(
         offset=offset or 0,
         order_by=orderings,
         late_materialization=late_materialization,
+        dataset=None if schema is manifest.schema else schema,
         **known,
     )
 
@@ -284,7 +299,7 @@ def _condition(filter_: Filter, schema: Schema) -> tuple[pc.Expression | None, t
     return whole, parse_conjuncts(filter_, columns) if _AND.search(filter_) else (whole,)
 
 
-def _check_others(schema: Schema, others: dict[str, Any]) -> None:
+def _check_others(others: dict[str, Any]) -> None:
     """Accept arguments that cannot change the result; refuse all others by name."""
     for name in _WITHOUT_MEANING:
         value = others.pop(name, None)
@@ -292,14 +307,4 @@ def _check_others(schema: Schema, others: dict[str, Any]) -> None:
             raise InvalidInputError(f"{name} must not be {value}")
     if others.get("fast_search") is False:
         del others["fast_search"]
-    handling = others.pop("blob_handling", None)
-    if handling is not None:
-        if handling not in _BLOB_HANDLINGS:
-            raise InvalidInputError(f"Invalid blob_handling: {handling}. Expected one of: {', '.join(_BLOB_HANDLINGS)}")
-        plain = any(_BLOB_KEY in node.metadata for node, _ in schema.walk())
-        if any(is_blob_v2(node) for node, _ in schema.walk()) or (plain and handling != _AS_BYTES):
-            raise UnsupportedError(
-                f"blob_handling={handling!r}: blobs are read as bytes, those of blob arrays with their URIs; "
-                "`read_blobs` and `take_blobs` read some, or parts"
-            )
     refuse("scanner", others)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.encoding.jsonb import json_texts
+from lance_core.encoding.paths import is_packed
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.schema import (
     Field,
@@ -96,7 +97,8 @@ class Projection:
         if known.issuperset(names):
             return cls(schema=schema.project(list(dict.fromkeys(names))))
         stored = [name for name in names if name in known or name not in ROW_COLUMNS]
-        read = schema.project(list(dict.fromkeys(stored)))
+        by_name = {field.name: field for field in schema.fields}
+        read = _whole_packed(schema.project(list(dict.fromkeys(stored))), by_name)
         if not flatten:
             names = _once([split_path(name)[0] if name not in known else name for name in names], known)
         outputs = []
@@ -166,6 +168,12 @@ class Projection:
                 column = table.column(field.name).combine_chunks()
             columns.append(_typed(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else rows_without_columns(batch.num_rows)
+
+
+def _whole_packed(read: Schema, by_name: Mapping[str, Field]) -> Schema:
+    """The columns to read: packed structs, which are stored row by row, whole."""
+    fields = (by_name[field.name] if is_packed(field) else field for field in read.fields)
+    return Schema(fields=tuple(fields), metadata=read.metadata)
 
 
 def _names(columns: Any, *, distinct: bool) -> list[str]:

@@ -9,12 +9,13 @@ With an order, the columns that it needs are read and sorted first, then the oth
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,9 +37,12 @@ from lance_core.verbs.scan.read_fragment import live_count, live_counts
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.small_fragments import joined
 from lance_core.verbs.scan.take import take_addresses, whole_numbers
+from lance_core.verbs.scan.take_blobs import BlobFile, payloads_beside
 from lance_core.verbs.version.source import Source
 
 __all__ = ["LanceScanner"]
+
+_BLOB_MODES: Final = ("lazy", "bytes", "descriptions")
 
 
 @checked_methods
@@ -109,9 +113,32 @@ class LanceScanner:
         schema = self.projected_schema
         return until_consistent(lambda: pa.Table.from_batches(self._batches(schema), schema=schema))
 
-    def to_pandas(self, **options: Any) -> Any:
-        """All rows as a pandas frame; options as `pyarrow.Table.to_pandas`."""
-        return self.to_table().to_pandas(**options)
+    def to_pandas(self, *, blob_mode: str = "lazy", **options: Any) -> Any:
+        """All rows as a pandas frame.
+
+        Args:
+            blob_mode: What columns of blobs hold: `BlobFile` objects ("lazy"), "bytes", or "descriptions". The payloads
+                are read in any case but the last.
+            **options: As `pyarrow.Table.to_pandas`.
+
+        Raises:
+            InvalidInputError: There is no such mode.
+        """
+        if blob_mode not in _BLOB_MODES:
+            raise InvalidInputError(f"blob_mode must be one of: {', '.join(_BLOB_MODES)}; not {blob_mode!r}")
+        sources = self._options.described_blobs if blob_mode != "descriptions" else {}
+        if not sources:
+            return self.to_table().to_pandas(**options)
+        scanner = copy.copy(self)
+        scanner._options = replace(self._options, with_row_address=True)  # noqa: SLF001 - the same class
+        table = scanner.to_table()
+        payloads = payloads_beside(self._source, list(dict.fromkeys(sources.values())), table.column(ROW_ADDRESS))
+        for name, source in sources.items():
+            table = table.set_column(table.schema.get_field_index(name), name, payloads.column(source))
+        frame = table.select(self.projected_schema.names).to_pandas(**options)
+        for name, source in sources.items() if blob_mode == "lazy" else ():
+            frame[name] = [None if one is None else BlobFile(one) for one in payloads.column(source).to_pylist()]
+        return frame
 
     def head(self, num_rows: int) -> pa.Table:
         """The first rows; no more than those are read."""
@@ -239,7 +266,8 @@ class LanceScanner:
 
     def _for_order(self) -> LanceScanner:
         """The scan for the columns of the order, and the addresses of the rows."""
-        options, dataset = self._options, self._source.manifest.schema
+        options = self._options
+        dataset = options.dataset or self._source.manifest.schema
         paths = list(dict.fromkeys(ordering.column_name for ordering in options.order_by))
         tops = {_top(dataset, path) for path in paths}
         keys = Projection.of(Schema(fields=tuple(f for f in dataset.fields if f.name in tops)), paths)
@@ -249,6 +277,7 @@ class LanceScanner:
             filter=options.filter,
             with_row_address=True,
             late_materialization=options.late_materialization,
+            dataset=options.dataset,
         )
         return LanceScanner(self._source, self._fragments, narrow)
 

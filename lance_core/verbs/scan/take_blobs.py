@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
-from typing import Any
 
 import pyarrow as pa
 
 from lance_core.encoding.paths import is_blob_v2
 from lance_core.encoding.structural.blob import is_blob
 from lance_core.errors import InvalidInputError, UnsupportedError
+from lance_core.verbs.scan.blob_view import AS_BYTES
 from lance_core.verbs.scan.options import scan_options
 from lance_core.verbs.scan.row_columns import ROW_ADDRESS
 from lance_core.verbs.scan.row_ids import check_live, take_ids, unsigned
 from lance_core.verbs.scan.take import take_addresses, take_rows
 from lance_core.verbs.version.source import Source
 
-__all__ = ["BlobFile", "blob_ranges_at", "blobs_at"]
+__all__ = ["BlobFile", "blob_ranges_at", "blobs_at", "payloads_beside"]
 
 
 class BlobFile(BytesIO):
@@ -90,7 +90,7 @@ def blobs_at(
     field = source.manifest.schema.column(column)
     if not (is_blob(field) or is_blob_v2(field)):
         raise InvalidInputError(f"the column {column!r} is not a blob column")
-    options = scan_options(source.manifest.schema, [column], with_row_address=True)
+    options = scan_options(source.manifest, [column], with_row_address=True, blob_handling=AS_BYTES)
     fragments = source.manifest.fragments
     if indices is not None:
         return _payloads(take_rows(source, fragments, indices, options))
@@ -122,9 +122,11 @@ def blob_ranges_at(
     return found
 
 
+def payloads_beside(source: Source, columns: Sequence[str], addresses: pa.ChunkedArray) -> pa.Table:
+    """The payloads of columns of blobs at the addresses of rows, deleted ones among them, in that order."""
+    options = scan_options(source.manifest, columns, blob_handling=AS_BYTES)
+    return take_addresses(source, source.manifest.fragments, addresses.to_numpy(), options)
+
+
 def _payloads(table: pa.Table) -> list[tuple[int, bytes | None]]:
-    values: list[Any] = table.column(0).to_pylist()
-    if any(isinstance(value, dict) and value["uri"] for value in values):
-        raise UnsupportedError("blobs outside of their data file")
-    payloads = [value["data"] if isinstance(value, dict) else value for value in values]
-    return list(zip(table.column(ROW_ADDRESS).to_pylist(), payloads, strict=True))
+    return list(zip(table.column(ROW_ADDRESS).to_pylist(), table.column(0).to_pylist(), strict=True))

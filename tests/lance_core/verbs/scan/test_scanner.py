@@ -2,7 +2,6 @@
 
 from threading import Barrier
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -279,20 +278,6 @@ def test_what_only_pylance_has_or_makes_no_sense(dataset):
     with pytest.raises(InvalidInputError, match="outside"):
         dataset.scanner(limit=5).take([5])
     assert dataset.scanner(offset=5, limit=5).take([4, 0]).column("id").to_pylist() == [9, 5]
-
-
-@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_blobs_come_as_bytes(dataset, tmp_path, version):
-    assert dataset.scanner(blob_handling="blobs_descriptions").count_rows() == ROWS
-    field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-    lance.write_dataset(pa.table({"b": [b"x"]}, schema=pa.schema([field])), tmp_path, data_storage_version=version)
-    blobs = lance_core.dataset(tmp_path)
-    if version != "2.2":  # where pylance makes blob arrays
-        theirs = lance.dataset(tmp_path).scanner(blob_handling="all_binary").to_table()
-        assert blobs.scanner(blob_handling="all_binary").to_table().to_pylist() == theirs.to_pylist() == [{"b": b"x"}]
-    for handling in ["blobs_descriptions", "all_descriptions", *(["all_binary"] if version == "2.2" else [])]:
-        with pytest.raises(UnsupportedError, match=f"blob_handling='{handling}'.*read_blobs"):
-            blobs.scanner(blob_handling=handling)
 
 
 @pytest.mark.parametrize("directions", [(True, False), (False, True), (False, False)])

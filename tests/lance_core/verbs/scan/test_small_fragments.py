@@ -267,8 +267,9 @@ def test_blobs_are_read_file_by_file(tmp_path, joins):
     field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     table = pa.table([pa.array([bytes([n]) * 100 for n in range(80)], pa.large_binary())], pa.schema([field]))
     lance_core.write_dataset(table, tmp_path / "table", max_rows_per_file=8, data_storage_version="2.1")
-    ours = lance_core.dataset(tmp_path / "table").to_table()
-    assert ours["b"].to_pylist() == table["b"].to_pylist()
+    dataset = lance_core.dataset(tmp_path / "table")
+    assert dataset.to_table(blob_handling="all_binary")["b"].to_pylist() == table["b"].to_pylist()
+    assert [one["size"] for one in dataset.to_table()["b"].to_pylist()] == [100] * 80
     assert not joins
 
 

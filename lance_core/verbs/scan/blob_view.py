@@ -1,0 +1,111 @@
+"""Columns of blobs as a scan gives them: as descriptions, or as payloads.
+
+    blob_handling          blobs of 2.0 and 2.1           blobs of 2.2
+    None, *_descriptions   struct of position and size    struct of kind, position, size, blob_id and blob_uri
+    all_binary             large_binary                   large_binary
+    as_stored              large_binary                   struct of data and uri, as tables are declared
+
+Descriptions are read without their payloads. Files of version 0.1 hold payloads like other bytes, and no descriptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from lance_core.encoding.paths import BLOB_V2_NAME, is_blob_v2
+from lance_core.encoding.structural.blob import described, is_blob
+from lance_core.errors import InvalidInputError
+from lance_core.schema import Field, Schema
+from lance_core.table.manifest import Manifest
+
+__all__ = [
+    "AS_BYTES",
+    "AS_STORED",
+    "blob_columns",
+    "check_blob_handling",
+    "described_columns",
+    "is_description",
+    "scanned_columns",
+]
+
+AS_BYTES: Final = "all_binary"
+"""The handling that gives payloads."""
+
+AS_STORED: Final = "as_stored"
+"""The handling that gives payloads in the types of the table's schema, as other tables take them; not in pylance."""
+
+_HANDLINGS: Final = (AS_BYTES, "all_descriptions", "blobs_descriptions", AS_STORED)
+_EXTENSION_NAME: Final = "ARROW:extension:name"
+_DESCRIBED: Final = {"lance-encoding:blob": b"true"}
+
+
+def check_blob_handling(handling: object) -> None:
+    """Make sure that blobs can be given in this way; None stands for the default.
+
+    Raises:
+        InvalidInputError: There is no such way.
+    """
+    if handling is not None and handling not in _HANDLINGS:
+        raise InvalidInputError(f"Invalid blob_handling: {handling}. Expected one of: {', '.join(_HANDLINGS)}")
+
+
+def scanned_columns(manifest: Manifest, handling: str | None = None) -> Schema:
+    """All columns of a version as a scan gives them, with the field ids by which files know them.
+
+    Args:
+        manifest: The version.
+        handling: How blobs are given; None for descriptions.
+
+    Raises:
+        InvalidInputError: There is no such way to give blobs.
+    """
+    check_blob_handling(handling)
+    schema = manifest.schema
+    if handling == AS_STORED:
+        return schema
+    name = f"scanned, {AS_BYTES if handling == AS_BYTES else 'described'}"
+    found: Schema | None = schema.memo.get(name)
+    if found is None:
+        has_blobs = any(is_blob(field) or is_blob_v2(field) for field in schema.fields)
+        found = schema
+        if has_blobs and manifest.data_storage_version not in ("0.1", "legacy"):
+            view = _payload if handling == AS_BYTES else _description
+            found = Schema(fields=tuple(map(view, schema.fields)), metadata=schema.metadata)
+        schema.memo[name] = found
+    return found
+
+
+def described_columns(manifest: Manifest) -> Schema | None:
+    """All columns with descriptions of blobs; None if that is how they are stored, as nothing is a blob."""
+    found = scanned_columns(manifest)
+    return None if found is manifest.schema else found
+
+
+def is_description(field: pa.Field) -> bool:
+    """Whether a column of a scan is descriptions of blobs."""
+    return pa.types.is_struct(field.type) and (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+
+
+def blob_columns(manifest: Manifest) -> list[str]:
+    """Names of the columns that hold blobs."""
+    return [field.name for field in manifest.schema.fields if is_blob(field) or is_blob_v2(field)]
+
+
+def _description(field: Field) -> Field:
+    if is_blob_v2(field):
+        return replace(described(field), metadata={**_DESCRIBED, "lance-encoding:packed": b"true"}, extension_name="")
+    if not is_blob(field):
+        return field
+    parts = tuple(Field(name=name, logical_type="uint64") for name in ("position", "size"))
+    return replace(field, logical_type="struct", children=parts, encoding=0, metadata=_DESCRIBED)
+
+
+def _payload(field: Field) -> Field:
+    if not is_blob_v2(field):
+        return field
+    metadata = {key: value for key, value in field.metadata.items() if key != _EXTENSION_NAME}
+    # The extension's name, which Arrow is not told here, has the reader look for descriptors.
+    return replace(field, logical_type="large_binary", children=(), metadata=metadata, extension_name=BLOB_V2_NAME)
