@@ -31,6 +31,8 @@ from pyspark_lance.spark_types import spark_view, stored_field, vector_width
 
 __all__ = ["ADD_FIRST", "WritePlan", "plan_write"]
 
+_BLOB: Final = "lance.blob.v2"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
@@ -148,6 +150,9 @@ def _plan_existing(
     kept = {field.name: field for field in table}
     if schema_mode == "add_columns":
         kept |= {field.name: _grown(kept[field.name], field, field.name) for field in known}
+    grown = tuple(field.name for field in table if kept[field.name] != field)
+    if has_mode:
+        kept |= {field.name: _payloads(kept[field.name], field) for field in known}
     for field in known:
         _check_fits(field, kept[field.name], widths, has_mode=has_mode)
     fields = [*kept.values(), *(stored_field(field, _declared_width(field, widths)) for field in new)]
@@ -155,8 +160,17 @@ def _plan_existing(
         source=source,
         stored=pa.schema(fields, metadata=table.metadata),
         new_columns=tuple(field.name for field in new),
-        grown_columns=tuple(field.name for field in table if kept[field.name] != field),
+        grown_columns=grown,
     )
+
+
+def _payloads(stored: pa.Field, given: pa.Field) -> pa.Field:
+    """A column of blobs of 2.2 as plain bytes if those are given: the writer makes blobs of them."""
+    kind = stored.type
+    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
+    name = name or (stored.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    is_bytes = pa.types.is_binary(given.type) or pa.types.is_large_binary(given.type)
+    return pa.field(stored.name, pa.large_binary(), stored.nullable) if is_bytes and name == _BLOB else stored
 
 
 def _grown(stored: pa.Field, given: pa.Field, path: str) -> pa.Field:

@@ -183,7 +183,7 @@ def test_verbs_that_move_rows_keep_the_payloads(write, version, tmp_path):
     ours.optimize.compact_files()
     copy = ours.deep_clone(str(tmp_path / "copy"), None)
     written = lance_core.write_dataset(ours, tmp_path / "written", data_storage_version=version)
-    lance_core.write_dataset(ours.get_fragments()[0], tmp_path / "part")
+    lance_core.write_dataset(ours.get_fragments()[0], tmp_path / "part", data_storage_version=version)
     with pytest.raises(LanceError, match="all_binary"):
         lance_core.write_dataset(ours.to_table(), tmp_path / "no", data_storage_version=version)
     assert (

@@ -52,9 +52,19 @@ def test_frames_hold_descriptions_unless_asked(spark, table):
 
 
 def test_verbs_keep_the_payloads(spark, table):
-    changes = spark.createDataFrame([(3, bytearray(b"new")), (9, bytearray(b"nine"))], "id long, b binary")
-    pyspark_lance.merge(changes, table, on=["id"])
-    pyspark_lance.update(spark, table, set={"id": "id + 100"}, condition="id < 2")
+    changes = spark.createDataFrame([(2, 7), (3, 8)], "id long, n long")
+    lance_core.dataset(table).add_columns({"n": "id"})
+    pyspark_lance.merge(changes, table, on="id", when_not_matched=None)
+    pyspark_lance.update(table, {"id": "id + 100"}, "id < 2", spark=spark)
+    more = pyspark_lance.read(spark, table, filter="id < 100", blob_handling="all_binary")
+    pyspark_lance.write(more.selectExpr("id + 200 as id", "b", "n"), table, mode="append")
     found = lance_core.dataset(table).to_table(blob_handling="all_binary")
-    rows = dict(zip(found["id"].to_pylist(), found["b"].to_pylist(), strict=True))
-    assert rows == {100: PAYLOADS[0], 101: None, 2: b"", 3: b"new", 9: b"nine"}
+    rows = {row["id"]: (row["b"], row["n"]) for row in found.to_pylist()}
+    assert rows == {
+        100: (PAYLOADS[0], 0),
+        101: (None, 1),
+        2: (b"", 7),
+        3: (PAYLOADS[3], 8),
+        202: (b"", 7),
+        203: (PAYLOADS[3], 8),
+    }

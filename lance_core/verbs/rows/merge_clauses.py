@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInputError, SchemaError
-from lance_core.schema import Field, Schema
+from lance_core.schema import Field, Schema, schema_to_arrow
 from lance_core.schema import primary_key as key_fields
 from lance_core.verbs.files.conform import conform, fit
+from lance_core.verbs.rows.source_rows import SourceRows
 
 __all__ = ["MergeClauses", "MergeSource", "WhenMatched", "WriteMode", "join_columns", "merge_source", "primary_key"]
 
@@ -78,23 +79,29 @@ class MergeSource:
     """The rows that are merged, fitted to the dataset.
 
     Attributes:
-        table: The rows, in storage types.
+        rows: The rows, in storage types.
         schema: Their columns, with the dataset's field ids.
         missing: The dataset's columns that they lack.
     """
 
-    table: pa.Table
+    rows: SourceRows
     schema: Schema
     missing: Schema
 
+    @property
+    def table(self) -> pa.Table:
+        """All rows, which may lie in a file: columns other than those of the key are read by `rows`."""
+        return self.rows.table
 
-def merge_source(table: pa.Table, schema: Schema, clauses: MergeClauses) -> MergeSource:
+
+def merge_source(source: SourceRows, schema: Schema, clauses: MergeClauses) -> MergeSource:
     """Fit rows to a dataset.
 
     Raises:
         SchemaError: A column is unknown, of another type, or missing where it is needed.
         InvalidInputError: The clauses cannot be carried out with these columns as the write mode demands.
     """
+    table = source.table
     lacking = [name for name in clauses.on if name not in table.schema.names]
     if lacking:
         raise SchemaError(f"merge_insert: the source lacks the key columns {lacking}; it has {table.schema.names}")
@@ -108,7 +115,9 @@ def merge_source(table: pa.Table, schema: Schema, clauses: MergeClauses) -> Merg
     if clauses.write_mode is WriteMode.REWRITE_COLUMNS:
         _check_columns_mode(clauses, fitted, missing)
     checked = fitted if clauses.writes_rows else replace(fitted, fields=tuple(_nullable(f) for f in fitted.fields))
-    return MergeSource(table=conform(table, checked), schema=fitted, missing=replace(schema, fields=missing))
+    is_alike = table.schema.equals(schema_to_arrow(checked), check_metadata=True)
+    rows = source if is_alike else source.with_table(conform(table, checked))
+    return MergeSource(rows=rows, schema=fitted, missing=replace(schema, fields=missing))
 
 
 def primary_key(schema: Schema) -> tuple[str, ...]:

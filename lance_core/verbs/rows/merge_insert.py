@@ -23,6 +23,7 @@ from lance_core.verbs.records.transactions import Transaction
 from lance_core.verbs.rows.merge_clauses import MergeClauses, WhenMatched, WriteMode, join_columns, merge_source
 from lance_core.verbs.rows.merge_plan import merge_steps
 from lance_core.verbs.rows.merge_rows import Merged, merge_rows
+from lance_core.verbs.rows.source_rows import SourceRows
 from lance_core.verbs.version.bases import WriteTarget, write_targets
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.retry import CONFLICT_RETRIES, RETRY_TIMEOUT, retrying
@@ -165,7 +166,8 @@ class MergeInsertBuilder:
         """Merge and commit.
 
         Args:
-            data_obj: The source, which is held in memory: a table, batch, reader, frame, dataset or iterable.
+            data_obj: The source: a table, batch, reader, frame, dataset or iterable. Of a stream the keys are held in
+                memory, and the rows, if they are many, in a temporary file without a name (`TMPDIR` says where).
             schema: Schema of an iterable of batches.
 
         Returns:
@@ -226,7 +228,7 @@ class MergeInsertBuilder:
         self._clauses.check()
         self._check_joins(source)
         found = typed_schema(source.manifest.schema) if schema is None else schema
-        merge_source(found.empty_table(), source.manifest.schema, self._clauses)
+        merge_source(SourceRows(found.empty_table()), source.manifest.schema, self._clauses)
         return "\n".join(merge_steps(source, self._clauses, found).lines())
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
@@ -249,7 +251,7 @@ class MergeInsertBuilder:
             **merged.stats.as_dict(),
         }
         step = merge_steps(
-            source, self._clauses, table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
+            source, self._clauses, table.table.schema, metrics=[f"{name}={value}" for name, value in metrics.items()]
         )
         return "\n".join(step.lines())
 
@@ -277,13 +279,14 @@ class MergeInsertBuilder:
         """The properties of the commit."""
         return {**self._properties, **({} if self._write is None else self._write.properties)}
 
-    def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> pa.Table:
+    def _table(self, data_obj: ReaderLike, schema: pa.Schema | None) -> SourceRows:
         self._clauses.check()
         found, batches = to_batches(data_obj, schema)
-        tables = [pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches]
-        return pa.concat_tables(tables) if tables else found.empty_table()
+        # What cannot be merged shows before a stream is read.
+        merge_source(SourceRows(found.empty_table()), self._dataset.source.manifest.schema, self._clauses)
+        return SourceRows.of(found, batches, is_stream=not isinstance(batches, list))
 
-    def _merge(self, base: Source, table: pa.Table, files: Staged) -> Merged:
+    def _merge(self, base: Source, table: SourceRows, files: Staged) -> Merged:
         rows = merge_source(table, base.manifest.schema, self._clauses)
         targets: list[WriteTarget] | None = None
         if self._target_bases is not None or self._target_all_bases is not None:

@@ -215,9 +215,8 @@ class _Merge:
                 rows = self._take_away(match, moved)
                 if rows:
                     gone.append((match.fragment, rows))
-            inserted = self.rows.table.take(pa.array(new))
-            if len(new):
-                moved.write(self._complete(inserted, None))
+            for part in self.rows.rows.steps(new):
+                moved.write(self._complete(self.rows.rows.take(part), None))
             fragments = moved.finish()
             removal = remove_rows(self.base, gone, self.files)
         self.stats.inserted = len(new)
@@ -226,19 +225,19 @@ class _Merge:
             updated_fragments=removal.updated_fragments,
             new_fragments=fragments,
             fields_for_preserving_frag_bitmap=tuple(node.id for node, _ in self.base.manifest.schema.walk()),
-            inserted_rows=self._guard(inserted),
+            inserted_rows=self._guard(new),
         )
         return Merged(operation=operation, removal=removal, stats=self.stats)
 
-    def _guard(self, inserted: pa.Table) -> KeyExistenceFilter | None:
+    def _guard(self, new: Rows) -> KeyExistenceFilter | None:
         """The record of new keys for concurrent writers, if the key is the declared primary key."""
         key = primary_key(self.base.manifest.schema)
         if not self.clauses.inserts or set(self.clauses.on) != set(key):
             return None
-        return inserted_keys(inserted, key, self._ids(key))
+        return inserted_keys(self.rows.table.select(key).take(pa.array(new)), key, self._ids(key))
 
-    def _partial_rows(self, rows: pa.Table) -> tuple[Fragment, ...]:
-        """Write rows with the source's columns alone: the others are null."""
+    def _partial_rows(self, new: Rows) -> tuple[Fragment, ...]:
+        """Write rows of the source with the source's columns alone: the others are null."""
         given = set(self.rows.schema.names)
         schema = self._schema([name for name in self.base.manifest.schema.names if name in given])
         with MovedRows(
@@ -248,7 +247,8 @@ class _Merge:
             targets=self.targets,
             schema=schema,
         ) as writer:
-            writer.write(rows.select(schema.names))
+            for rows in self.rows.rows.steps(new):
+                writer.write(self.rows.rows.take(rows).select(schema.names))
             return writer.finish()
 
     def _take_away(self, match: _Match, moved: MovedRows) -> BitMap:
@@ -261,27 +261,37 @@ class _Merge:
         if self.clauses.matched is not WhenMatched.UPDATE or not len(match.offsets):
             return gone
         changed = self._changed(match)
-        if len(changed.offsets):
-            table = self._complete(self.rows.table.take(pa.array(changed.source_rows)), changed)
-            moved.write(table, _row_ids(changed.fragment, changed.offsets))
+        for part in self._parts(changed):
+            table = self._complete(self.rows.rows.take(part.source_rows), part)
+            moved.write(table, _row_ids(part.fragment, part.offsets))
         self.stats.updated += len(changed.offsets)
         return gone | bitmap_of(changed.offsets)
 
+    def _parts(self, match: _Match) -> Iterator[_Match]:
+        """The matches in parts that can be in memory at once."""
+        for places in self.rows.rows.steps(np.arange(len(match.offsets))):
+            yield replace(match, offsets=match.offsets[places], source_rows=match.source_rows[places])
+
     def _changed(self, match: _Match) -> _Match:
         """The matches for which the condition of the update is true."""
-        if self.clauses.condition is None:
+        if self.clauses.condition is None or not len(match.offsets):
             return match
-        source = self.rows.table.take(pa.array(match.source_rows))
+        mask = np.concatenate([self._is_changed(part, self.clauses.condition) for part in self._parts(match)])
+        return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
+
+    def _is_changed(self, match: _Match, text: str) -> npt.NDArray[np.bool_]:
+        """For each match whether the condition of the update is true."""
+        source = self.rows.rows.take(match.source_rows)
         full = self._arrow(self.base.manifest.schema)
         sides = pa.schema([("source", pa.struct(list(source.schema))), ("target", pa.struct(list(full)))])
-        condition = to_expression(self.clauses.condition, sides)
+        condition = to_expression(text, sides)
         target = self._target_rows(match, self.base.manifest.schema)
         both = pa.table({name: _as_struct(side) for name, side in (("source", source), ("target", target))})
         keep = evaluate(both.select(columns_of(condition) or ["source"]), {"keep": condition}).column("keep")
         if not pa.types.is_boolean(keep.type):
-            raise InvalidInputError(f"the condition {self.clauses.condition} gives {keep.type}, not true or false")
-        mask = pc.fill_null(keep, False).to_numpy()
-        return replace(match, offsets=match.offsets[mask], source_rows=match.source_rows[mask])
+            raise InvalidInputError(f"the condition {text} gives {keep.type}, not true or false")
+        mask: npt.NDArray[np.bool_] = pc.fill_null(keep, False).to_numpy()
+        return mask
 
     def _complete(self, rows: pa.Table, match: _Match | None) -> pa.Table:
         """Rows of the source with all columns of the dataset: the old values, or nulls for new rows."""
@@ -317,14 +327,13 @@ class _Merge:
             if self.base.manifest.uses_stable_row_ids:
                 offsets[match.fragment.id] = bitmap_of(match.offsets).serialize()
             self.stats.updated += len(match.offsets)
-        inserted = self.rows.table.take(pa.array(new))
         operation = Update(
             updated_fragments=tuple(updated),
-            new_fragments=self._partial_rows(inserted) if len(new) else (),
+            new_fragments=self._partial_rows(new) if len(new) else (),
             fields_modified=tuple(node.id for node, _ in schema.walk()) if updated else (),
             update_mode=UpdateMode.REWRITE_COLUMNS,
             updated_fragment_offset_bitmaps=offsets,
-            inserted_rows=self._guard(inserted),
+            inserted_rows=self._guard(new),
         )
         self.stats.inserted = len(new)
         return Merged(operation=operation, removal=None, stats=self.stats)
@@ -338,9 +347,10 @@ class _Merge:
             first, last = np.searchsorted(match.offsets, (start, end))
             places = np.arange(batch.num_rows)
             places[match.offsets[first:last] - start] = batch.num_rows + np.arange(last - first)
-            new = self.rows.table.take(pa.array(match.source_rows[first:last])).select(schema.names)
+            new = self.rows.rows.take(match.source_rows[first:last]).select(schema.names)
             both = pa.concat_tables([pa.Table.from_batches([batch]), new.cast(batch.schema)])
             yield both.take(pa.array(places))
+            self.rows.rows.release()
             start = end
 
     def _schema(self, columns: Sequence[str]) -> Schema:

@@ -113,6 +113,12 @@ if verb == "write":
     lance_core.write_dataset(reader, uri)
 elif verb == "insert":
     lance_core.write_dataset(schema.empty_table(), uri).insert(reader)
+elif verb == "merge":
+    other = [batch for batch, _ in zip(messages(make), range(3))]
+    dataset = lance_core.write_dataset(other, uri, schema=schema)
+    del other
+    key = "c0" if shape == "columns" else "id"
+    dataset.merge_insert(key).when_matched_update_all().when_not_matched_insert_all().execute(reader)
 else:
     lance_core.write_fragments(reader, uri)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
@@ -120,7 +126,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["write", "insert", "fragments"])
+@pytest.mark.parametrize("verb", ["write", "insert", "merge", "fragments"])
 @pytest.mark.parametrize("shape", ["vectors", "images", "columns"])
 def test_a_process_that_writes_a_gigabyte_stays_small(tmp_path, shape, verb):
     done = processes.run([sys.executable, "-c", PEAK, shape, verb, str(tmp_path / "t")], check=True)
