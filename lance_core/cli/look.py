@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from lance_core.maintenance.cleanup_plan import Selectors, plan_cleanup
 from lance_core.schema import Schema, field_to_arrow
 from lance_core.store import ObjectStore
 from lance_core.table.fragment import FragmentList
+from lance_core.table.idempotency import Proofs, is_proof
 from lance_core.table.manifest import Manifest
 from lance_core.table.transaction import COMMIT_MESSAGE_KEY
 from lance_core.table.version_record import VersionRecord
@@ -46,7 +47,7 @@ def info(dataset: LanceDataset, output: Output) -> None:
             "data_storage_version": manifest.data_storage_version,
             "stable_row_ids": manifest.uses_stable_row_ids,
             "indices": sorted({index.name for index in manifest.indices}),
-            "config": dict(manifest.config),
+            **_config(manifest.config),
             "metadata": dict(manifest.table_metadata),
         }
     )
@@ -211,7 +212,7 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
     config = {
         key: f"{old.config.get(key, '')} -> {new.config.get(key, '')}"
         for key in sorted({*old.config, *new.config})
-        if old.config.get(key) != new.config.get(key)
+        if old.config.get(key) != new.config.get(key) and not is_proof(key)
     }
     return {
         "rows_difference": rows[1] - rows[0],
@@ -222,6 +223,16 @@ def _changes(old: Manifest, new: Manifest) -> dict[str, Any]:
         "columns_removed": sorted(columns[0] - columns[1]),
         "config_changed": config,
     }
+
+
+def _config(config: Mapping[str, str]) -> dict[str, Any]:
+    """What users have configured; and how many writes the table knows to have landed, if it knows of any."""
+    own: dict[str, Any] = {"config": {key: value for key, value in config.items() if not is_proof(key)}}
+    known = Proofs.of(config)
+    counts = {"streams": len(known.streams), "keys": len(known.keys), "attempts": len(known.attempts)}
+    return own | (
+        {"landed_writes": {kind: count for kind, count in counts.items() if count}} if any(counts.values()) else {}
+    )
 
 
 def _by_id(found: FragmentList) -> dict[int, bytes]:

@@ -17,7 +17,7 @@ from lance_dagster.checks import (
 )
 from lance_dagster.components.maintenance import maintenance_definitions
 from lance_dagster.components.models import MaintenanceFields, PolicyFields
-from lance_dagster.components.yaml_keys import with_checked_keys
+from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
 from lance_dagster.io_manager import LanceIOManager
 from lance_dagster.location import checked_root, locate_table
 from lance_dagster.observation import build_lance_observation_sensor
@@ -190,6 +190,7 @@ def _check_places(specs: Sequence[dg.AssetSpec], default_schema: str | None) -> 
 
 def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with attributes whose keys are all known: keys that nothing would read."""
+    yield from empty_lists(values, "tables")
     tables = values.get("tables") or ()
     branching = values.get("branching")
     if isinstance(branching, Mapping):
@@ -197,7 +198,9 @@ def _idle_keys(values: Mapping[str, Any]) -> Iterator[str]:
     if values.get("maintenance") and not tables:
         yield "maintenance does nothing without tables; list them under tables"
     if isinstance(tables, list):
-        yield from _idle_tables([one for one in tables if isinstance(one, Mapping)], bool(values.get("maintenance")))
+        has_branches = isinstance(branching, Mapping) and branching.get("mode", "off") != "off"
+        listed = [(f"tables[{position}]", one) for position, one in enumerate(tables) if isinstance(one, Mapping)]
+        yield from _idle_tables(listed, bool(values.get("maintenance")), has_branches=has_branches)
 
 
 def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterator[str]:
@@ -210,13 +213,22 @@ def _idle_branching(branching: Mapping[str, Any], *, has_tables: bool) -> Iterat
         yield "branching.auto_promote does nothing without tables; list them under tables"
 
 
-def _idle_tables(tables: Sequence[Mapping[str, Any]], is_maintained: bool) -> Iterator[str]:
-    for position, table in enumerate(tables):
+def _idle_tables(
+    tables: Sequence[tuple[str, Mapping[str, Any]]], is_maintained: bool, *, has_branches: bool
+) -> Iterator[str]:
+    for place, table in tables:
+        yield from empty_lists(table, "checks", "primary_key", place=place)
         checked = "health" in (table.get("checks") or ())
         if isinstance(table.get("maintenance"), Mapping) and not (is_maintained or checked):
             yield (
-                f"tables[{position}].maintenance does nothing: there is neither maintenance of the lakehouse, nor the "
+                f"{place}.maintenance does nothing: there is neither maintenance of the lakehouse, nor the "
                 "check health of the table"
+            )
+        used = table.get("checks") or table.get("primary_key") or table.get("external")
+        if not (used or has_branches or (is_maintained and table.get("maintenance") is not False)):
+            yield (
+                f"{place}.key does nothing: give the table checks, a primary_key or external: true, give the lakehouse "
+                "maintenance or branching, or leave the table out; assets are stored without being listed"
             )
 
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 from lance_dagster.components.models import MaintenanceFields
-from lance_dagster.components.yaml_keys import with_checked_keys
+from lance_dagster.components.yaml_keys import empty_lists, with_checked_keys
 from lance_dagster.maintenance import build_maintenance_job
 from lance_dagster.maintenance_sensor import build_maintenance_sensor
 from lance_dagster.maintenance_triggers import build_maintenance_schedule
@@ -62,7 +62,7 @@ class LanceMaintenanceComponent(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def model(cls) -> type[BaseModel]:
         """The model of the YAML: keys that are not known are rejected by name."""
-        return with_checked_keys(super().model(), cls, lambda _: iter(()))
+        return with_checked_keys(super().model(), cls, lambda values: empty_lists(values, "tables"))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Job, schedule and sensor."""

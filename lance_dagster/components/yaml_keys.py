@@ -13,7 +13,7 @@ from pydantic import BaseModel, model_validator
 
 from lance_dagster.settings_keys import meant
 
-__all__ = ["with_checked_keys"]
+__all__ = ["empty_lists", "with_checked_keys"]
 
 _OFF = "off"
 
@@ -45,6 +45,14 @@ def with_checked_keys(
 
     Checked.__name__ = Checked.__qualname__ = model.__name__
     return Checked
+
+
+def empty_lists(values: Mapping[str, Any], *keys: str, place: str = "") -> Iterator[str]:
+    """What is wrong with lists that are given and empty."""
+    for key in keys:
+        if values.get(key) == []:
+            where = f"{place}.{key}" if place else key
+            yield f"{where} is an empty list, which does nothing; list something, or leave it out"
 
 
 def _without_booleans(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,8 +183,18 @@ def test_dg_lists_scaffolds_and_accepts_them(tmp_path, monkeypatch):
             "branching.auto_promote does nothing with mode off",
         ),
         ("root_uri: /x\nmaintenance: {sensor: true}", "maintenance does nothing without tables"),
+        ("root_uri: /x\ntables: []", "tables is an empty list, which does nothing"),
+        ("root_uri: /x\ntables: [{key: a}]", r"tables\[0\].key does nothing: give the table checks"),
+        (
+            "root_uri: /x\nmaintenance: {sensor: true}\ntables: [{key: b}, {key: a, maintenance: false}]",
+            r"tables\[1\].key does nothing",
+        ),
+        (
+            "root_uri: /x\ntables: [{key: a, checks: [], primary_key: [n]}]",
+            r"tables\[0\].checks is an empty list",
+        ),
         ("root_uri: /x\ntables: [{key: a, maintenance: {max_versions: 3}}]", r"tables\[0\].maintenance does nothing"),
-        ("root_uri: /x\ntables: [{key: a}, {key: a}]", "a table is listed once"),
+        ("root_uri: /x\ntables: [{key: a, checks: [drift]}, {key: a, checks: [drift]}]", "a table is listed once"),
     ],
 )
 def test_a_key_that_nothing_reads_is_named_with_the_nearest(text, message):

@@ -74,6 +74,19 @@ def test_versions(table):
     assert "2 older versions" in call("versions", table, "-n", 2)
 
 
+def test_proofs_of_landed_writes_are_counted_and_no_configuration(tmp_path):
+    path = str(tmp_path / "t")
+    for number in range(2):
+        rows = pa.table({"n": [number]})
+        fragments = lance_core.write_fragments(rows, path)
+        lance_core.commit_fragments(path, fragments, rows.schema, mode="append", once=("key", str(number)))
+    lance_core.dataset(path).update_config({"owner": "me"})
+    told = ask("info", path)
+    assert (told["config"], told["landed_writes"]) == ({"owner": "me"}, {"keys": 2})
+    assert ask("diff", path, 1, 3)["config_changed"] == {"owner": " -> me"}
+    assert "idempotency" not in call("diff", path, 1, 2) + call("info", path)
+
+
 def test_show_and_diff(table):
     told = ask("show", table, 4)
     assert (told["operation"], told["read_version"], told["rows"]) == ("Delete", 3, 25)
