@@ -27,7 +27,9 @@ Rows = npt.NDArray[np.int64]
 SPOOLED_BYTES: Final = 32 * 1024 * 1024
 """A stream with more than that is put into a file."""
 STEP_BYTES: Final = 8 * 1024 * 1024
-"""About how many bytes are taken at a time."""
+"""About how many bytes of rows in a file are taken at a time."""
+LARGE_STEP_BYTES: Final = 64 * 1024 * 1024
+"""The same of rows in memory, all of which are there anyway."""
 _MOST_BATCHES: Final = 64
 _LEAST_BYTES: Final = 1024 * 1024
 """More batches than that are put together if they have fewer bytes each: rows are taken batch by batch."""
@@ -50,7 +52,8 @@ class SourceRows:
         self._release = release
         self._batches = batches
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        self._step = max(1, STEP_BYTES * table.num_rows // max(table.nbytes, 1))
+        size = STEP_BYTES if release is not None else LARGE_STEP_BYTES
+        self._step = max(1, size * table.num_rows // max(table.nbytes, 1))
 
     @classmethod
     def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], *, is_stream: bool) -> SourceRows:
