@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 from lance_dagster._context import facts_of, job_beside_resources
 from lance_dagster.branching import BRANCH_TAG, FORCE_TAG, NO_RETRIES, PUBLISHES_TAG, named_branch
 from lance_dagster.foreign import is_foreign
-from lance_dagster.tables import TableLike, TableRef, TableRoot, known_ref, table_refs, table_root
+from lance_dagster.tables import TableLike, TableRef, TableRoot, chosen_refs, is_tagged, table_refs, table_root
 
 if TYPE_CHECKING:
     from lance_dagster.publishing import Published
@@ -152,7 +152,7 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
     from lance_dagster import publishing  # noqa: PLC0415 - as above
     from lance_dagster.branch_page import failed_checks  # noqa: PLC0415 - as above
 
-    branch, forced = _branch(context, config), _is_forced(context, config)
+    branch, forced = _branch(context, config), is_tagged(context, FORCE_TAG) or config.force
     found = [(ref, main) for ref, main in _tables(job, context, config) if main is not None]
     gates = publishing.Gates(**job.gates)
     rejected: dict[str, list[str]] = {}
@@ -184,18 +184,6 @@ def _promote(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) ->
         raise dg.Failure(f"branch {branch} was not promoted everywhere: {'; '.join(failed)}")
     if not done:
         raise dg.Failure(f"no table of this job has, or had, a branch {branch}")
-
-
-def _is_forced(context: dg.OpExecutionContext, config: BranchConfig) -> bool:
-    """Whether the run promotes what gates reject.
-
-    Raises:
-        Failure: the run tag has another value.
-    """
-    tag = context.run.tags.get(FORCE_TAG)
-    if tag not in (None, "true", "false"):
-        raise dg.Failure(f"run tag {FORCE_TAG} must be true or false, not {tag!r}")
-    return config.force or tag == "true"
 
 
 def _report(
@@ -294,14 +282,9 @@ def _branch(context: dg.OpExecutionContext, config: BranchConfig) -> str:
 
 def _tables(job: _Job, context: dg.OpExecutionContext, config: BranchConfig) -> Iterator[tuple[TableRef, Any]]:
     """The tables of this run; None for one that is not there yet."""
-    known = {ref.name: ref for ref in job.refs}
-    unknown = sorted(set(config.tables) - set(known))
-    if unknown:
-        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
-    for ref in [known[name] for name in dict.fromkeys(config.tables)] if config.tables else job.refs:
-        full = known_ref(context, ref)
+    for full in chosen_refs(context, job.refs, config.tables):
         if is_foreign(full, context):
-            context.log.info("%s is left alone: others write it; its branches are theirs", ref.name)
+            context.log.info("%s is left alone: others write it; its branches are theirs", full.name)
             continue
         yield full, job.root(context).open_or_none(full)
 

@@ -29,6 +29,8 @@ __all__ = [
     "TableRoot",
     "as_moment",
     "branch_for_reading",
+    "chosen_refs",
+    "is_tagged",
     "known_ref",
     "table_ref",
     "table_refs",
@@ -216,6 +218,37 @@ def known_ref(
         return ref
     metadata = ref.metadata if ref.metadata is not None else definition_metadata(context, ref.key)
     return replace(ref, metadata=metadata, partitions_def=ref.partitions_def or definition_partitions(context, ref.key))
+
+
+def chosen_refs(context: dg.OpExecutionContext, refs: Sequence[TableRef], wanted: Sequence[str]) -> Iterator[TableRef]:
+    """The tables of a job that a run is for, as `known_ref` gives them.
+
+    Args:
+        context: The op.
+        refs: The tables of the job.
+        wanted: Keys; all tables of the job if empty.
+
+    Raises:
+        Failure: one is none of the job's.
+    """
+    known = {ref.name: ref for ref in refs}
+    unknown = sorted(set(wanted) - set(known))
+    if unknown:
+        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
+    for ref in [known[name] for name in dict.fromkeys(wanted)] if wanted else refs:
+        yield known_ref(context, ref)
+
+
+def is_tagged(context: dg.OpExecutionContext, tag: str) -> bool:
+    """Whether the run has a tag that is true or false.
+
+    Raises:
+        Failure: it has another value.
+    """
+    given = context.run.tags.get(tag)
+    if given not in (None, "true", "false"):
+        raise dg.Failure(f"run tag {tag} must be true or false, not {given!r}")
+    return given == "true"
 
 
 def table_refs(tables: Iterable[TableLike] | TableLike) -> list[TableRef]:

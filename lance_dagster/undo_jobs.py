@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from lance_dagster._context import job_beside_resources
 from lance_dagster.branching import NO_RETRIES, PUBLISHES_TAG
-from lance_dagster.tables import TableLike, TableRef, known_ref, table_refs, table_root
+from lance_dagster.tables import TableLike, TableRef, chosen_refs, is_tagged, table_refs, table_root
 
 if TYPE_CHECKING:
     import lance_core
@@ -110,7 +110,8 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
     wanted = config.run_id or context.run.tags.get(UNDO_TAG)
     if not wanted:
         raise dg.Failure(f"which run? Set the run tag {UNDO_TAG}, or `run_id` in the configuration of the op")
-    found = [(ref, main) for ref in _chosen(context, refs, config) if (main := root.open_or_none(ref)) is not None]
+    chosen = chosen_refs(context, refs, config.tables)
+    found = [(ref, main) for ref in chosen if (main := root.open_or_none(ref)) is not None]
     try:
         run_id = find_run([main for _, main in found], wanted, where="the tables of this job")
     except LookupError as error:
@@ -130,27 +131,11 @@ def _undo(context: dg.OpExecutionContext, refs: Sequence[TableRef], resource: ob
                 one.plan.rows,
                 one.plan.rows_after,
             )
-    if config.dry_run or _is_dry(context):
+    if is_tagged(context, DRY_RUN_TAG) or config.dry_run:
         context.log.info("dry run: nothing was changed")
         return
     for one in planned:
         _report(context, root, one, run_id)
-
-
-def _is_dry(context: dg.OpExecutionContext) -> bool:
-    tag = context.run.tags.get(DRY_RUN_TAG)
-    if tag not in (None, "true", "false"):
-        raise dg.Failure(f"run tag {DRY_RUN_TAG} must be true or false, not {tag!r}")
-    return tag == "true"
-
-
-def _chosen(context: dg.OpExecutionContext, refs: Sequence[TableRef], config: UndoConfig) -> Iterator[TableRef]:
-    known = {ref.name: ref for ref in refs}
-    unknown = sorted(set(config.tables) - set(known))
-    if unknown:
-        raise dg.Failure(f"{', '.join(unknown)}: no table of this job; it has {', '.join(sorted(known))}")
-    for ref in [known[name] for name in dict.fromkeys(config.tables)] if config.tables else refs:
-        yield known_ref(context, ref)
 
 
 def _plan(found: Sequence[tuple[TableRef, Any]], run_id: str) -> Iterator[_Planned]:

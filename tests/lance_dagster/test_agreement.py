@@ -341,8 +341,15 @@ STORIES = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "append"])
-@pytest.mark.parametrize("name", ["parts", "whole"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("parts", "append"),
+        ("whole", "overwrite"),
+        pytest.param("parts", "overwrite", marks=pytest.mark.slow),
+        pytest.param("whole", "append", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("tell", STORIES, ids=lambda tell: tell.__name__)
 def test_dagster_believes_what_the_table_holds(lake, tell, name, mode):
     story = Story(lake, name, mode)

@@ -95,18 +95,26 @@ def test_what_loses_nothing_is_cast_and_reported(lake, make, mode):
     assert ("n" in casts) == (make is of_pandas)
 
 
-@pytest.mark.parametrize(
-    ("make", "mode"), [(of_pandas, "overwrite"), (of_polars, "partition"), (of_reader, "append"), (of_pandas, "merge")]
+FRACTION = ({"n": 1.5}, "column 'n' is of type double, but the table has int64, and the value 1.5 cannot be stored")
+LARGE = (
+    {"n": 5, "small": 2**31},
+    "column 'small' is of type int64, but the table has int32, and the value 2147483648",
 )
+HOUR = (
+    {"n": 5, "day": "2024-01-02T03:00"},
+    "but the table has date32[day], and the value 2024-01-02 03:00:00",
+)
+
+
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("make", "mode", "values", "message"),
     [
-        ({"n": 1.5}, "column 'n' is of type double, but the table has int64, and the value 1.5 cannot be stored"),
-        (
-            {"n": 5, "small": 2**31},
-            "column 'small' is of type int64, but the table has int32, and the value 2147483648",
-        ),
-        ({"n": 5, "day": "2024-01-02T03:00"}, "but the table has date32[day], and the value 2024-01-02 03:00:00"),
+        (of_pandas, "overwrite", *FRACTION),
+        (of_polars, "partition", *LARGE),
+        (of_reader, "append", *HOUR),
+        (of_pandas, "merge", *FRACTION),
+        (of_polars, "merge", *HOUR),
+        (of_reader, "overwrite", *LARGE),
     ],
 )
 def test_what_would_lose_is_rejected_by_column_and_value(lake, make, mode, values, message):
@@ -123,9 +131,13 @@ class TestRemedy:
     def rejected(self, lake, mode, value):
         return errors(write(lake, value, mode, fails=True))
 
-    @pytest.mark.parametrize("mode", ["partition", "append", "merge"])
     @pytest.mark.parametrize(
-        ("value", "kind"), [(of_pandas(5, small=2**31), pa.int64()), (of_pandas(2, small=1.5), pa.float64())]
+        ("mode", "value", "kind"),
+        [
+            ("partition", of_pandas(5, small=2**31), pa.int64()),
+            ("append", of_pandas(2, small=1.5), pa.float64()),
+            ("merge", of_pandas(5, small=2**31), pa.int64()),
+        ],
     )
     def test_the_command(self, lake, mode, value, kind):
         write(lake, FIRST, mode)
