@@ -24,7 +24,7 @@ __all__ = ["SPOOLED_BYTES", "SourceRows"]
 
 Rows = npt.NDArray[np.int64]
 
-SPOOLED_BYTES: Final = 32 * 1024 * 1024
+SPOOLED_BYTES: Final = 16 * 1024 * 1024
 """A stream with more than that is put into a file."""
 STEP_BYTES: Final = 8 * 1024 * 1024
 """About how many bytes of rows in a file are taken at a time."""
