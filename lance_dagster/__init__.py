@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lance_core import __version__ as __version__
     from lance_dagster.audited import build_audited_job
     from lance_dagster.branch_jobs import build_branch_jobs
     from lance_dagster.branch_sensor import build_branch_sensor
@@ -71,6 +72,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "__version__": "lance_core",
     "build_audited_job": "lance_dagster.audited",
     "build_branch_sensor": "lance_dagster.branch_sensor",
     "build_branch_jobs": "lance_dagster.branch_jobs",

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lance_core import WriteResult
+    from lance_core import __version__ as __version__
     from pyspark_lance.change_job import ChangeResult
     from pyspark_lance.changes import delete, merge, update
     from pyspark_lance.cloning import deep_clone
@@ -65,6 +66,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "__version__": ("lance_core", "__version__"),
     "ConvertResult": ("pyspark_lance.conversion", "ConvertResult"),
     "convert": ("pyspark_lance.conversion", "convert"),
     "to_parquet": ("pyspark_lance.conversion", "to_parquet"),

@@ -28,6 +28,7 @@ from lance_core import MAX_EXACT_KEYS, FragmentMetadata, FragmentWriter
 from lance_core.errors import InvalidInputError
 from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.cores import use_cores_of_task
+from pyspark_lance.names import columns_named
 from pyspark_lance.row_rules import AMBIGUOUS, hashes_of_keys
 from pyspark_lance.write_task import BUFFERED_BYTES, REPORTED, copied, parts
 
@@ -195,14 +196,16 @@ class _Changes:
         if not (counts > 1).any() or not self._task.on:
             return f" of one row of the table; the key is {list(self._task.on)}"
         row = int(np.flatnonzero(addresses == found[np.argmax(counts > 1)])[0])
-        return " " + ", ".join(f"{name} = {part.column(name)[row].as_py()!r}" for name in self._task.on)
+        keys = columns_named(part, self._task.on)
+        return " " + ", ".join(f"{name} = {keys.column(name)[row].as_py()!r}" for name in self._task.on)
 
     def _note_keys(self, part: pa.RecordBatch) -> None:
         on, stored = list(self._task.on), self._task.stored
         if on and stored is not None:
             # In the table's types: others hash keys that they insert in these.
             schema = pa.schema([stored.field(name) for name in on])
-            keys = copied(BatchConverter(part.select(on).schema, schema)(part.select(on)))
+            own = columns_named(part, on)
+            keys = copied(BatchConverter(own.schema, schema)(own))
             self._keys.append(pa.Table.from_batches([keys]))
 
     def _new_keys(self) -> npt.NDArray[np.uint64] | None:

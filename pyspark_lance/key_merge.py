@@ -27,7 +27,7 @@ from pyspark_lance.batch_convert import BatchConverter
 from pyspark_lance.change_job import gone_rows, inserted_keys
 from pyspark_lance.change_task import ADDRESS, INSERT, KIND, ROW_ID, UPDATE, ChangeReport, ChangeTask
 from pyspark_lance.keys import joined_by_key
-from pyspark_lance.names import source_indices
+from pyspark_lance.names import columns_named
 from pyspark_lance.row_rules import hashes_of_keys
 from pyspark_lance.update_commit import Updated, commit_update, rows_with_keys
 from pyspark_lance.write_job import WriteJob
@@ -70,9 +70,7 @@ class KeyMergeTask:
         for batch in batches:
             writer = writer or pa.ipc.new_stream(aside, batch.schema)
             writer.write_batch(batch)
-            part = pa.RecordBatch.from_arrays(
-                [batch.column(index) for index in source_indices(batch.schema.names, on)], names=on
-            )
+            part = columns_named(batch, on)
             keys.append(copied(BatchConverter(part.schema, schema)(part)))
         if writer is not None:
             writer.close()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "case_sensitive",
     "check_spellings",
+    "columns_named",
     "in_case_of_table",
     "matched_names",
     "quoted",
@@ -91,6 +92,12 @@ def source_indices(source: Sequence[str], target: Sequence[str]) -> list[int]:
     """The position in `source` of the column for each name of `target`, exactly or but for case; -1 for none."""
     left = {name.lower(): index for index, name in enumerate(source) if name not in target}
     return [source.index(name) if name in source else left.get(name.lower(), -1) for name in target]
+
+
+def columns_named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Columns of a batch under the names of the table, which the batch may spell in another case."""
+    found = [batch.column(index) for index in source_indices(batch.schema.names, names)]
+    return pa.RecordBatch.from_arrays(found, names=list(names))
 
 
 def with_names_of(table: pa.Schema, source: pa.Schema) -> pa.Schema:

@@ -44,6 +44,14 @@ def test_merge_on(spark, uri, lance):
     lance_core.dataset(uri).validate()
 
 
+def test_merge_on_with_a_key_that_the_rows_spell_in_another_case(spark, uri, lance):
+    save(spark.sql(DAYS.format(2, 2)), uri)
+    save(spark.sql("select id as ID, 7 as day, 'y' as s from range(1, 4)"), uri, merge_on="Id")
+    assert contents(lance, uri) == [(0, 0), (1, 7), (2, 7), (3, 7)]
+    with pytest.raises(Exception, match=r"Ambiguous merge inserts.*id = 1"):
+        save(spark.sql("select 1L as ID, 7 as day, 'y' as s from range(2)").coalesce(1), uri, merge_on="id")
+
+
 def test_merge_on_keeps_ids_that_stay(spark, uri, lance):
     lance.write_dataset(
         pa.table({"id": range(50), "x": ["old"] * 50}), uri, max_rows_per_file=20, enable_stable_row_ids=True
