@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -232,7 +233,7 @@ class _Equal:
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         """The position of each row's value, -1 where it is none of them."""
-        found = pc.index_in(column, value_set=self.values)
+        found = pc.index_in(_of_equal_floats(column), value_set=self.values)
         return _numpy(pc.fill_null(found, -1)).astype(np.int64)
 
 
@@ -263,7 +264,7 @@ def _column_conditions(schema: pa.Schema, name: str, conditions: list[Condition]
     if all(isinstance(c, Equals) for c in conditions):
         given = [c.value for c in conditions if isinstance(c, Equals)]
         values = pa.array([v if v is None else _exact(v, kind, name) for v in given], type=kind)
-        encoded = values.dictionary_encode("encode")
+        encoded = _of_equal_floats(values).dictionary_encode("encode")
         return _Equal(name, encoded.dictionary, _numpy(encoded.indices).astype(np.int64))
     if not all(isinstance(c, Between) for c in conditions):
         raise InvalidInputError(f"column {name!r}: some slices give a value and others a range")
@@ -308,9 +309,22 @@ def _exact(value: object, kind: pa.DataType, name: str) -> object:
         stored = pa.scalar(value, type=kind).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError) as error:
         raise SchemaError(f"column {name!r} of type {kind} cannot hold {value!r}") from error
-    if stored != value:
+    if stored != value and not (_is_nan(stored) and _is_nan(value)):
         raise SchemaError(f"column {name!r} of type {kind} holds {value!r} only as {stored!r}")
     return value
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _of_equal_floats(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Floats with 0.0 in place of -0.0 and one NaN in place of all, as far as they are one value."""
+    if not pa.types.is_floating(values.type):
+        return values
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())  # Arrow has no kernels for half floats
+    return pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), pc.add(values, pa.scalar(0.0, values.type)))
 
 
 def _physical(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -377,4 +391,6 @@ def _identity(one: Slice) -> str:
 def _text(value: object) -> str:
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return value.astimezone(dt.UTC).isoformat()
+    if isinstance(value, float):
+        return repr(value + 0.0)
     return value.isoformat() if isinstance(value, dt.date | dt.datetime) else repr(value)

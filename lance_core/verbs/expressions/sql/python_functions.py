@@ -59,10 +59,10 @@ def _adapted(name: str, kind: pa.DataType) -> Callable[..., pa.Array]:
         ]
         try:
             result = function(kind, *arrays)
+            return result if isinstance(result, pa.Array) else pa.array(result, kind)
         except (LanceError, pa.ArrowException):
             raise
         except (ValueError, ArithmeticError) as error:
             raise InvalidInputError(f"the function {name} cannot be evaluated: {error}") from error
-        return result if isinstance(result, pa.Array) else pa.array(result, kind)
 
     return adapted

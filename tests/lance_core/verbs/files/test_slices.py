@@ -2,6 +2,7 @@
 
 import datetime as dt
 import pickle
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lance_core
 from lance_core.errors import InvalidInputError, SchemaError
 from lance_core.verbs.files.slices import Between, Equals, Slice, Slices
 
@@ -159,3 +161,26 @@ def test_null_is_a_slice_of_its_own() -> None:
     assert table.filter(slices.expression(table.schema)).column("k").to_pylist() == [1, None, None]
     assert table.filter(equals("k", None).expression(table.schema)).num_rows == 2
     assert equals("k", 1, 2).assign(table).tolist() == [0, -1, -1, -1]
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("value", [0.0, -0.0, float("nan")])
+def test_both_zeros_are_one_slice_and_so_is_every_nan(tmp_path: Path, kind: pa.DataType, value: float) -> None:
+    def rows(keys: list[float | None], numbers: list[int]) -> pa.Table:
+        return pa.table({"p": pa.array(keys, pa.float64()).cast(kind), "v": numbers})
+
+    nan = float("nan")
+    before = rows([0.0, nan, None, 1.0, -0.0, -nan], [1, 2, 3, 4, 5, 6])
+    made = lance_core.write_dataset(before, tmp_path / "t")
+    if kind != pa.float16():
+        made.create_scalar_index("p", "ZONEMAP")
+    slices = Slices([Slice(name="x", conditions={"p": Equals(value)})])
+    new = rows([value, -value], [11, 12])
+    assert slices.assign(new).tolist() == [0, 0]
+    assert slices.identities() == Slices([Slice(name="y", conditions={"p": Equals(value)})]).identities()
+    fragments = lance_core.write_fragments(new, made.uri)
+    lance_core.commit_fragments(made.uri, fragments, new.schema, mode="replace", slices=slices)
+    left = [2, 3, 4, 6] if value == 0 else [1, 3, 4, 5]
+    assert sorted(lance_core.dataset(made.uri).to_table()["v"].to_pylist()) == [*left, 11, 12]
+    with pytest.raises(InvalidInputError, match="hold the same rows"):
+        Slices([Slice(name=str(one), conditions={"p": Equals(one)}) for one in (value, -value)]).check(new.schema)
