@@ -45,6 +45,7 @@ from lance_core.maintenance.pool import run_tasks, worker_count
 from lance_core.maintenance.results import CompactionMetrics, RewriteResult
 from lance_core.maintenance.rewrite import discard
 from lance_core.maintenance.tasks import CompactionPlan, CompactionTask
+from lance_core.table.index import IndexMetadata
 from lance_core.table.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.table.transaction import Transaction
 from lance_core.verbs.version.handle import Handle
@@ -100,10 +101,10 @@ class Compaction:
         resolved = CompactionOptions.of(options, dataset.config(), dataset.data_storage_version)
         if not rewrites:
             return CompactionMetrics()
-        properties = transaction_properties or {}
+        properties, before = transaction_properties or {}, dataset.source.manifest.indices
         commit_rewrites(dataset.source, rewrites, properties, deferred=resolved.defer_index_remap)
         _follow(dataset)
-        _refresh(dataset, rewrites, properties, deferred=_is_asked_to_defer(options))
+        _refresh(dataset, rewrites, before, properties, deferred=_is_asked_to_defer(options))
         return sum((result.metrics for result in rewrites), CompactionMetrics())
 
 
@@ -281,7 +282,7 @@ def commit_what_fits(
     Raises:
         RetryableConflictError: That was so for all of them, or other writers were faster each time.
     """
-    left, dropped = list(results), 0
+    left, dropped, before = list(results), 0, dataset.source.manifest.indices
     while left:
         try:
             commit_rewrites(dataset.source, left, properties, deferred=deferred, keep_up=keep_up)
@@ -305,7 +306,7 @@ def commit_what_fits(
             break
     if results:
         _follow(dataset)
-    _refresh(dataset, left, properties, deferred=deferred)
+    _refresh(dataset, left, before, properties, deferred=deferred)
     metrics = sum((result.metrics for result in left), CompactionMetrics())
     return replace(metrics, tasks_skipped=dropped)
 
@@ -324,12 +325,17 @@ def _is_asked_to_defer(options: Mapping[str, Any] | None) -> bool:
 
 
 def _refresh(
-    dataset: Handle, results: Sequence[RewriteResult], properties: Mapping[str, str], *, deferred: bool
+    dataset: Handle,
+    results: Sequence[RewriteResult],
+    before: Sequence[IndexMetadata],
+    properties: Mapping[str, str],
+    *,
+    deferred: bool,
 ) -> None:
     """Extend indices to the new fragments, unless that is deferred."""
     if not deferred:
         replaced = [(result.original_records, result.new_records) for result in results]
-        extend_after_compaction(dataset, replaced, properties)
+        extend_after_compaction(dataset, replaced, before, properties)
 
 
 def _fits(source: Source, result: RewriteResult, *, keep_up: bool) -> bool:

@@ -31,7 +31,7 @@ from lance_core.verbs.indices.optimize import optimize_indices
 from lance_core.verbs.version.handle import Handle
 from lance_core.verbs.version.source import Source
 
-__all__ = ["extend_after_compaction", "keep_moves_deferred", "needs_moves", "without_unmovable"]
+__all__ = ["extend_after_compaction", "is_built_here", "keep_moves_deferred", "needs_moves", "without_unmovable"]
 
 DEFER_KEY: Final = f"{CONFIG_PREFIX}defer_index_remap"
 
@@ -43,7 +43,7 @@ def needs_moves(manifest: Manifest, rewrites: Iterable[RewriteResult]) -> bool:
     if manifest.uses_stable_row_ids:
         return False
     gone = BitMap(record.id for result in rewrites for record in result.original_records)
-    return any(covered & gone for index, covered in live_coverage(manifest.indices) if not _is_built_here(index))
+    return any(covered & gone for index, covered in live_coverage(manifest.indices) if not is_built_here(index))
 
 
 def keep_moves_deferred(store: ObjectStore, base: Manifest) -> Manifest:
@@ -69,7 +69,7 @@ def without_unmovable(source: Source, groups: list[list[FragmentFacts]]) -> list
     manifest = source.manifest
     if manifest.uses_stable_row_ids or can_record_moves(manifest.indices):
         return groups
-    fixed = [(index.name, index.covered_fragments()) for index in manifest.indices if not _is_built_here(index)]
+    fixed = [(index.name, index.covered_fragments()) for index in manifest.indices if not is_built_here(index)]
     held = BitMap().union(*(covered or BitMap() for _, covered in fixed))
     kept = [group for group in groups if not any(fact.fragment_id in held for fact in group)]
     if len(kept) < len(groups):
@@ -85,6 +85,7 @@ def without_unmovable(source: Source, groups: list[list[FragmentFacts]]) -> list
 def extend_after_compaction(
     dataset: Handle,
     replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]],
+    before: Sequence[IndexMetadata],
     properties: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Extend the indices that covered fragments which a compaction has replaced; one version for all of them.
@@ -95,15 +96,22 @@ def extend_after_compaction(
     Args:
         dataset: The handle, after the compaction; it moves to the version that is made.
         replaced: The fragments that went, and those in their place.
+        before: The indices before the compaction.
         properties: Texts for the history, by key.
 
     Returns:
         The names of the indices.
     """
-    gone, names = BitMap(one.id for old, _ in replaced for one in old), set()
-    for index in dataset.source.manifest.indices:
-        if _is_built_here(index) and (index.covered_fragments() or BitMap()) & gone:
-            names.add(index.name)
+    gone = BitMap(one.id for old, _ in replaced for one in old)
+    manifest = dataset.source.manifest
+    built = [index for index in manifest.indices if is_built_here(index)]
+    names = {index.name for index in built if (index.covered_fragments() or BitMap()) & gone}
+    if manifest.uses_stable_row_ids:
+        # The commit itself has let indices cover what replaces fragments that they covered as a whole.
+        had = {index.name for index in before if (index.covered_fragments() or BitMap()) & gone}
+        names |= had & {
+            index.name for index in built if _new_fragments(manifest, replaced) - _covered(built, index.name)
+        }
     if not names:
         return []
     try:
@@ -115,7 +123,18 @@ def extend_after_compaction(
     return sorted(names)
 
 
-def _is_built_here(index: IndexMetadata) -> bool:
+def _covered(indices: Iterable[IndexMetadata], name: str) -> BitMap:
+    """The fragments that the segments of an index cover."""
+    return BitMap().union(*(index.covered_fragments() or BitMap() for index in indices if index.name == name))
+
+
+def _new_fragments(manifest: Manifest, replaced: Sequence[tuple[Sequence[Fragment], Sequence[Fragment]]]) -> BitMap:
+    """The fragments of a compaction, as the commit has numbered them."""
+    paths = {file.path for _, new in replaced for fragment in new for file in fragment.files}
+    return BitMap(one.id for one in manifest.fragments.messages() if any(file.path in paths for file in one.files))
+
+
+def is_built_here(index: IndexMetadata) -> bool:
     """Whether an index is of a kind, and version, that is read and written here."""
     kind = KINDS.get(index.kind)
     return kind is not None and (index.index_version or 0) in kind.versions and len(index.fields) == 1

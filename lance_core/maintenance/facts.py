@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from lance_core._proto import table_pb2
 from lance_core.errors import SchemaError
+from lance_core.maintenance.coverage import is_built_here
 from lance_core.maintenance.options import CompactionOptions
 from lance_core.maintenance.plan import FragmentFacts
+from lance_core.table.manifest import Manifest
 from lance_core.table.reuse import live_coverage
 from lance_core.threads import ThreadPool
 from lance_core.verbs.scan.read_fragment import physical_rows, read_fragment
@@ -34,7 +36,7 @@ def facts_of(source: Source, options: CompactionOptions) -> list[FragmentFacts]:
         SchemaError: A partition column does not exist.
     """
     manifest = source.manifest
-    covered = [bitmap for _, bitmap in live_coverage(manifest.indices)]
+    covered = [] if _are_all_extended(manifest, options) else [bitmap for _, bitmap in live_coverage(manifest.indices)]
     facts = []
     for position, message in enumerate(manifest.fragments.messages()):
         rows, deleted = _counts(source, position, message)
@@ -49,6 +51,14 @@ def facts_of(source: Source, options: CompactionOptions) -> list[FragmentFacts]:
             )
         )
     return _with_partitions(source, facts, options) if options.partition_by else facts
+
+
+def _are_all_extended(manifest: Manifest, options: CompactionOptions) -> bool:
+    """Whether all indices cover all fragments after the compaction, so that any fragments can be merged.
+
+    Where moves of rows are recorded, an index must cover a group of fragments as a whole, or not at all.
+    """
+    return not options.defer_index_remap and all(map(is_built_here, manifest.indices))
 
 
 def _counts(source: Source, position: int, message: table_pb2.DataFragment) -> tuple[int, int]:

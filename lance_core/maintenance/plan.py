@@ -49,7 +49,7 @@ class FragmentFacts:
         physical_rows: Rows in its files.
         deleted_rows: Rows that are deleted.
         num_bytes: Bytes of its data files; 0 where the manifest does not tell.
-        indices: Which indices cover it.
+        indices: Which indices cover it; empty if the compaction extends all of them to all fragments.
         partition: Value of the partition columns; None without `partition_by`. A fragment in which several
             partitions meet has a value of its own.
     """

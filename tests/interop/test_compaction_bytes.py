@@ -124,6 +124,27 @@ def test_a_second_run_makes_no_version(tmp_path, seed):
         assert lance.dataset(uri).count_rows() == before
 
 
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
+def test_fragments_that_an_index_covers_are_merged_with_others_at_once(tmp_path, kind, stable):
+    """pylance keeps them apart; the index is extended after the merge, so that a second run would merge them."""
+    uri = str(tmp_path / "t")
+    lance.write_dataset(pa.table({"k": range(8)}), uri, enable_stable_row_ids=stable)
+    lance_core.dataset(uri).create_scalar_index("k", kind)
+    lance.write_dataset(pa.table({"k": [100, 101]}), uri, mode="append")
+    lance_core.dataset(uri).delete("k < 3")
+    dataset = lance_core.dataset(uri)
+    metrics = dataset.optimize.compact_files(target_rows_per_fragment=20)
+    assert (metrics.fragments_removed, metrics.fragments_added) == (2, 1)
+    version = dataset.version
+    dataset.optimize.compact_files(target_rows_per_fragment=20)
+    assert dataset.latest_version == version
+    for library in (lance, lance_core):
+        made = library.dataset(uri)
+        assert made.count_rows("k >= 7") == 3
+        assert set(made.list_indices()[0]["fragment_ids"]) >= {one.fragment_id for one in made.get_fragments()}
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_a_plan_for_the_results_of_a_plan_is_empty(seed):
     """The same of plans alone, whose results are as large as their fragments together."""

@@ -23,10 +23,10 @@ def make_table(path, random_numbers):
 
     indexed = random_numbers.randrange(len(sizes) + 1) if random_numbers.random() < 0.4 else 0
     dataset = lance.write_dataset(rows(sizes[0]), path)
-    for position, size in enumerate(sizes[1:], 1):
-        if position == indexed:
-            dataset.create_scalar_index("a", "BTREE")
+    for size in sizes[1:]:
         dataset = lance.write_dataset(rows(size), path, mode="append")
+    if indexed:
+        dataset.create_scalar_index("a", "BTREE")
     modulus = random_numbers.choice([0, 0, 3, 10, 11, 50])
     if modulus:
         low = random_numbers.randrange(start)

@@ -187,7 +187,7 @@ def _replaced(index: IndexMetadata, new: RewrittenIndex) -> IndexMetadata:
 
 
 def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadata:
-    """Let the index cover the new fragments of the groups that it covers.
+    """Let the index cover the new fragments of the groups that it covers as a whole, and none of those of others.
 
     Where rows were left out, the old fragments stay in the bitmap as well: pylance looks for entries of rows that are
     gone only if a fragment of the bitmap is gone, or has deletions. Else such an entry takes the place of a near row.
@@ -200,7 +200,8 @@ def _moved(index: IndexMetadata, groups: Sequence[RewriteGroup]) -> IndexMetadat
             if not old & covered:
                 continue
             if not old <= covered:
-                raise InvalidInputError(f"Rewrite: a group is only partly covered by the index {index.name!r}")
+                result -= old  # rows of the new fragments are not in the index
+                continue
             if not any(fragment.deletion_file is not None for fragment in group.old_fragments):
                 result -= old
             result |= BitMap(fragment.id for fragment in group.new_fragments)
