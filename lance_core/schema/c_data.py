@@ -18,6 +18,8 @@ import pyarrow as pa
 __all__ = ["exported_metadata"]
 
 _METADATA_MEMBER: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
+_LENGTH: Final = struct.Struct("=i")
+_Memory = ctypes.c_char * (1 << 40)
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -30,11 +32,13 @@ def exported_metadata(source: pa.Field | pa.Schema) -> list[tuple[bytes, bytes]]
     address = ctypes.c_void_p.from_address(_capsule_pointer(capsule, b"arrow_schema") + _METADATA_MEMBER).value
     if address is None:
         return []
+    # The format does not say how long it is as a whole; only what its lengths span is read of this.
+    memory = memoryview(_Memory.from_address(address)).cast("B")
+    read = _LENGTH.unpack_from
+    (count,), place = read(memory, 0), _LENGTH.size
     strings: list[bytes] = []
-    (count,) = struct.unpack("=i", ctypes.string_at(address, 4))
-    address += 4
     for _ in range(2 * count):
-        (length,) = struct.unpack("=i", ctypes.string_at(address, 4))
-        strings.append(ctypes.string_at(address + 4, length))
-        address += 4 + length
+        start = place + _LENGTH.size
+        place = start + read(memory, place)[0]
+        strings.append(bytes(memory[start:place]))
     return list(zip(strings[::2], strings[1::2], strict=True))
