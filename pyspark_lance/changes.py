@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import lance_core
 from lance_core import LanceDataset, WriteTry
@@ -30,6 +30,7 @@ from lance_core.errors import (
 )
 from pyspark_lance.change_job import Change, ChangeOptions, ChangeResult
 from pyspark_lance.change_task import ADDRESS, DELETE, UPDATE
+from pyspark_lance.collations import check_condition
 from pyspark_lance.failures import short_errors
 from pyspark_lance.keys import check_keys_of
 from pyspark_lance.merge_frames import MergeFrames, kind_of, refuse_twice, renamed, row_columns, rows_of
@@ -48,6 +49,15 @@ __all__ = ["Matched", "NotMatched", "NotMatchedBySource", "delete", "merge", "se
 Matched = Literal["update", "delete"]
 NotMatched = Literal["insert"]
 NotMatchedBySource = Literal["delete"]
+
+_DELETE_BY_KEY: Final = (
+    "pyspark_lance.delete(uri, rows, on=...) does so by its key: rows = pyspark_lance.read(spark, uri).where(...),"
+    " or any DataFrame with the values"
+)
+_UPDATE_BY_KEY: Final = (
+    "pyspark_lance.merge(rows, uri, on=..., when_not_matched=None) does so by a key: rows ="
+    " pyspark_lance.read(spark, uri).where(...).withColumns(...)"
+)
 
 
 def merge(  # noqa: PLR0913 - each is a choice of its own, all but three have a default
@@ -176,7 +186,7 @@ def delete(
         uri: The table.
         where: A condition in Lance's SQL, or a DataFrame with the columns `on`; it may have a key more than once.
         on: The key, for a DataFrame.
-        spark: The session; None for the active one, or that of the DataFrame.
+        spark: The session; None for the active one, else that of the process; that of the DataFrame, if there is one.
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
         storage_options: Credentials and options of the storage, by object_store's names.
@@ -208,6 +218,7 @@ def delete(
     if on is not None:
         raise InvalidInputError("delete: on names the key of a DataFrame; where is a condition")
     session = session_of(spark)
+    _check_where("delete", dataset, where, _DELETE_BY_KEY)
 
     def change(base: LanceDataset) -> Change:
         rows = rows_of(session, base, ["_rowaddr"], where, storage_options)
@@ -234,7 +245,7 @@ def update(
         uri: The table.
         set: Expressions in Spark SQL over the table's columns, by name of the column.
         where: A condition in Lance's SQL; None for all rows.
-        spark: The session; None for the active one.
+        spark: The session; None for the active one, else that of the process.
         transaction_properties: Texts to keep with the commit.
         commit_message: A text to keep with the commit.
         storage_options: Credentials and options of the storage, by object_store's names.
@@ -262,6 +273,7 @@ def update(
     if unknown or not set:
         raise SchemaError(f"update: there are no columns {unknown}; the table has {dataset.schema.names}")
     texts = {given[name]: text for name, text in set.items()}
+    _check_where("update", dataset, where, _UPDATE_BY_KEY)
 
     def change(base: LanceDataset) -> Change:
         from pyspark.sql import functions
@@ -277,6 +289,12 @@ def update(
             return _writing(base, frame, (), options)
 
     return _retrying(dataset, change, options)
+
+
+def _check_where(verb: str, dataset: LanceDataset, where: str | None, remedy: str) -> None:
+    """Make sure that a condition chooses the rows that Spark would choose, before anything runs."""
+    if where is not None:
+        check_condition(f"{verb}: where", dataset.parse_filter(where), dataset.schema, remedy)
 
 
 def _check_clauses(
@@ -353,17 +371,22 @@ def _retrying(
 
 
 def session_of(given: SparkSession | None) -> SparkSession:
-    """The session that was given, or the active one.
+    """The session that was given, or the active one of the thread, or the default one of the process.
 
     Raises:
         LanceError: There is none.
     """
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    session = given or SparkSession.getActiveSession()
-    if session is None:
-        raise LanceError("no Spark session is active in this thread: make one, or pass spark=")
-    return session
+    if given is not None:
+        return given
+    try:
+        return SparkSession.active()  # of this thread, else that of the process
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "NO_ACTIVE_OR_DEFAULT_SESSION":
+            raise
+        raise LanceError("there is no Spark session in this process: make one, or pass spark=") from None
 
 
 def _writing(base: LanceDataset, frame: DataFrame, on: Sequence[str], options: ChangeOptions) -> Change:

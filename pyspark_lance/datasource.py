@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (  # noqa: TID253 - a data source is a subcla
 )
 
 from lance_core.errors import SchemaError
+from pyspark_lance.collations import ON_FRAME, check_condition
 from pyspark_lance.failures import plain_errors
 from pyspark_lance.key_merge import KeyMergeJob
 from pyspark_lance.parallelism import parallelism_of
@@ -41,8 +42,11 @@ from pyspark_lance.spark_types import handed_over
 from pyspark_lance.write_job import WriteJob, already_done, prepare_write
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from lance_core import LanceDataset
 
 __all__ = ["LanceDataSource", "register"]
 
@@ -87,9 +91,7 @@ class LanceDataSource(DataSource):
         """The columns that are read; the version is fixed from here on."""
         dataset = self._options.open(self._version)
         self._version, self._asked = dataset.version, True
-        text = self._options.text("filter")
-        if text is not None:
-            dataset.parse_filter(text)  # a mistake shows when the frame is made
+        self._condition(dataset)  # a mistake shows when the frame is made
         return table_schema(dataset, self._options.names("columns"))
 
     @plain_errors()
@@ -124,15 +126,22 @@ class LanceDataSource(DataSource):
     def _plan(self, schema: StructType) -> ReadPlan:
         dataset = self._options.open(self._version)
         self._version = dataset.version
-        text = self._options.text("filter")
-        condition = None if text is None else dataset.parse_filter(text)
         return plan_read(
             dataset,
             schema,
-            filter=condition,
+            filter=self._condition(dataset),
             storage_options=self._options.storage,
             blob_handling=self._options.blob_handling,
         )
+
+    def _condition(self, dataset: LanceDataset) -> pc.Expression | None:
+        """The condition of option filter."""
+        text = self._options.text("filter")
+        if text is None:
+            return None
+        condition = dataset.parse_filter(text)
+        check_condition("option filter", condition, dataset.schema, ON_FRAME)
+        return condition
 
 
 class _Partition(InputPartition):

@@ -43,6 +43,9 @@ def plain_errors() -> Iterator[None]:
             _LOGGER.log(level, "a task or data source of Lance failed", exc_info=True)
             # The process does nothing after this: Spark reports what is raised, and ends it.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        public = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        if public is not type(error):  # Spark shows the full name of its class
+            raise public(*error.args) from error
         raise
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 import lance_core
 from lance_core.times import moment, zone_named
+from pyspark_lance.collations import ON_FRAME, check_condition
 from pyspark_lance.failures import plain_errors
 from pyspark_lance.names import case_sensitive
 from pyspark_lance.parallelism import parallelism_of
@@ -84,6 +85,7 @@ def read(
         VersionNotFoundError: It has no such version.
         SchemaError: It has no such column.
         UnsupportedError: Spark has no type for a column; the message names it.
+        UnsupportedError: The filter compares a column that has a collation.
         InvalidInputError: The filter does not fit the columns, or is no SQL.
     """
     if asof is not None:
@@ -95,6 +97,7 @@ def read(
     if isinstance(filter, str):
         filter = dataset.parse_filter(filter)  # noqa: A001 - the name that scanners give it
     plan_read(dataset, schema, filter=filter, storage_options=storage_options, blob_handling=blobs)  # checks all
+    check_condition("filter", filter, dataset.schema, ON_FRAME)
 
     def frame(scan: Scan) -> DataFrame:
         wanted = table_schema(dataset, scan.columns, case_sensitive=True)

@@ -26,6 +26,7 @@ from lance_core.errors import (
     RetryableConflictError,
     SchemaError,
 )
+from pyspark_lance.collations import check_columns, check_condition
 from pyspark_lance.keys import check_keys_of
 from pyspark_lance.row_rules import RowRules
 from pyspark_lance.update_commit import commit_update, rows_where
@@ -35,6 +36,11 @@ from pyspark_lance.write_task import TaskReport
 __all__ = ["check_keys", "partition_rows", "replace_rows", "row_rules"]
 
 _ATTEMPTS: Final = 10
+_DYNAMIC: Final = "partitionOverwriteMode dynamic"
+_IN_TWO: Final = (
+    "delete the rows with pyspark_lance.delete(uri, rows, on=...), where rows is a DataFrame with the values of key"
+    " columns, then append the new ones: keys are compared as Spark does"
+)
 
 
 def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
@@ -42,6 +48,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
 
     Raises:
         SchemaError: A column is not there.
+        UnsupportedError: The rows to replace depend on a column that has a collation.
         InvalidInputError: The condition does not fit the columns, or is no SQL.
     """
     for what, names in (("partition_by", options.partition_by), ("merge_on", options.merge_on)):
@@ -49,6 +56,8 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
         if missing or names == ():
             raise SchemaError(f"{what}: there are no columns {missing}; the columns are {stored.names}")
         check_keys_of(what, map(stored.field, names or ()), by_tasks=what == "merge_on")
+    if options.is_dynamic:
+        check_columns(_DYNAMIC, map(stored.field, options.partition_by or ()), _IN_TWO)
     condition = None
     if options.replace_where is not None:
         # An empty table in memory parses SQL over such columns.
@@ -56,6 +65,7 @@ def row_rules(options: WriteOptions, stored: pa.Schema) -> RowRules:
         empty = lance_core.write_dataset(stored.empty_table(), place)
         condition = empty.parse_filter(options.replace_where)
         lance_core.LanceDataset.drop(place)
+        check_condition("replaceWhere", condition, stored, _IN_TWO)
     return RowRules(
         condition=condition,
         text=options.replace_where,

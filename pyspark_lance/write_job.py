@@ -31,6 +31,7 @@ from lance_core.errors import (
     StoreError,
     UnsupportedError,
 )
+from pyspark_lance.collations import check_columns
 from pyspark_lance.landed_batches import batch_of
 from pyspark_lance.leftovers import delete_leftovers
 from pyspark_lance.names import matched_names
@@ -193,6 +194,12 @@ class WriteJob:
         return base
 
 
+_PLAIN: Final = (
+    "slices need columns without one: make the table from a DataFrame with"
+    " .withColumn(name, functions.collate(name, 'UTF8_BINARY'))"
+)
+
+
 def _own_fragments(dataset: LanceDataset) -> list[FragmentMetadata]:
     """The fragments of a version that an earlier attempt committed, or this one before its answer was lost."""
     return [fragment.metadata for fragment in dataset.get_fragments()]
@@ -246,6 +253,7 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
         DatasetExistsError: There is a table, and the mode is to create one.
         IncompatibleConflictError: The table is not the one that the caller has read.
         SchemaError: The schemas do not fit; the message names the column.
+        UnsupportedError: The rows to replace depend on a column that has a collation.
     """
     uri = lance_core.canonical_uri(uri)  # tasks may run in another folder
     base = opened(uri, options.read_version, options.storage_options, options.identity)
@@ -266,6 +274,8 @@ def prepare_write(source: pa.Schema, uri: str | PathLike[str], options: WriteOpt
     if base is not None and lacking and options.keeps_rows and options.mode == "overwrite":
         raise UnsupportedError(f"{uri} lacks columns, or fields of them: {lacking}; {ADD_FIRST}")
     adds = base is not None and options.keeps_rows
+    if options.slices is not None:
+        check_columns("slices", map(plan.stored.field, options.slices.columns), _PLAIN)
     rules = row_rules(options, plan.stored) if options.rules else None
     if base is not None and adds:
         options = replace(options, data_storage_version=_version_to_add(base, options))

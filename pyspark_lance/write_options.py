@@ -87,8 +87,10 @@ def check_together(options: WriteOptions) -> None:
         raise InvalidInputError(f"merge_on needs mode 'append', not {options.mode!r}")
     if options.merge_on is not None and options.schema_mode != "strict":
         raise InvalidInputError(
-            f"merge_on needs schema_mode 'strict', not {options.schema_mode!r};"
-            " pyspark_lance.merge(df, uri, on=...) takes a DataFrame that lacks columns"
+            f"merge_on needs schema_mode 'strict', without option mergeSchema, not {options.schema_mode!r}. Columns"
+            " that the table lacks are added before, by pyspark_lance.write(df.limit(0), uri,"
+            " schema_mode='add_columns'); a DataFrame that lacks columns of the table is taken by"
+            " pyspark_lance.merge(df, uri, on=...)"
         )
     chosen = {
         "slices": options.slices,

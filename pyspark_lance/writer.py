@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import lance_core
 from lance_core import Slices, WriteResult, WriteTry
@@ -114,6 +114,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         CommitConflictError: Another writer came first. Nothing was changed.
         OutcomeUnknownError: It is not known whether the commit took effect.
     """
+    if mode not in get_args(SaveMode):
+        raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(SaveMode))}")
     options = WriteOptions(
         mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
         slices=slices,

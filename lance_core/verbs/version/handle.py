@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from lance_core.commit import identity_of, latest_version, load_latest, load_manifest
 from lance_core.errors import DatasetNotFoundError
 from lance_core.schema import resolve_extensions, schema_to_arrow, schema_to_bytes
-from lance_core.store import CommitLock, StorageOptions, canonical_uri, open_store
+from lance_core.store import CommitLock, ObjectStore, StorageOptions, canonical_uri, open_store
 from lance_core.table.manifest import Manifest
 from lance_core.verbs.version.branch_roots import dataset_store, dataset_uri
 from lance_core.verbs.version.references import Place, Reference
@@ -20,6 +21,16 @@ from lance_core.verbs.version.session import Session
 from lance_core.verbs.version.source import Source
 
 __all__ = ["Handle"]
+
+
+def _not_found(store: ObjectStore, uri: str) -> DatasetNotFoundError:
+    """The error of a place without a dataset, which names what is there instead if that costs no request."""
+    there = ""
+    if store.is_local and Path(store.root).is_file():
+        there = ": a file is there, and a Lance table is a folder"
+    elif store.is_local and Path(store.root).is_dir() and any(Path(store.root).iterdir()):
+        there = ": the folder is there, but has no Lance table, of which it would have the folder _versions"
+    return DatasetNotFoundError(f"Dataset at path {uri} was not found{there}")
 
 
 class Handle:
@@ -54,7 +65,7 @@ class Handle:
         self._store = open_store(self._uri, self._options)
         found = manifest if manifest is not None else load_latest(self._store)
         if found is None:
-            raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
+            raise _not_found(self._store, self._uri)
         self._manifest: Manifest = found
         self._session = session if session is not None else Session()
         self._scan_defaults = dict(default_scan_options or {})
@@ -113,7 +124,7 @@ class Handle:
         """Number of the latest version, looked up now."""
         found = latest_version(self._store)
         if found is None:
-            raise DatasetNotFoundError(f"Dataset at path {self._uri} was not found")
+            raise _not_found(self._store, self._uri)
         return found
 
     @property
