@@ -114,8 +114,6 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
         CommitConflictError: Another writer came first. Nothing was changed.
         OutcomeUnknownError: It is not known whether the commit took effect.
     """
-    if mode not in get_args(SaveMode):
-        raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(SaveMode))}")
     options = WriteOptions(
         mode="error" if mode == "errorifexists" or mode == "ignore" else mode,  # noqa: PLR1714 - mypy follows this
         slices=slices,
@@ -142,6 +140,8 @@ def write(  # noqa: PLR0913 - each is a choice of its own, all but two have a de
 
 
 def _write_as(mode: SaveMode, df: DataFrame, uri: str | PathLike[str], options: WriteOptions) -> WriteResult | None:
+    if mode not in get_args(SaveMode):
+        raise InvalidInputError(f"mode {mode!r} is none of {', '.join(get_args(SaveMode))}")
     try:
         return write_with(df, uri, options)
     except DatasetExistsError:
