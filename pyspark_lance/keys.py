@@ -1,7 +1,8 @@
-"""Equal keys: one definition for all merges, that of Spark's join.
+"""Equal keys: one definition for all merges, that of Spark's join but for floats against integers.
 
     float, double          -0.0 equals 0.0, and a NaN equals a NaN
     timestamps             as Spark reads them: in microseconds
+    float and integer      by their exact values, where Spark's join compares both as floats
     string collate ...     by the collation of the table's column
     a null anywhere        equals no other key
 

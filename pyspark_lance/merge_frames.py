@@ -32,7 +32,7 @@ from pyspark_lance.spark_types import handed_over, spark_schema
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import DataType, StructField, StructType
 
     from lance_core import LanceDataset
 
@@ -197,19 +197,21 @@ class MergeFrames:
                 *[functions.col(n).alias(to) for n, to in plain.items()], functions.lit(True).alias(KIND)
             )
         flag = functions.expr("true" if self.condition is None else f"coalesce({self.condition}, false)")
-        same = [_is_same(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
-        both = self.source.alias("source").join(target.alias("target"), reduce(and_, same), "inner")
+        ends = [(f"source.{quoted(name)}", f"target.{quoted(name)}") for name in self.keys]
+        both = self.source.alias("source").join(target.alias("target"), self._equal(ends, target.schema), "inner")
         return both.select(*[functions.col(name).alias(to) for name, to in columns.items()], flag.alias(KIND))
 
     def _found(self, pairs: DataFrame, base: LanceDataset, old: list[str], about: Mapping[str, str]) -> DataFrame:
         """Rows of the source, each with its kind of change."""
         from pyspark.sql import functions
 
-        same = [_is_same(f"source.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)]
+        same = self._equal(
+            [(f"source.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)], spark_schema(base.schema)
+        )
         if not old and self.num_rows is not None and self.num_rows <= _FEW_ROWS:
             # Spark's own estimate of a join is the product of its sides.
             pairs = functions.broadcast(pairs)
-        joined = self.source.alias("source").join(pairs, reduce(and_, same), "left" if self.inserts else "inner")
+        joined = self.source.alias("source").join(pairs, same, "left" if self.inserts else "inner")
         kinds = {field.name: field.dataType for field in spark_schema(base.schema)}
         values: list[Column] = []
         for name in base.schema.names:
@@ -240,9 +242,14 @@ class MergeFrames:
         kinds = {field.name: field.dataType for field in (frames[0].schema if frames else spark_schema(base.schema))}
         nulls = [functions.lit(None).cast(kinds[name]).alias(name) for name in names]
         keys = self.source.select(*[renamed(name, f"{_KEY}{i}") for i, name in enumerate(self.keys)])
-        same = [_is_same(f"target.{quoted(name)}", f"{_KEY}{i}") for i, name in enumerate(self.keys)]
-        others = target.alias("target").join(keys, reduce(and_, same), "left_anti")
+        ends = [(f"{_KEY}{i}", f"target.{quoted(name)}") for i, name in enumerate(self.keys)]
+        others = target.alias("target").join(keys, self._equal(ends, target.schema), "left_anti")
         return others.select(*nulls, *[renamed(*pair) for pair in about.items()], kind_of(DELETE))
+
+    def _equal(self, ends: Sequence[tuple[str, str]], target: StructType) -> Column:
+        """That the columns of the key, each of the source and of the table, are equal."""
+        kinds = [(self.source.schema[name].dataType, target[name].dataType) for name in self.keys]
+        return reduce(and_, [_is_same(*pair, *of) for pair, of in zip(ends, kinds, strict=True)])
 
 
 def _going(pairs: DataFrame, about: Mapping[str, str]) -> DataFrame:
@@ -285,10 +292,20 @@ def refuse_twice(source: DataFrame, keys: Sequence[str]) -> None:
         raise InvalidInputError(f"{AMBIGUOUS} {key}")
 
 
-def _is_same(one: str, other: str) -> Column:
-    from pyspark.sql import functions
+def _is_same(given: str, stored: str, given_kind: DataType, stored_kind: DataType) -> Column:
+    """That a column of the source equals one of the table.
 
-    return functions.col(one) == functions.col(other)
+    Spark compares a float with another kind of number as floats, where 9007199254740992 equals 9007199254740993.
+    Such keys are therefore compared in the types of both.
+    """
+    from pyspark.sql import functions, types
+
+    source, target = functions.col(given), functions.col(stored)
+    floats = [isinstance(kind, types.FloatType | types.DoubleType) for kind in (given_kind, stored_kind)]
+    numbers = [isinstance(kind, types.NumericType) for kind in (given_kind, stored_kind)]
+    if not all(numbers) or all(floats) or not any(floats):
+        return source == target
+    return (source == target) & (source.try_cast(stored_kind) == target) & (target.try_cast(given_kind) == source)
 
 
 def renamed(name: str, to: str) -> Column:

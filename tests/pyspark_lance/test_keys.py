@@ -149,3 +149,18 @@ def test_every_letter_is_as_in_spark(spark):
     assert len(unlike) == 0
     groups = compared.groupBy("ours").agg({"s": "count"}).count()
     assert compared.selectExpr("s collate UTF8_LCASE as s").distinct().count() == groups
+
+
+@pytest.mark.parametrize("verb", ["merge", "merge_on", "delete"])
+def test_large_integers_are_not_compared_as_floats(spark, uri, verb):
+    large = 2**53
+    lance_core.write_dataset(pa.table({"k": [1, large, large + 1], "n": [0, 1, 2]}), uri)
+    source = spark.createDataFrame(pa.table({"k": [1.0, float(large)], "n": [7, 8]})).coalesce(1)
+    if verb == "merge":
+        pyspark_lance.merge(source, uri, on="k")
+    elif verb == "merge_on":
+        source.write.format("lance").mode("append").option("merge_on", "k").save(uri)
+    else:
+        assert pyspark_lance.delete(uri, source, on="k").rows_deleted == 2
+    rows = {row["k"]: row["n"] for row in lance_core.dataset(uri).to_table().to_pylist()}
+    assert rows == ({large + 1: 2} if verb == "delete" else {1: 7, large: 8, large + 1: 2})
