@@ -55,7 +55,7 @@ def test_every_condition_is_rejected_or_means_what_it_means_in_spark(spark, uri,
     writer = new.write.format("lance").mode("overwrite")
     equal = "s = 'a'"
     for name, verb in {
-        "option filter": lambda: spark.read.format("lance").option("filter", equal).load(uri),
+        "option filter": lambda: spark.read.format("lance").option("filter", equal).load(uri).collect(),
         "filter": lambda: pyspark_lance.read(spark, uri, filter=equal),
         "replaceWhere": lambda: writer.option("replaceWhere", equal).save(uri),
         "delete: where": lambda: pyspark_lance.delete(uri, equal, spark=spark),
@@ -114,5 +114,5 @@ def test_errors_say_what_to_do(spark, uri, tmp_path):
     ):
         pyspark_lance.write(more, uri, mode="apend")
     with pytest.raises(Exception, match=r"lance_core\.errors\.InvalidInputError: Invalid user input") as raised:
-        spark.read.format("lance").option("filter", "id = 'x'").load(uri)
+        spark.read.format("lance").option("filter", "id = 'x'").load(uri).collect()
     assert "LocatedError" not in str(raised.value)
