@@ -52,6 +52,12 @@ INPUT_ENTRIES: Final[Mapping[str, str]] = {
 }
 """Definition metadata of an input, with the meaning of each key."""
 
+_BLOBS: Final = """\
+Frames hold the payloads of columns of blobs, so that an asset gets what another one wrote. An input that is
+annotated as `LanceDataset` is a handle as in the libraries: its scans give descriptions of blobs, and payloads with
+`blob_handling="all_binary"`; returned as an output it is written with its payloads.
+"""
+
 _UNDESCRIBED: Final = {
     "spark": "The resource with the Spark session; without it the active session serves.",
     "max_rows_per_file": "Rows after which a task begins another data file.",
@@ -83,6 +89,7 @@ def settings_page() -> str:
             "",
             *_table(["key", "meaning"], ([f"`{key}`", text] for key, text in INPUT_ENTRIES.items())),
             "",
+            _BLOBS,
         ]
     )
 

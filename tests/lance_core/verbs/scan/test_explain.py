@@ -37,6 +37,7 @@ def explained(dataset, *, verbose=False, **arguments):
 
 
 ALL = "fragments=9 of 9 (0-2, 4-9), rows=898, deleted rows=2"
+IN = 'is_in(s, {value_set=string:[ "3", "4" ], null_matching_behavior=SKIP})'
 PLANS = [
     ({}, f"LanceRead: projection=[id, s, st, n], {ALL}, files=18, file versions=[2.2]"),
     ({"columns": []}, f"LanceRead: projection=[], {ALL}, files=0"),
@@ -75,7 +76,7 @@ PLANS = [
     (
         {"columns": [], "filter": pc.is_in(pc.field("s"), pa.array(["3", "4"]))},
         f"""
-        Filter: condition=is_in(s, {{value_set=string:[ "3", "4" ], null_matching_behavior=MATCH}}), page skipping=none
+        Filter: condition=if_else(is_null(s, {{nan_is_null=false}}), null[bool], {IN}), page skipping=none
           LanceRead: projection=[s], {ALL}, files=9, file versions=[2.2]
         """,
     ),
