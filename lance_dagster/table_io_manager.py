@@ -458,7 +458,7 @@ def _is_alone(output: _Output, frame: pa.Schema) -> bool:
 
 
 def _new_columns(output: _Output, frame: pa.Schema, obj: Any) -> pa.Schema:
-    """The columns of a new table, as far as the frame or the metadata `lance/schema` tells their types."""
+    """The columns of a new table, as far as the frame or the metadata `lance/schema` gives their types."""
     known = known_schema(output.metadata, type_metadata(output.context), output.where)
     return with_known_types(frame, known, None, without_rows=isinstance(obj, Sized) and not len(obj))
 

@@ -48,11 +48,11 @@ def undo_events(
     partitions = _partitions(instance, ref, plan.made)
     known = known_versions(instance, ref.key, partitions)
     if dataset.branch is not None:
-        due = [one for one, told in known.items() if told.branch == dataset.branch]
+        due = [one for one, reported in known.items() if reported.branch == dataset.branch]
         if not due:
             return []
         partitions = [one for one in due if one is not None]
-    elif any((told.version or 0) > version for told in known.values()):
+    elif any((reported.version or 0) > version for reported in known.values()):
         dataset = dataset.checkout_version((None, None))
     return _events(ref, location, dataset, partitions, plan.run_id, plan.versions, context, ui_url)
 
@@ -82,7 +82,7 @@ def earlier_undo_events(
     made = versions_of_run(dataset, run_id)
     partitions = _partitions(instance, ref, made)
     known = known_versions(instance, ref.key, partitions)
-    due = [one for one, told in known.items() if told.version is not None and told.version < undone.version]
+    due = [one for one, reported in known.items() if reported.version is not None and reported.version < undone.version]
     if dataset.branch is not None or not due:
         return []
     names = [one for one in due if one is not None]

@@ -40,10 +40,10 @@ def launch(lake):
             options["asset_selection"] = [dg.AssetKey(what)]
         result = job.execute_in_process(instance=lake.instance, run_config=QUIET, raise_on_error=False, **options)
         assert result.success, errors(result)
-        told = [event.materialization for event in result.all_events if event.is_step_materialization]
+        events = [event.materialization for event in result.all_events if event.is_step_materialization]
         values = {
             (one.asset_key.to_user_string(), one.partition): {key: entry.value for key, entry in one.metadata.items()}
-            for one in told
+            for one in events
         }
         return result, values
 
@@ -56,15 +56,15 @@ def test_promotion_and_undo_report_the_asset_that_wrote(lake, launch, partition)
     other, on = {"partition_key": "x" if partition else None}, {"partition_key": partition}
     launch(assets, "s1", **other)
     run, _ = launch(assets, "s2", tags={"lance/branch": "b"}, **on)
-    _, told = launch(assets, "lance_promote", tags={"lance/branch": "b"})
-    assert {key: one["lance/rows_written"] for key, one in told.items()} == {("s2", partition): 3}
+    _, events = launch(assets, "lance_promote", tags={"lance/branch": "b"})
+    assert {key: one["lance/rows_written"] for key, one in events.items()} == {("s2", partition): 3}
     assert launch(assets, "lance_promote", tags={"lance/branch": "b"})[1] == {}
     launch(assets, "s1", **other)
-    _, told = launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})
-    assert {key: (one["dagster/row_count"], one["lance/version"]) for key, one in told.items()} == {
+    _, events = launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})
+    assert {key: (one["dagster/row_count"], one["lance/version"]) for key, one in events.items()} == {
         ("s2", partition): (2, 4)
     }
-    assert {one["lance/undid_run"] for one in told.values()} == {run.run_id}
+    assert {one["lance/undid_run"] for one in events.values()} == {run.run_id}
     assert lake.table("shared").count_rows() == 2
     assert launch(assets, "lance_undo", tags={"lance/undo_run": run.run_id})[1] == {}
 
@@ -74,8 +74,8 @@ def test_a_branch_that_both_have_written_to(lake, launch):
     launch(assets, "s1", partition_key="x")
     for name, part in (("s1", "x"), ("s2", "y")):
         launch(assets, name, partition_key=part, tags={"lance/branch": "b"})
-    _, told = launch(assets, "lance_promote", tags={"lance/branch": "b"})
-    assert {key: one["dagster/partition_row_count"] for key, one in told.items()} == {("s1", "x"): 2, ("s2", "y"): 3}
+    _, events = launch(assets, "lance_promote", tags={"lance/branch": "b"})
+    assert {key: one["dagster/partition_row_count"] for key, one in events.items()} == {("s1", "x"): 2, ("s2", "y"): 3}
 
 
 def test_the_undo_of_a_promoted_run_reports_main_as_the_newest(lake, launch):

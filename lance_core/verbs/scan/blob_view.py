@@ -107,5 +107,5 @@ def _payload(field: Field) -> Field:
     if not is_blob_v2(field):
         return field
     metadata = {key: value for key, value in field.metadata.items() if key != _EXTENSION_NAME}
-    # The extension's name, which Arrow is not told here, has the reader look for descriptors.
+    # The extension's name, which the Arrow type leaves out, has the reader look for descriptors.
     return replace(field, logical_type="large_binary", children=(), metadata=metadata, extension_name=BLOB_V2_NAME)

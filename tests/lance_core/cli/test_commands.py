@@ -57,19 +57,19 @@ def table(tmp_path):
 
 
 def test_info(table):
-    told = ask("info", table)
-    assert (told["version"], told["rows"], told["deleted_rows"], told["fragments"]) == (4, 25, 5, 3)
-    assert told["bytes"] == lance_core.dataset(table).total_bytes
-    assert told["uri"] == table
+    shown = ask("info", table)
+    assert (shown["version"], shown["rows"], shown["deleted_rows"], shown["fragments"]) == (4, 25, 5, 3)
+    assert shown["bytes"] == lance_core.dataset(table).total_bytes
+    assert shown["uri"] == table
     assert ask("info", table, "--version", "before")["rows"] == 30
     assert re.search(r"rows +25\b", call("info", table))
 
 
 def test_versions(table):
-    told = ask("versions", table)
-    assert [v["version"] for v in told] == [4, 3, 2, 1]
-    assert [v["operation"] for v in told] == ["Delete", "Append", "Append", "Overwrite"]
-    assert told[1]["message"] == "load day 2"
+    shown = ask("versions", table)
+    assert [v["version"] for v in shown] == [4, 3, 2, 1]
+    assert [v["operation"] for v in shown] == ["Delete", "Append", "Append", "Overwrite"]
+    assert shown[1]["message"] == "load day 2"
     assert len(ask("versions", table, "-n", 2)) == 2
     assert "2 older versions" in call("versions", table, "-n", 2)
 
@@ -81,20 +81,20 @@ def test_proofs_of_landed_writes_are_counted_and_no_configuration(tmp_path):
         fragments = lance_core.write_fragments(rows, path)
         lance_core.commit_fragments(path, fragments, rows.schema, mode="append", once=("key", str(number)))
     lance_core.dataset(path).update_config({"owner": "me"})
-    told = ask("info", path)
-    assert (told["config"], told["landed_writes"]) == ({"owner": "me"}, {"keys": 2})
+    shown = ask("info", path)
+    assert (shown["config"], shown["landed_writes"]) == ({"owner": "me"}, {"keys": 2})
     assert ask("diff", path, 1, 3)["config_changed"] == {"owner": " -> me"}
     assert "idempotency" not in call("diff", path, 1, 2) + call("info", path)
 
 
 def test_show_and_diff(table):
-    told = ask("show", table, 4)
-    assert (told["operation"], told["read_version"], told["rows"]) == ("Delete", 3, 25)
-    assert told["changes"]["fragments_changed"] == [0]
-    assert told["writer"].startswith("lance ")
+    shown = ask("show", table, 4)
+    assert (shown["operation"], shown["read_version"], shown["rows"]) == ("Delete", 3, 25)
+    assert shown["changes"]["fragments_changed"] == [0]
+    assert shown["writer"].startswith("lance ")
     assert ask("show", table, "before")["changes"]["fragments_added"] == [2]
-    told = ask("diff", table, 1, 4)
-    assert (told["rows_difference"], told["fragments_added"]) == (15, [1, 2])
+    shown = ask("diff", table, 1, 4)
+    assert (shown["rows_difference"], shown["fragments_added"]) == (15, [1, 2])
     assert "1-2" in call("diff", table, 1, 4)
 
 
@@ -104,9 +104,9 @@ def test_fragments_files_schema_head(table):
         (1, 10, 0),
         (2, 10, 0),
     ]
-    told = ask("files", table)
-    assert [f["kind"] for f in told] == ["data", "deletion", "data", "data"]
-    assert all((Path(table) / f["path"]).exists() for f in told)
+    shown = ask("files", table)
+    assert [f["kind"] for f in shown] == ["data", "deletion", "data", "data"]
+    assert all((Path(table) / f["path"]).exists() for f in shown)
     assert [(f["name"], f["type"]) for f in ask("schema", table)] == [("day", "date32[day]"), ("n", "int64")]
     assert ask("head", table, "-n", 2, "-c", "n") == [{"n": 5}, {"n": 6}]
     assert ask("head", table, "-n", 1)[0]["day"] == "2024-01-01"
@@ -121,11 +121,11 @@ def test_tags_and_branches(table):
 
 
 def test_compact(table):
-    told = ask("compact", table, "--dry-run")
-    assert [(t["fragments"], t["rows"]) for t in told] == [([0, 1, 2], 25)]
+    shown = ask("compact", table, "--dry-run")
+    assert [(t["fragments"], t["rows"]) for t in shown] == [([0, 1, 2], 25)]
     assert lance.dataset(table).version == 4
-    told = ask("compact", table)
-    assert (told["fragments_removed"], told["fragments_added"], told["version"]) == (3, 1, 6)
+    shown = ask("compact", table)
+    assert (shown["fragments_removed"], shown["fragments_added"], shown["version"]) == (3, 1, 6)
     assert lance.dataset(table).count_rows() == 25
     assert "nothing to do" in call("compact", table)
     assert "nothing to do" in call("compact", table, "--dry-run")
@@ -139,25 +139,25 @@ def test_compact_by_partition(table):
 
 def test_materialize_deletions(table):
     assert ask("materialize-deletions", table, "--threshold", 0.5, "--dry-run") == []
-    told = ask("materialize-deletions", table)
-    assert (told["fragments_removed"], told["fragments_added"]) == (1, 1)
+    shown = ask("materialize-deletions", table)
+    assert (shown["fragments_removed"], shown["fragments_added"]) == (1, 1)
     assert ask("info", table)["deleted_rows"] == 0
     assert ask("info", table)["fragments"] == 3
 
 
 def test_cleanup(table):
     call("compact", table)
-    told = ask("cleanup", table, "--retain-versions", 1, "--dry-run", "--list")
-    assert told["stats"]["old_versions"] == 3
-    assert {file["path"].split("/")[0] for file in told["candidate_files"]} == {"_versions", "_transactions"}
+    shown = ask("cleanup", table, "--retain-versions", 1, "--dry-run", "--list")
+    assert shown["stats"]["old_versions"] == 3
+    assert {file["path"].split("/")[0] for file in shown["candidate_files"]} == {"_versions", "_transactions"}
     assert "version 3 is kept: it is tagged before" in call("cleanup", table, "--retain-versions", 1, "--dry-run")
     assert [v["version"] for v in lance.dataset(table).versions()] == [1, 2, 3, 4, 5, 6]
-    told = ask("cleanup", table, "--retain-versions", 1, "--fail-on-tags", code=1)
-    assert "before" in told["error"]["message"]
+    shown = ask("cleanup", table, "--retain-versions", 1, "--fail-on-tags", code=1)
+    assert "before" in shown["error"]["message"]
     assert ask("cleanup", table, "--older-than", "1h")["old_versions"] == 0
     assert ask("cleanup", table, "--only", 1, "--only", 2, "--in-use", 2)["old_versions"] == 1
-    told = ask("cleanup", table, "--retain-versions", 1, "--rate", 1000, "--concurrency", 2)
-    assert told["old_versions"] == 2
+    shown = ask("cleanup", table, "--retain-versions", 1, "--rate", 1000, "--concurrency", 2)
+    assert shown["old_versions"] == 2
     assert [v["version"] for v in lance.dataset(table).versions()] == [3, 4, 6]
 
 
@@ -208,8 +208,8 @@ def test_verify_and_validate_look_at_the_metadata_of_all_columns(table):
 
 
 def test_restore(table):
-    told = ask("restore", table, "before")
-    assert (told["restored_version"], told["version"]) == (3, 5)
+    shown = ask("restore", table, "before")
+    assert (shown["restored_version"], shown["version"]) == (3, 5)
     assert lance.dataset(table).count_rows() == 30
     done = CliRunner().invoke(cli, ["restore", table, "1"], input="n\n")
     assert done.exit_code == 1
@@ -254,8 +254,8 @@ def test_compact_does_what_writers_have_left_it(table, monkeypatch):
         return original(*arguments, **options)
 
     monkeypatch.setattr(compaction, "commit_what_fits", late)
-    told = ask("compact", table)
-    assert (told["tasks_skipped"], told["fragments_added"]) == (0, 1)
+    shown = ask("compact", table)
+    assert (shown["tasks_skipped"], shown["fragments_added"]) == (0, 1)
     busy[0] = 1000
     lance_core.dataset(table).insert(pa.table({"day": [dt.date(2024, 1, 9)], "n": [1], "c0": [1], "c1": [1]}))
     said = call("compact", table, "--retries", 1)
@@ -293,9 +293,9 @@ def test_rows_that_writers_take_out_meanwhile_are_not_in_the_way(tmp_path, monke
 
     monkeypatch.setattr(compaction, "commit_what_fits", before(compaction.commit_what_fits))
     monkeypatch.setattr(late_deletions, "late_deletions", before(late_deletions.late_deletions))
-    told = ask(command, path)
+    shown = ask(command, path)
     assert next(writers, None) is None
-    assert (told["tasks_skipped"], told["fragments_removed"]) == (0, 4)
+    assert (shown["tasks_skipped"], shown["fragments_removed"]) == (0, 4)
     columns = ["n", "s", "_rowid"] if stable else ["n", "s"]
     for library in (lance, lance_core):
         found = library.dataset(path)
@@ -396,9 +396,9 @@ class TestBranches:
     def test_what_they_changed(self, table, branch):
         found = {row["branch"]: row for row in ask("branches", table)}["other"]
         assert (found["commits"], found["rows"], found["added"], found["drift"]) == (1, 0, 0, 0)
-        told = ask("branches", table, "other")
-        assert told["rows"]["removed"] == lance_core.dataset(table).count_rows()
-        assert told["branch"] == "other"
+        shown = ask("branches", table, "other")
+        assert shown["rows"]["removed"] == lance_core.dataset(table).count_rows()
+        assert shown["branch"] == "other"
         Path(table, "_refs/branches/other.json").unlink()
         assert ask("branches", table, "--zombies") == [{"name": "other"}]
 
